@@ -23,7 +23,7 @@ def test_keys_are_attributes_at_every_depth():
     assert cfg.env.layers[1][0].size == 4
 
 
-def test_it_is_a_dict():
+def test_config_is_a_dict():
     cfg = Config(a=1, b={"c": 2})
     assert cfg == {"a": 1, "b": {"c": 2}}
     assert {**cfg} == cfg
@@ -40,11 +40,11 @@ def test_it_is_a_dict():
         [("a", {"b": 1})],
     ],
 )
-def test_accepts_any_mapping(mapping):
+def test_config_accepts_any_mapping(mapping):
     assert Config(mapping).a.b == 1
 
 
-def test_accepts_easydict():
+def test_config_accepts_easydict():
     easydict = pytest.importorskip("easydict")
     cfg = Config(easydict.EasyDict(a=dict(b=[dict(c=1)])))
     assert type(cfg.a) is Config
@@ -55,7 +55,7 @@ def test_none_is_an_empty_config():
     assert Config(None) == {} == Config()
 
 
-def test_other_values_stay_what_they_are():
+def test_other_values_stay_unchanged():
     space = spaces.Dict(a=spaces.Discrete(2))  # a Mapping, and yet no config
     array, numbers = np.zeros(3), [1, 2]
     point = collections.namedtuple("Point", "x")({"y": 1})
@@ -66,7 +66,7 @@ def test_other_values_stay_what_they_are():
     assert cfg.point is point
 
 
-def test_every_way_to_set_converts():
+def test_values_are_converted_by_every_way_to_set():
     cfg = Config()
     cfg.a = {"x": 1}
     cfg["b"] = {"x": 2}
@@ -77,7 +77,7 @@ def test_every_way_to_set_converts():
     assert cfg.setdefault("a", None) == {"x": 1}
 
 
-def test_or_makes_a_new_config():
+def test_or_operator_makes_a_new_config():
     cfg = Config(a=1)
     assert (cfg | {"b": {"c": 2}}).b.c == 2
     assert type({"a": 0, "z": 1} | cfg) is Config
@@ -87,7 +87,7 @@ def test_or_makes_a_new_config():
         cfg | 3
 
 
-def test_a_key_given_later_as_attribute_is_an_item():
+def test_attribute_set_later_is_an_item():
     cfg = Config()
     cfg.type = "base"
     assert cfg.pop("type") == "base"
@@ -169,7 +169,7 @@ def test_merge_of_nothing(original, new):
 
 
 @pytest.mark.parametrize("original, new", [([], {}), ({}, 3), ({}, "text")])
-def test_merge_refuses_what_is_no_mapping(original, new):
+def test_merge_refuses_values_that_are_not_mappings(original, new):
     with pytest.raises(ConfigError, match="expected a mapping to merge, got"):
         deep_merge_dicts(original, new)
 
@@ -189,7 +189,7 @@ KNOWN = ["episode_num", "max_retry", "retry_type", "auto_reset", "step_timeout",
         ("step-timeout", "step_timeout"),
     ],
 )
-def test_a_misspelt_key_is_named(key, meant):
+def test_misspelt_key_is_named(key, meant):
     text = f"^unknown key '{key}' for AsyncSubprocessEnvManager; did you mean '{meant}'\\?$"
     with pytest.warns(UserWarning, match=text) as caught:
         warn_unknown_keys({key: 1}, KNOWN, "AsyncSubprocessEnvManager")
@@ -198,7 +198,7 @@ def test_a_misspelt_key_is_named(key, meant):
 
 
 @pytest.mark.parametrize("key", ["wait_num", "cfg_type", "n_episode", "type", "manager", "env_id", "my_own", 3])
-def test_other_keys_pass_in_silence(key):
+def test_unknown_keys_without_a_neighbour_pass_silently(key):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_unknown_keys({key: 1}, KNOWN, "BaseEnvManager")

@@ -189,7 +189,7 @@ def test_gymnasiums_own_vector_env_gives_the_same() -> None:
     assert streams_of("VectorEnv", cart_pole, 40, 4, start="forkserver", num_workers=2) == theirs
 
 
-def test_the_old_dialect_is_as_determined() -> None:
+def test_streams_of_gym_api_envs() -> None:
     def ding() -> Any:
         return DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": "default"})
 

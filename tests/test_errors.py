@@ -60,7 +60,7 @@ BASES = {
 }
 
 
-def test_the_tables_above_hold_every_class():
+def test_tables_above_hold_every_error_class():
     classes = {item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, VecenvError)}
     assert classes == set(FIELDS) == {VecenvError, *BASES}
     assert {cls.__name__ for cls in classes} == set(errors.__all__)
@@ -78,7 +78,7 @@ def test_clones_keep_message_and_fields(cls, clone):
 
 
 @pytest.mark.parametrize("cls", FIELDS)
-def test_a_message_alone_is_enough(cls):
+def test_message_alone_is_enough(cls):
     assert str(cls("it's broken")).startswith("it's broken")
     assert isinstance(cls(), VecenvError)
 
@@ -90,7 +90,7 @@ def test_fields_are_keyword_only(cls):
 
 
 @pytest.mark.parametrize("cls", BASES)
-def test_bases(cls):
+def test_error_bases(cls):
     for base in BASES[cls]:
         assert issubclass(cls, base)
 
@@ -127,13 +127,13 @@ def test_describe_exit(exitcode, text):
 
 
 @pytest.mark.parametrize("exitcode, name", [(-11, "SIGSEGV"), (3, None), (0, None), (None, None)])
-def test_the_signal_follows_from_the_exit_code(exitcode, name):
+def test_signal_follows_from_the_exit_code(exitcode, name):
     error = WorkerDiedError("died", exitcode=exitcode)
     assert error.signal_name == name
     assert error.signal == (None if name is None else getattr(signal, name))
 
 
-def test_what_an_env_was_asked_is_not_known_by_default():
+def test_seed_and_actions_are_none_by_default():
     error = WorkerError("late")
     assert (error.seed, error.actions, error.reproducer) == (None, (), None)
 
@@ -142,7 +142,7 @@ def test_require_imports():
     assert require("email.mime", "cli").__name__ == "email.mime"
 
 
-def test_require_says_the_command():
+def test_require_names_the_install_command():
     with pytest.raises(DependencyError) as caught:
         require("no_such_module_here.part", "atari")
     assert str(caught.value) == (
@@ -152,14 +152,14 @@ def test_require_says_the_command():
     assert isinstance(caught.value.__cause__, ImportError)
 
 
-def test_a_module_whose_name_begins_like_ours_is_the_callers():
+def test_module_with_a_similar_name_prefix_belongs_to_the_caller():
     code = compile("warn_caller('this line')", "theirs.py", "exec")
     with pytest.warns(UserWarning, match="this line") as caught:
         exec(code, {"__name__": "vecenv_tools", "warn_caller": warn_caller})
     assert caught[0].filename == "theirs.py"
 
 
-def test_require_tells_broken_from_missing(tmp_path, monkeypatch):
+def test_require_distinguishes_broken_from_missing(tmp_path, monkeypatch):
     (tmp_path / "broken_module_here.py").write_text("import another_module_not_here")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DependencyError, match=r"cannot be imported \(No module named 'another_module_not_here'\)"):

@@ -23,11 +23,11 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
-def test_all_is_sorted_and_without_doubles():
+def test_dunder_all_is_sorted_and_unique():
     assert vecenv.__all__ == sorted(set(vecenv.__all__))
 
 
-def test_names_are_there_and_public():
+def test_names_exist_and_are_public():
     values = {name: getattr(vecenv, name) for name in vecenv.__all__}
     assert [name for name, value in values.items() if isinstance(value, types.ModuleType)] == []
     assert [name for name, value in values.items() if getattr(vecenv, name) is not value] == []

@@ -195,13 +195,13 @@ def test_python_files_import_in_no_circle():
     assert find_circle(imported) == []
 
 
-def test_every_file_of_core_stands_in_a_room():
+def test_files_of_core_are_in_rooms():
     beside = {path.name for path in (PACKAGE / "core").glob("*.py")}
     rooms = {path.parent.name for path in (PACKAGE / "core").glob("*/__init__.py")}
     assert beside == {"__init__.py", "options.py"} and rooms == set(ROOMS["core"])
 
 
-def test_the_parts_are_those_of_the_table():
+def test_parts_match_the_table():
     parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts <= set(MAY_IMPORT)
 
@@ -225,5 +225,5 @@ def test_c_units_include_in_no_circle():
     assert find_circle({unit: sorted(others - {unit}) for unit, others in units.items()}) == []
 
 
-def test_c_files_of_shm_do_without_python():
+def test_c_files_of_shm_do_not_use_python():
     assert [path.name for path in (NATIVE / "shm").iterdir() if "Python.h" in path.read_text()] == []

@@ -63,7 +63,7 @@ def test_containers_and_arrays_are_copied_and_other_objects_shared() -> None:
 
 
 @pytest.mark.parametrize("copied_by", [copy_arrays, copy_value, writable_copy])
-def test_what_holds_itself_is_held_by_its_copy(copied_by: Any) -> None:
+def test_copy_of_a_container_that_holds_itself_holds_itself(copied_by: Any) -> None:
     value: dict[str, Any] = {"array": frozen(1, 2), "list": [1]}
     value["self"] = value
     value["list"].append((value["list"], value))
@@ -74,7 +74,7 @@ def test_what_holds_itself_is_held_by_its_copy(copied_by: Any) -> None:
     assert copied["array"].flags.writeable
 
 
-def test_only_what_holds_a_frozen_array_is_copied_to_thaw_it() -> None:
+def test_writable_copy_copies_only_containers_of_frozen_arrays() -> None:
     value: list[Any] = [np.zeros(1), {"text": "x"}]
     value.append(value)
     assert writable_copy(value) is value

@@ -266,7 +266,7 @@ def test_single_keywords_go_together_with_values_for_other_fields(front_end: str
         assert (options.failures.on_failure, options.failures.max_restarts) == ("raise", 5)
 
 
-def test_option_that_is_given_twice_is_refused_and_both_names_are_said(front_end: str) -> None:
+def test_option_given_twice_is_refused_with_both_names(front_end: str) -> None:
     with pytest.raises(ConfigError, match=r"step_timeout=1\.5 and timeouts=Timeouts\(step=2\)") as caught:
         FRONT_ENDS[front_end]({"step_timeout": 1.5, "timeouts": {"step": 2}})
     assert caught.value.key == "step_timeout"

@@ -39,7 +39,7 @@ KEPT = ShmBuffer(np.uint8, (1,))
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 
 
-def test_the_quick_start_is_two_commands_that_set_up_all_they_need():
+def test_quick_start_is_two_commands_that_set_up_all_they_need():
     commands = [block.text for block in BLOCKS if block.section == "Quick start"]
     assert len(commands) == 2
     for command in commands:
@@ -50,7 +50,7 @@ def test_the_quick_start_is_two_commands_that_set_up_all_they_need():
 
 
 @pytest.mark.parametrize("example", [block.text for block in EXAMPLES], ids=[block.section for block in EXAMPLES])
-def test_the_example_runs(example: str, tmp_path: Path):
+def test_example_runs(example: str, tmp_path: Path):
     """As a script without a main guard, in a directory of its own, with every warning an error."""
     for extra in ("stable_baselines3", "torch"):
         if f"{extra} import" in example:
@@ -66,12 +66,12 @@ def test_the_example_runs(example: str, tmp_path: Path):
     assert said == []
 
 
-def test_there_is_an_example():
+def test_example_exists():
     assert len(EXAMPLES) >= 1
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:vecenv|native|tests|benchmarks)/[\w./]*)`", README))))
-def test_files_that_it_names_exist(path: str):
+def test_files_named_in_the_readme_exist(path: str):
     assert (ROOT / path).exists()
 
 
@@ -81,7 +81,7 @@ def _modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", _modules_with_examples())
-def test_the_examples_of_docstrings_run(name: str):
+def test_docstring_examples_run(name: str):
     if name.endswith(".board.library"):
         pytest.importorskip("pettingzoo")
     done = doctest.testmod(pytest.importorskip(name, exc_type=ImportError))

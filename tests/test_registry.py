@@ -50,7 +50,7 @@ def test_build_passes_keywords_named_like_its_own():
     assert registry.build("echo", name="a", obj="b") == {"name": "a", "obj": "b"}
 
 
-def test_a_taken_name_is_refused_unless_forced(animals):
+def test_taken_name_is_refused_unless_forced(animals):
     with pytest.raises(ConfigError, match="animal 'cat' is already registered as .*force_overwrite=True"):
         animals.register("cat", dict)
     with pytest.raises(AssertionError):
@@ -66,7 +66,7 @@ def test_names_are_strings(animals, name):
 
 
 @pytest.mark.parametrize("ask", [Registry.get, Registry.build, Registry.__getitem__])
-def test_an_unknown_name_names_its_neighbours(animals, ask):
+def test_unknown_name_error_names_its_neighbours(animals, ask):
     with pytest.raises(UnknownNameError) as caught:
         ask(animals, "kamel")
     assert str(caught.value) == "unknown animal 'kamel'; did you mean 'camel'?"
@@ -75,35 +75,35 @@ def test_an_unknown_name_names_its_neighbours(animals, ask):
     assert isinstance(caught.value, KeyError)
 
 
-def test_an_unknown_name_without_neighbours_names_all(animals):
+def test_unknown_name_error_without_neighbours_names_all(animals):
     with pytest.raises(KeyError, match="unknown animal 'zebra'; known are 'camel', 'cat'"):
         animals.get("zebra")
 
 
-def test_an_empty_registry_points_to_import_names():
+def test_empty_registry_error_points_to_import_names():
     with pytest.raises(UnknownNameError, match="unknown animal 'cat'; none is registered; .* import_names"):
         Registry("animal").get("cat")
 
 
-def test_an_unhashable_name_is_unknown(animals):
+def test_unhashable_name_is_unknown(animals):
     with pytest.raises(UnknownNameError):
         animals.get(["cat"])
 
 
-def test_a_constructors_own_key_error_comes_out_as_it_is(animals):
+def test_key_error_of_a_constructor_is_raised_unchanged(animals):
     animals.register("picky", lambda cfg: cfg["size"])
     with pytest.raises(KeyError, match="size") as caught:
         animals.build("picky", {})
     assert type(caught.value) is KeyError
 
 
-def test_the_three_registries():
+def test_three_registries_exist():
     kinds = [registry.kind for registry in (ENV_REGISTRY, ENV_MANAGER_REGISTRY, ENV_WRAPPER_REGISTRY)]
     assert kinds == ["env", "env manager", "env wrapper"]
 
 
 @pytest.mark.parametrize("first", ["a look", "a registration"])
-def test_homes_are_imported_once_before_anything_else_happens(first, tmp_path, monkeypatch):
+def test_homes_are_imported_once_before_a_lookup(first, tmp_path, monkeypatch):
     text = "import test_homes_here as here\nhere.registry.register('cat', dict)\nhere.imports.append(__name__)\n"
     here = types.ModuleType("test_homes_here")
     here.registry, here.imports = Registry("animal", ("home_of_animals_here",)), []
@@ -139,7 +139,7 @@ def home(tmp_path, monkeypatch):
     sys.modules.pop("home_of_animals", None)
 
 
-def test_a_first_look_up_from_several_threads_waits_for_the_homes(home):
+def test_lookup_from_several_threads_waits_for_the_homes(home):
     class Asked(str):
         """A name that tells when it is looked up."""
 
@@ -162,7 +162,7 @@ def test_a_first_look_up_from_several_threads_waits_for_the_homes(home):
     assert found == [dict, dict]
 
 
-def test_a_home_that_fails_once_is_imported_again(home):
+def test_home_that_fails_once_is_imported_again(home):
     here = home("if not here.ready:\n    raise ImportError('first time')\nhere.registry.register('cat', dict)\n")
     here.ready = False
     for _ in range(2):
@@ -172,18 +172,18 @@ def test_a_home_that_fails_once_is_imported_again(home):
     assert here.registry.get("cat") is dict and list(here.registry) == ["cat"]
 
 
-def test_a_home_may_look_up_while_it_is_imported(home):
+def test_home_may_look_up_while_it_is_imported(home):
     here = home("here.registry.register('cat', dict)\nhere.seen = list(here.registry), 'dog' in here.registry\n")
     assert here.registry.get("cat") is dict and here.seen == (["cat"], False)
 
 
-def test_a_registry_travels_by_value():
+def test_registry_is_pickled_by_value():
     registry = Registry("animal")
     registry.register("cat", dict)
     assert pickle.loads(pickle.dumps(registry)).get("cat") is dict
 
 
-def test_repr(animals):
+def test_registry_repr(animals):
     assert repr(animals) == "Registry('animal', ['cat', 'camel'])"
 
 
@@ -206,6 +206,6 @@ def test_import_modules_lets_import_errors_through():
 
 
 @pytest.mark.parametrize("names", [5, [5], [None]], ids=repr)
-def test_import_modules_of_what_are_no_names(names):
+def test_import_modules_refuses_values_that_are_not_names(names):
     with pytest.raises(ConfigError, match="^import_names: expected a list of names, got"):
         import_modules(names)

@@ -71,7 +71,7 @@ def test_tuples_become_trees():
     assert TreeArray(point).x.item() == 1
 
 
-def test_builds_from_trees_and_from_things_with_json(timestep):
+def test_tree_builds_from_trees_and_objects_with_json(timestep):
     class Foreign:
         def json(self):
             return {"a": np.ones(2)}
@@ -82,7 +82,7 @@ def test_builds_from_trees_and_from_things_with_json(timestep):
 
 
 @pytest.mark.parametrize("value", [3, "text", np.zeros(2)])
-def test_refuses_what_is_no_mapping(value):
+def test_tree_refuses_values_that_are_not_mappings(value):
     with pytest.raises(ConfigError, match="expected a mapping to build a tree from, got"):
         TreeArray(value)
 
@@ -110,7 +110,7 @@ def test_identifiers_do_not_collide():
     assert {key: leaf.item() for key, leaf in tree.items()} == {"a_b_": 1, "a_b": 2, "a_b__": 3}
 
 
-def test_a_list_of_trees_without_children_stays_one():
+def test_list_of_empty_trees_stays_a_list():
     trees = [TreeArray(), TreeArray()]
     assert TreeArray(infos=trees).infos is trees  # to NumPy it is an array of floats, (2, 0)
 
@@ -124,7 +124,7 @@ def test_keys_stay_as_they_are_without_identifiers():
     assert TreeArray({"a.b": 1})["a.b"].item() == 1
 
 
-def test_an_index_goes_to_all_arrays():
+def test_index_applies_to_all_arrays():
     tree = TreeArray({"a": np.arange(6).reshape(3, 2), "b": {"c": np.arange(3)}, "name": "left"})
     assert tree[1] == TreeArray({"a": np.array([2, 3]), "b": {"c": np.array(1)}, "name": "left"})
     assert tree[1].b.c.item() == 1
@@ -189,7 +189,7 @@ def test_split_of_an_empty_batch():
     assert TreeArray(a=np.zeros((0, 3))).split() == []
 
 
-def test_map_goes_to_arrays_only(timestep):
+def test_map_applies_to_arrays_only(timestep):
     doubled = timestep.map(lambda leaf: leaf * 2)
     assert doubled.obs.pos.item() == 1.0
     assert doubled.info.name == "left"
@@ -224,7 +224,7 @@ def test_missing_children():
     assert "a" in dir(tree)
 
 
-def test_it_reads_like_a_dict():
+def test_tree_reads_like_a_dict():
     tree = TreeArray(a=np.zeros(2), b="x")
     assert (list(tree), len(tree), list(tree.keys())) == (["a", "b"], 2, ["a", "b"])
     assert dict(tree.items())["b"] == list(tree.values())[1] == "x"
@@ -234,12 +234,12 @@ def test_it_reads_like_a_dict():
 @pytest.mark.parametrize(
     "other", [{"a": 1.0}, {"a": 2}, {"b": 1}, {"a": [1]}, {"a": {"a": 1}}, {"a": 1, "b": 1}, {"a": "1"}]
 )
-def test_unequal(other):
+def test_trees_that_are_unequal(other):
     assert TreeArray(a=1) != TreeArray(other)
     assert TreeArray(a=1) != 1
 
 
-def test_a_tree_has_no_hash():
+def test_tree_has_no_hash():
     with pytest.raises(TypeError, match="unhashable"):
         hash(TreeArray())
 
@@ -254,14 +254,14 @@ def test_deep_clones_are_independent(clone, timestep):
     assert timestep.info.score.item() == 3
 
 
-def test_a_shallow_copy_shares_leaves(timestep):
+def test_shallow_copy_shares_leaves(timestep):
     copied = copy.copy(timestep)
     copied.env_id = 8
     assert timestep.env_id.item() == 7
     assert copied.reward is timestep.reward
 
 
-def test_treetensor_is_asked_for_lazily(monkeypatch):
+def test_treetensor_is_imported_lazily(monkeypatch):
     made = []
     fake = type("module", (), {"array": staticmethod(lambda tree: made.append(tree) or "tree")})
     monkeypatch.setitem(sys.modules, "treetensor", fake)
@@ -270,13 +270,13 @@ def test_treetensor_is_asked_for_lazily(monkeypatch):
     assert list(made[0]["a"]) == ["b"]
 
 
-def test_without_treetensor_there_is_one_clear_error(monkeypatch):
+def test_missing_treetensor_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
     with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
         TreeArray(a=1).to_treetensor()
 
 
-def test_tensors_are_asked_for_lazily_and_have_numbers_only(monkeypatch):
+def test_tensors_are_imported_lazily_and_have_numbers_only(monkeypatch):
     """The middleware of DI-engine does so with each result of a step."""
     made = []
 
@@ -299,7 +299,7 @@ def test_tensors_are_asked_for_lazily_and_have_numbers_only(monkeypatch):
     assert whole["obs"]["text"] == "x" and whole["info"]["agents"]["_0"]["name"] == "left"
 
 
-def test_tensors_without_treetensor_are_one_clear_error(monkeypatch):
+def test_tensors_without_treetensor_raise_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
     with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
         TreeArray(a=1).tensor()

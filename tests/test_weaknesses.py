@@ -33,7 +33,7 @@ WEAKNESSES = {
     ),
     3: (
         "a constructor's KeyError taken for an unknown name",
-        ["test_registry.py::test_a_constructors_own_key_error_comes_out_as_it_is"],
+        ["test_registry.py::test_key_error_of_a_constructor_is_raised_unchanged"],
     ),
     4: (
         "a space's dtype edited in place",
@@ -281,12 +281,12 @@ def functions_in(file):
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_number_is_there():
+def test_weakness_numbers_are_complete():
     assert list(WEAKNESSES) == list(range(1, 55))
 
 
 @pytest.mark.parametrize("number", WEAKNESSES)
-def test_its_tests_are_there(number):
+def test_weakness_tests_exist(number):
     _, tests = WEAKNESSES[number]
     assert tests
     for test in tests:
@@ -295,6 +295,6 @@ def test_its_tests_are_there(number):
 
 
 @pytest.mark.parametrize("part", NAMES)
-def test_names_are_importable(part):
+def test_old_names_are_importable(part):
     for name in NAMES[part].split():
         assert name in vecenv.__all__ and getattr(vecenv, name) is not None

@@ -93,7 +93,7 @@ def test_ordered_rows_stand_in_request_order(open_pool: OpenPool) -> None:
     assert pool.recv().env_ids.tolist() == [4, 0, 2]
 
 
-def test_a_step_gives_what_the_env_gave(open_pool: OpenPool) -> None:
+def test_step_returns_the_values_of_the_env(open_pool: OpenPool) -> None:
     pool = open_pool(toys.ToyEnv, 3)
     alone = [toys.ToyEnv() for _ in range(3)]
     first = reset(pool, seeds=[7, 8, 9])
@@ -168,20 +168,20 @@ def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> N
 
 
 @pytest.mark.parametrize("least", [1, 0, -5])
-def test_max_count_is_no_less_than_min_count(least: int, open_pool: OpenPool) -> None:
+def test_max_count_is_at_least_min_count(least: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
     pool.reset(ordered=False)
     assert len(pool.recv(min_count=3, max_count=least)) == 3
 
 
-def test_a_max_count_beyond_all_envs_is_no_limit(open_pool: OpenPool) -> None:
+def test_max_count_beyond_all_envs_is_no_limit(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
     pool.reset(ordered=False)
     assert len(pool.recv(min_count=4, max_count=2**70)) == 4
 
 
 @pytest.mark.parametrize("wrong", ["3", 2.5], ids=repr)
-def test_a_max_count_that_is_no_whole_number_is_refused(wrong: Any, open_pool: OpenPool) -> None:
+def test_max_count_that_is_not_an_integer_is_refused(wrong: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(5), 2)
     pool.reset()
     with pytest.raises(ConfigError, match="max_count: expected a whole number or None"):
@@ -211,7 +211,7 @@ def test_leftovers_and_new_answers_join_in_one_batch(open_pool: OpenPool) -> Non
     assert sorted(rest.lengths.tolist()) == [2, 2, 2, 2, 3, 3]
 
 
-def test_a_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> None:
+def test_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> None:
     pool = open_pool(count(100), 4, depth=3)
     reset(pool)
     kept_batches = []
@@ -310,7 +310,7 @@ class OddAutoreset(toys.ToyEnv):
         return {key: np.full(2, self.elapsed_steps, np.float32)}
 
 
-def test_an_observation_that_raises_when_it_is_read_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+def test_observation_that_raises_when_read_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool([OddAutoreset, OddAutoreset], num_workers=1, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
     errors = []
@@ -323,7 +323,7 @@ def test_an_observation_that_raises_when_it_is_read_is_an_error_of_its_env(open_
 
 
 @pytest.mark.parametrize("how", ["raise", "junk"])
-def test_an_autoreset_that_failed_is_tried_again_by_the_next_step(how: str, open_pool: OpenPool) -> None:
+def test_autoreset_that_failed_is_retried_by_the_next_step(how: str, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(FailsToBegin, how, length=2), 2, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
     seen = []
@@ -335,7 +335,7 @@ def test_an_autoreset_that_failed_is_tried_again_by_the_next_step(how: str, open
     assert pool.call(_calls_of) == [["reset", "step", "step", "reset", "reset", "step"]] * 2
 
 
-def test_a_step_that_raised_amid_an_episode_is_followed_by_a_step(open_pool: OpenPool) -> None:
+def test_step_that_raised_within_an_episode_is_followed_by_a_step(open_pool: OpenPool) -> None:
     pool = open_pool(RaisesOnce, 1, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
     flags = []
@@ -362,7 +362,7 @@ def _calls_of(env: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("autoreset", "num_steps"), [(Autoreset.NEXT_STEP, 3), (Autoreset.SAME_STEP, 4)], ids=lambda value: str(value)
 )
-def test_statistics_count_steps_and_no_resets(autoreset: Autoreset, num_steps: int, open_pool: OpenPool) -> None:
+def test_statistics_count_steps_but_not_resets(autoreset: Autoreset, num_steps: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 3, autoreset=autoreset)
     reset(pool)
     assert pool.statistics()["steps"] == 0
@@ -384,7 +384,7 @@ class Spoken(toys.ToyEnv):
         return super().step(0)
 
 
-def test_statistics_count_steps_by_letters(open_pool: OpenPool) -> None:
+def test_statistics_count_steps_sent_as_payloads(open_pool: OpenPool) -> None:
     pool = open_pool(Spoken, 3, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
     for words in [("one", "two", "three")] * 3 + [("four", "bad", "five")]:
@@ -429,7 +429,9 @@ class Undecided(toys.ToyEnv):
 
 @pytest.mark.parametrize("which", [2, 3], ids=["terminated", "truncated"])
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
-def test_a_flag_without_truth_is_an_error_of_its_env(autoreset: Autoreset, which: int, open_pool: OpenPool) -> None:
+def test_flag_without_a_truth_value_is_an_error_of_its_env(
+    autoreset: Autoreset, which: int, open_pool: OpenPool
+) -> None:
     pool = open_pool(functools.partial(Undecided, which), 1, autoreset=autoreset)
     reset(pool)
     errors = [pool.step(np.zeros(1, np.int64)).errors() for _ in range(3)]
@@ -479,7 +481,7 @@ class ReusesReward(toys.ToyEnv):
 
 @pytest.mark.parametrize("odd", ["no", "first", "last"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["number", "vector"])
-def test_same_step_keeps_how_an_episode_of_an_env_that_reuses_its_arrays_ended(
+def test_same_step_keeps_the_final_info_of_an_env_that_reuses_its_arrays(
     shape: tuple[int, ...], odd: str, open_pool: OpenPool
 ) -> None:
     pool = open_pool(functools.partial(ReusesReward, shape, odd), 1, autoreset=Autoreset.SAME_STEP)
@@ -495,7 +497,7 @@ def test_same_step_keeps_how_an_episode_of_an_env_that_reuses_its_arrays_ended(
 
 @pytest.mark.parametrize("truncate", [False, True], ids=["terminated", "truncated"])
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
-def test_the_row_that_ends_an_episode_says_how_long_it_took(
+def test_row_that_ends_an_episode_contains_its_length_and_time(
     autoreset: Autoreset, truncate: bool, open_pool: OpenPool
 ) -> None:
     pool = open_pool(functools.partial(toys.ToyEnv, 2, truncate=truncate), 1, autoreset=autoreset)
@@ -526,7 +528,7 @@ def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
 
 
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
-def test_actions_that_travel_as_objects_end_episodes_as_others_do(autoreset: Autoreset, open_pool: OpenPool) -> None:
+def test_object_actions_end_episodes(autoreset: Autoreset, open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 1, autoreset=autoreset)
     seen: list[list[tuple[int, int, bool]]] = []
     for send in (lambda: pool.send(np.zeros(1, np.int64)), lambda: pool.send_objects([np.int64(0)], [0])):
@@ -544,7 +546,7 @@ def test_actions_that_travel_as_objects_end_episodes_as_others_do(autoreset: Aut
 
 
 @pytest.mark.parametrize(("seed", "shown"), [(2**63 - 1, 2**63 - 1), (2**63, -1)], ids=["fits", "too large"])
-def test_a_seed_that_does_not_fit_its_column_is_used_all_the_same(seed: int, shown: int, open_pool: OpenPool) -> None:
+def test_seed_that_does_not_fit_its_column_is_used(seed: int, shown: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 1)
     batch = reset(pool, seeds=[seed])
     batch.raise_errors()
@@ -568,7 +570,7 @@ class StepsAnew(toys.CountEnv):
 
 
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
-def test_a_step_that_a_reset_replaces_is_used(autoreset: Autoreset, open_pool: OpenPool) -> None:
+def test_step_method_replaced_by_a_reset_is_used(autoreset: Autoreset, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(StepsAnew, 2), 1, autoreset=autoreset)
     reset(pool)
     rewards = [pool.step(np.zeros(1, np.int64)).rewards.item() for _ in range(6)]
@@ -588,7 +590,7 @@ def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
 
 
 @pytest.mark.parametrize("space", ALL_SPACES.values(), ids=ALL_SPACES)
-def test_every_space_travels_as_observation_and_action(space: spaces.Space[Any], open_pool: OpenPool) -> None:
+def test_spaces_of_every_kind_travel_as_observation_and_action(space: spaces.Space[Any], open_pool: OpenPool) -> None:
     env_fn = functools.partial(toys.SpaceEnv, space, space)
     pool = open_pool(env_fn, 2)
     alone = [env_fn() for _ in range(2)]
@@ -621,7 +623,7 @@ def same_batch(space: spaces.Space[Any], batch: Any, rows: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("space", FIXED_SPACES.values(), ids=FIXED_SPACES)
-def test_actions_are_objects_of_their_own(space: spaces.Space[Any], open_pool: OpenPool) -> None:
+def test_actions_are_separate_objects(space: spaces.Space[Any], open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.KeepsAction, space), 2)
     reset(pool)
     actions = batch_space(space, 2)
@@ -706,7 +708,7 @@ def same_object(ours: Any, theirs: Any) -> None:
         (Form.NATIVE, np.int64, ()),
     ],
 )
-def test_forms_of_a_discrete_action(form: Form, kind: type, shape: tuple[int, ...] | None, open_pool: OpenPool) -> None:
+def test_discrete_action_forms(form: Form, kind: type, shape: tuple[int, ...] | None, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.KeepsAction, spaces.Discrete(5)), 1)
     reset(pool)
     pool.send(np.array([3]), form=form)
@@ -755,7 +757,7 @@ def test_strict_refuses_another_dtype(open_pool: OpenPool) -> None:
         pool.send(np.zeros(2, np.int32))
 
 
-def test_an_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: OpenPool) -> None:
+def test_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.WrongDtype, None), 2)
     reset(pool)
     pool.send(np.zeros(2, np.int64))
@@ -768,7 +770,7 @@ def test_an_observation_of_the_same_kind_is_converted_with_one_warning(open_pool
     assert batch.obs.dtype == np.float32
 
 
-def test_an_observation_of_the_wrong_shape_names_leaf_and_env(open_pool: OpenPool) -> None:
+def test_observation_of_the_wrong_shape_names_leaf_and_env(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.WrongShape, 2)], 2)
     reset(pool)
     pool.send(np.zeros(2, np.int64))
@@ -845,7 +847,7 @@ class OddArrays(toys.ToyEnv):
 
 
 @pytest.mark.filterwarnings("ignore:obs")
-def test_however_an_array_lies_its_values_arrive(open_pool: OpenPool) -> None:
+def test_array_values_arrive_with_any_memory_layout(open_pool: OpenPool) -> None:
     pool = open_pool(OddArrays, 2)
     reset(pool)
     for step in range(1, 20):
@@ -853,7 +855,7 @@ def test_however_an_array_lies_its_values_arrive(open_pool: OpenPool) -> None:
         np.testing.assert_array_equal(pool.step(np.zeros(2, np.int64)).obs, np.stack([expected, expected]))
 
 
-def test_scalars_of_every_type_arrive_as_they_are_time_after_time(open_pool: OpenPool) -> None:
+def test_scalars_of_every_type_arrive_unchanged_repeatedly(open_pool: OpenPool) -> None:
     types = [np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64, np.bool_]
     script = [{kind.__name__: kind(value) for kind in types} for value in (0, 1, 100)]
     pool = open_pool(functools.partial(InfoEnv, script), 2)
@@ -863,7 +865,7 @@ def test_scalars_of_every_type_arrive_as_they_are_time_after_time(open_pool: Ope
             assert info == script[step % 3] and [type(value) for value in info.values()] == types
 
 
-def test_infos_arrive_as_the_env_gave_them(open_pool: OpenPool) -> None:
+def test_infos_arrive_unchanged(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(InfoEnv, SCRIPT), 3)
     reset(pool)
     for step in range(3 * len(SCRIPT)):
@@ -907,7 +909,7 @@ class OptionsEnv(toys.ToyEnv):
 # ---- errors of envs -----------------------------------------------------------------------
 
 
-def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: OpenPool) -> None:
+def test_exception_arrives_with_its_class_and_other_envs_continue(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.RaiseAtStep, 2), count()])
     reset(pool)
     pool.send(np.zeros(3, np.int64))
@@ -922,7 +924,7 @@ def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: Ope
     pool.recv().raise_errors()
 
 
-def test_a_step_that_raised_is_none_of_its_episode(open_pool: OpenPool) -> None:
+def test_step_that_raised_is_not_counted_in_its_episode(open_pool: OpenPool) -> None:
     pool = open_pool(RaisesOnce, 1)
     reset(pool)
     batches = [pool.step(np.zeros(1, np.int64)).copy() for _ in range(3)]
@@ -930,7 +932,7 @@ def test_a_step_that_raised_is_none_of_its_episode(open_pool: OpenPool) -> None:
     assert [batch.returns.item() for batch in batches] == [1.0, 1.0, 2.0]
 
 
-def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> None:
+def test_envs_that_fail_in_one_step_are_all_reported(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.RaiseAtStep, 1), 3)
     reset(pool)
     pool.send(np.zeros(3, np.int64))
@@ -942,7 +944,7 @@ def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> Non
 
 
 @pytest.mark.parametrize("fault", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
-def test_an_exception_that_cannot_travel_is_described(fault: Any, open_pool: OpenPool) -> None:
+def test_exception_that_cannot_be_pickled_is_described(fault: Any, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(fault, 1), 1)
     reset(pool)
     pool.send(np.zeros(1, np.int64))
@@ -963,7 +965,7 @@ def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_poo
 
 
 @pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
-def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+def test_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool([count(), BrokenPickleInfo, count()])
     reset(pool)
     for round_ in range(4):
@@ -980,7 +982,7 @@ def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: Open
 
 
 @pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
-def test_what_a_call_returns_and_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+def test_call_result_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     reset(pool)
     with pytest.raises(EnvError, match="env 1 answered .*LookupError") as caught:
@@ -998,7 +1000,7 @@ def _give_unreadable(env: Any) -> Any:
 
 
 @pytest.mark.parametrize("open_pool", [param for param in ENGINES if param not in WORKERS], indirect=True)
-def test_call_in_this_process_passes_function_and_value_as_they_are(open_pool: OpenPool) -> None:
+def test_call_in_this_process_passes_function_and_value_by_reference(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     lock, values = threading.Lock(), [1]
 
@@ -1027,7 +1029,7 @@ def test_pool_in_this_process_refers_to_an_action_only_until_its_step(open_pool:
     assert reference() is None
 
 
-def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:
+def test_reset_that_raises_is_reported_with_its_row(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.RaiseAtReset, 1)])
     pool.reset()
     assert list(pool.recv().errors()) == [1]
@@ -1043,7 +1045,7 @@ class RaisesInClose(toys.CountEnv):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_first_of_several_errors_in_close_is_raised(threads: int, open_pool: OpenPool) -> None:
+def test_close_raises_the_first_of_several_errors(threads: int, open_pool: OpenPool) -> None:
     env_fns = [functools.partial(RaisesInClose, f"of env {env_id}") for env_id in range(2)]
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
     with pytest.raises(ValueError, match="of env 0") as caught:
@@ -1071,7 +1073,7 @@ class RaisesTheUnspeakable(toys.CountEnv):
         raise Unspeakable
 
 
-def test_an_error_without_a_text_is_told_of_and_its_worker_lives(open_pool: OpenPool) -> None:
+def test_error_without_a_text_is_reported_and_its_worker_lives(open_pool: OpenPool) -> None:
     pool = open_pool([count(), RaisesTheUnspeakable], num_workers=1)
     reset(pool)
     actions = np.zeros(2, np.int64)
@@ -1097,7 +1099,7 @@ def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:
 # ---- state --------------------------------------------------------------------------------
 
 
-def test_one_operation_per_env(open_pool: OpenPool) -> None:
+def test_envs_accept_one_operation_at_a_time(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     pool.reset(ordered=False)
     with pytest.raises(StateError, match="env 0 still owes the answer to a reset; receive it first, or reset the env$"):
@@ -1110,7 +1112,7 @@ def test_one_operation_per_env(open_pool: OpenPool) -> None:
     assert pool.outstanding() == 0
 
 
-def test_ordered_requests_have_the_pool_to_themselves(open_pool: OpenPool) -> None:
+def test_ordered_requests_exclude_others(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
     pool.send(np.zeros(1, np.int64), [0], ordered=False)
@@ -1121,7 +1123,7 @@ def test_ordered_requests_have_the_pool_to_themselves(open_pool: OpenPool) -> No
     assert pool.recv().env_ids.tolist() == [1, 2]
 
 
-def test_a_reset_supersedes_a_step(open_pool: OpenPool) -> None:
+def test_reset_supersedes_a_step(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 3)
     reset(pool)
     for _ in range(20):
@@ -1134,7 +1136,7 @@ def test_a_reset_supersedes_a_step(open_pool: OpenPool) -> None:
         assert set(rows) == {0, 1, 2} and rows[1] == 0
 
 
-def test_an_ordered_reset_supersedes_all_steps(open_pool: OpenPool) -> None:
+def test_ordered_reset_supersedes_all_steps(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 3)
     reset(pool)
     for _ in range(20):
@@ -1144,7 +1146,7 @@ def test_an_ordered_reset_supersedes_all_steps(open_pool: OpenPool) -> None:
 
 
 @pytest.mark.parametrize("env_ids", [[3], [-1], [], [0.5], "ab"])
-def test_wrong_ids(env_ids: Any, open_pool: OpenPool) -> None:
+def test_wrong_ids_are_refused(env_ids: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
     with pytest.raises(ConfigError, match="env_id"):
@@ -1163,7 +1165,7 @@ def test_wrong_ids_cancel_nothing(env_ids: Any, open_pool: OpenPool) -> None:
 
 @pytest.mark.parametrize("key", ["seeds", "kwargs"])
 @pytest.mark.parametrize("number", [2, 4])
-def test_resets_want_one_seed_and_one_set_of_arguments_per_env(key: str, number: int, open_pool: OpenPool) -> None:
+def test_resets_need_one_seed_and_one_set_of_arguments_per_env(key: str, number: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     value: Any = 7 if key == "seeds" else {}
     with pytest.raises(ConfigError, match=f"{key}: expected 3, one per env asked, got {number}"):
@@ -1174,14 +1176,14 @@ def test_resets_want_one_seed_and_one_set_of_arguments_per_env(key: str, number:
     reset(pool, **{key: [value] * 3}).raise_errors()
 
 
-def test_seeds_are_whole_numbers(open_pool: OpenPool) -> None:
+def test_seeds_are_integers(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     with pytest.raises(TypeError, match="integer"):
         pool.reset(seeds=[1.7, 2, 3])
     assert reset(pool, seeds=np.array([4, 5, 6], np.uint8)).seeds.tolist() == [4, 5, 6]
 
 
-def test_calls_want_one_function_per_env(open_pool: OpenPool) -> None:
+def test_calls_need_one_function_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
     with pytest.raises(ConfigError, match="functions: expected 3, one per env asked, got 1"):
@@ -1189,7 +1191,7 @@ def test_calls_want_one_function_per_env(open_pool: OpenPool) -> None:
     assert pool.call(_length_of) == [10] * 3
 
 
-def test_recv_wants_what_can_come(open_pool: OpenPool) -> None:
+def test_recv_refuses_a_count_that_cannot_arrive(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     with pytest.raises(StateError, match="no env owes an answer"):
         pool.recv()
@@ -1213,7 +1215,7 @@ def test_use_before_start_and_after_close(open_pool: OpenPool) -> None:
             use()
 
 
-def test_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
+def test_call_from_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     caught: list[BaseException] = []
 
@@ -1230,7 +1232,7 @@ def test_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
     assert isinstance(caught[0], StateError) and "thread" in str(caught[0])
 
 
-def test_a_forked_child_cannot_use_the_pool_and_its_exit_touches_nothing(open_pool: OpenPool) -> None:
+def test_forked_child_cannot_use_the_pool_and_its_exit_changes_nothing(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     reset(pool)
     with warnings.catch_warnings():
@@ -1258,7 +1260,7 @@ def test_pools_do_not_pickle(open_pool: OpenPool) -> None:
 # ---- calls --------------------------------------------------------------------------------
 
 
-def test_calls_that_are_waited_for_later(open_pool: OpenPool) -> None:
+def test_calls_collected_later(open_pool: OpenPool) -> None:
     pool = open_pool(count(None), 3)
     reset(pool)
     pool.submit_calls([lambda env: env.num_resets] * 2, [2, 0])
@@ -1286,7 +1288,7 @@ def test_calls_run_where_the_envs_are(open_pool: OpenPool) -> None:
     assert pool.call(lambda env: env.num_steps) == [0] * 4
 
 
-def test_a_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) -> None:
+def test_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
     pool.send(np.zeros(3, np.int64))
@@ -1297,7 +1299,7 @@ def test_a_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) 
 @pytest.mark.native
 @pytest.mark.skipif(load() is None, reason="the extension was not built")
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
-def test_more_calls_than_a_queue_holds_are_refused_as_one(engine: Any) -> None:
+def test_calls_beyond_the_queue_are_all_refused(engine: Any) -> None:
     """The twin has no limit: its queue is a list."""
     with engine([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
         pool.start()
@@ -1310,7 +1312,7 @@ def test_more_calls_than_a_queue_holds_are_refused_as_one(engine: Any) -> None:
 @pytest.mark.native
 @pytest.mark.skipif(load() is None, reason="the extension was not built")
 @pytest.mark.parametrize("ordered", [False, True])
-def test_requests_that_are_cancelled_and_never_dropped_are_refused_at_last(ordered: bool) -> None:
+def test_cancelled_requests_that_pile_up_are_refused(ordered: bool) -> None:
     """They pile up at a worker that is stopped: in its queue, and where they were given rows, in the ring."""
     match = "late writers hold all blocks" if ordered else "queue of env 0's worker is full of commands that were canc"
     with ProcessPool([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
@@ -1351,7 +1353,7 @@ def test_envs_with_other_spaces_are_refused(name: str, other: Any, open_pool: Op
         assert caught.value.path == name
 
 
-def test_the_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
+def test_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.ToyEnv, *OTHER_SPACES.values()], num_workers=1, start=False)
     with pytest.raises(SpaceError, match="env 1: observation_space"):
         pool.start()
@@ -1373,13 +1375,13 @@ def test_the_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
     ],
 )
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
-def test_bad_construction(engine: Any, env_fns: Any, options: Any, text: str) -> None:
+def test_constructor_refuses_bad_arguments(engine: Any, env_fns: Any, options: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         engine(env_fns, PoolOptions(**options))
 
 
 @pytest.mark.parametrize("env_id", [-1, 3, 99])
-def test_an_env_that_there_is_not_is_named_also_while_steps_are_out(env_id: int, open_pool: OpenPool) -> None:
+def test_unknown_env_is_named_while_steps_are_outstanding(env_id: int, open_pool: OpenPool) -> None:
     pool = open_pool([toys.ToyEnv] * 3)
     reset(pool)
     pool.send(np.zeros(3, np.int64))
@@ -1390,7 +1392,7 @@ def test_an_env_that_there_is_not_is_named_also_while_steps_are_out(env_id: int,
 
 
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
-def test_options_of_numpy_s_types_are_as_good(engine: Any) -> None:
+def test_options_may_have_numpy_types(engine: Any) -> None:
     failures = PoolFailurePolicy(max_restarts=np.int64(3), recover_hangs=np.True_)
     options = PoolOptions(num_workers=np.int64(1), depth=np.int8(4), debug=np.False_, failures=failures)
     with engine([toys.ToyEnv], options) as pool:
@@ -1433,7 +1435,7 @@ ENDLESS = [pytest.param(value, id=f"{value:g}") for value in (math.inf, threadin
 
 
 @pytest.mark.parametrize("limit", ENDLESS)
-def test_a_limit_that_never_comes_is_none(limit: float, open_pool: OpenPool) -> None:
+def test_limit_of_infinity_is_no_limit(limit: float, open_pool: OpenPool) -> None:
     limits = Limits(construct=limit, reset=limit, step=limit, call=limit, close=limit)
     policy = PoolFailurePolicy(on_failure="recover", recovery_timeout=limit, restart_window=limit)
     pool = open_pool(count(), 2, limits=limits, failures=policy)
@@ -1452,13 +1454,13 @@ def test_a_limit_that_never_comes_is_none(limit: float, open_pool: OpenPool) -> 
 
 
 @pytest.mark.parametrize("limit", ENDLESS)
-def test_close_with_a_limit_that_never_comes(limit: float, open_pool: OpenPool) -> None:
+def test_close_with_a_limit_of_infinity(limit: float, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.close(limit)
     assert pool.closed
 
 
-def test_a_timeout_that_was_over_long_ago_is_as_none_left(open_pool: OpenPool) -> None:
+def test_timeout_in_the_past_counts_as_zero(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.reset()
     with contextlib.suppress(WorkerTimeoutError):  # unless the answers are there already
@@ -1468,7 +1470,7 @@ def test_a_timeout_that_was_over_long_ago_is_as_none_left(open_pool: OpenPool) -
 
 
 @pytest.mark.parametrize("timeout", [math.nan, "1"])
-def test_a_timeout_that_is_no_number_changes_nothing(timeout: Any, open_pool: OpenPool) -> None:
+def test_timeout_that_is_not_a_number_changes_nothing(timeout: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.reset()
     pool.submit_calls([lambda env: env.num_resets] * 2)
@@ -1480,7 +1482,7 @@ def test_a_timeout_that_is_no_number_changes_nothing(timeout: Any, open_pool: Op
     assert len(pool.recv()) == 2 and pool.collect_calls() == [1, 1] and not pool.closed
 
 
-def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operation_without_a_limit_warns_once_if_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "OVERDUE_WARNING", 0.2)
     monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 50_000_000)
     pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
@@ -1504,7 +1506,7 @@ def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("asks", ["step", "call"])
-def test_a_limit_that_is_set_later_is_looked_at_as_often(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_set_later_is_polled_as_often(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, the pool slept on as it does without limits, and a limit of a moment took ten seconds."""
     monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 60 * 10**9)
     with ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions()) as pool:
@@ -1535,7 +1537,7 @@ def test_limits_may_be_set_before_the_start_and_after_the_end(engine: type[Pool]
         pool.set_limits(Limits())
 
 
-def test_a_limit_that_is_set_later_gives_recoveries_as_much_time_as_one_set_at_once() -> None:
+def test_limit_set_later_gives_recoveries_the_same_time() -> None:
     options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
@@ -1618,7 +1620,7 @@ pool.close()
         ("step", {}), ("call", {}),
     ],
 )  # fmt: skip
-def test_a_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str, float]) -> None:
+def test_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str, float]) -> None:
     """Both stopped for longer than the limit, the callers' own included: on waking it is extended by the gap."""
     import subprocess
     import sys

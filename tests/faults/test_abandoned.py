@@ -53,7 +53,7 @@ def counters_of(traces: Traces, env_id: int, number: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("why", ["entropy", "log"])
-def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation: str) -> None:
+def test_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation: str) -> None:
     env_fn = Entropic if why == "entropy" else toys.ToyEnv
     options = {} if why == "entropy" else {"max_log_bytes": 100}
     with recovering_pool([env_fn] * 4, **options) as pool:
@@ -76,7 +76,7 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementat
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_what_has_no_column_is_shown_last_as_well(mode: str, implementation: str) -> None:
+def test_last_delivered_values_include_those_without_a_column(mode: str, implementation: str) -> None:
     space = spaces.Dict(
         word=spaces.Text(6), place=spaces.Box(-1, 1, (2,)), walk=spaces.Sequence(spaces.Box(-1, 1, (2,)))
     )
@@ -98,7 +98,7 @@ def test_what_has_no_column_is_shown_last_as_well(mode: str, implementation: str
 
 @pytest.mark.parametrize("moment", ["step", "call", "reset"])
 @pytest.mark.parametrize("why", ["entropy", "log"])
-def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:
+def test_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:
     env_fn = Entropic if why == "entropy" else toys.ToyEnv
     options = {} if why == "entropy" else {"max_log_bytes": 100}
     with recovering_pool([env_fn] * 4, **options) as pool:
@@ -122,7 +122,7 @@ def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, imp
     assert (counts["restarts"], counts["truncated"]) == (1, 0)
 
 
-def test_an_end_that_was_told_is_known_where_the_caller_resets(implementation: str) -> None:
+def test_end_already_delivered_is_known_if_the_caller_resets(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         assert play(pool, 10).rows[0][10].ended == (True, False)
         kill(pool, 0)
@@ -133,7 +133,7 @@ def test_an_end_that_was_told_is_known_where_the_caller_resets(implementation: s
         assert pool.recv().truncated.tolist() == [True, False], "this one had only begun"
 
 
-def test_an_autoreset_that_raised_is_still_to_come_after_a_death(implementation: str, tmp_path: Any) -> None:
+def test_autoreset_that_raised_is_retried_after_a_death(implementation: str, tmp_path: Any) -> None:
     path = tmp_path / "there"
 
     class Reluctant(Entropic):
@@ -155,7 +155,7 @@ def test_an_autoreset_that_raised_is_still_to_come_after_a_death(implementation:
         assert [info.get("recovered") for info in batch.infos()] == ["restarted", None]
 
 
-def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
+def test_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=SAME) as pool:
         got = play(pool, 14, before=kill_at(5))
     row = got.rows[0][5]
@@ -166,7 +166,7 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(imp
     assert got.marks[1] == []
 
 
-def test_an_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: str) -> None:
+def test_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         got = play(pool, 5, before=kill_at(5))
         assert got.rows[0][5].ended == (False, True)
@@ -178,7 +178,7 @@ def test_an_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation:
 
 
 @pytest.mark.parametrize("moment", ["reset", "call"])
-def test_an_episode_is_found_lost_by_another_command_than_a_step(moment: str, implementation: str) -> None:
+def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, implementation: str) -> None:
     with recovering_pool([Entropic] * 2) as pool:
         play(pool, 4)
         kill(pool, 0)
@@ -196,7 +196,7 @@ def test_an_episode_is_found_lost_by_another_command_than_a_step(moment: str, im
         assert pool.recv().errors() == {}
 
 
-def test_what_comes_after_a_lost_episode_is_brought_back_again(implementation: str) -> None:
+def test_episode_after_a_lost_one_is_restored(implementation: str) -> None:
     """Its start is looked at, so one loss is not followed by another."""
 
     class Drawn(toys.ToyEnv):
@@ -221,7 +221,7 @@ def _ours() -> int:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
-def test_a_reset_that_was_too_large_to_keep_is_not_left_out(num_steps: int, implementation: str) -> None:
+def test_reset_too_large_to_keep_is_not_left_out(num_steps: int, implementation: str) -> None:
     """Else an env that was never reset would be stepped, and nothing would say so."""
     options = {"map": b"x" * 50_000}
     with recovering_pool([toys.CountEnv] * 4, max_log_bytes=10_000) as pool:
@@ -246,9 +246,7 @@ def test_a_reset_that_was_too_large_to_keep_is_not_left_out(num_steps: int, impl
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_reset_that_is_too_large_to_keep_is_made_again_while_nobody_has_its_answer(
-    is_answered: bool, implementation: str
-) -> None:
+def test_reset_too_large_to_keep_is_repeated_while_unanswered(is_answered: bool, implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 2, max_log_bytes=10_000) as pool:
         pool.start()
         kwargs = [{"options": {"map": b"x" * 50_000}}] * 2
@@ -263,7 +261,7 @@ def test_a_reset_that_is_too_large_to_keep_is_made_again_while_nobody_has_its_an
         assert batch.obs[:, 2].tolist() == batch.seeds.tolist()
 
 
-def test_an_episode_of_observations_without_layout_can_be_lost(implementation: str) -> None:
+def test_episode_with_untyped_observations_can_be_lost(implementation: str) -> None:
     """What was seen last of them is not kept: the row that ends the episode has None."""
     space = spaces.Dict(text=spaces.Text(5), number=spaces.Discrete(9))
     with recovering_pool([functools.partial(toys.SpaceEnv, space, length=6)] * 2, max_log_bytes=1) as pool:
@@ -283,7 +281,7 @@ class RaisesAtFour(Entropic):
         return super().step(action)
 
 
-def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementation: str) -> None:
+def test_last_delivered_row_is_not_one_without_an_observation(implementation: str) -> None:
     """The row of a step that raised has in its columns what another one has left there."""
     with recovering_pool([RaisesAtFour] * 2) as pool:
         play(pool, 2)
@@ -298,7 +296,7 @@ def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementat
         assert batch.obs[0].tolist() == last[0].tolist()
 
 
-def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
+def test_replay_that_takes_too_long_is_abandoned(implementation: str) -> None:
     with recovering_pool([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
         got = play(pool, 7, before=kill_at(6))
     assert got.rows[0][6].ended == (False, True)
@@ -341,9 +339,7 @@ def healthy() -> Any:
 
 
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
-def test_a_crash_that_comes_every_time_costs_one_episode(
-    autoreset: Autoreset, implementation: str, tmp_path: Any
-) -> None:
+def test_crash_on_every_attempt_costs_one_episode(autoreset: Autoreset, implementation: str, tmp_path: Any) -> None:
     expected = undisturbed([healthy] * 4, 30, autoreset=autoreset)
     with recovering_pool(
         [healthy, segfaulting(), healthy, healthy], autoreset=autoreset, reproducer_dir=str(tmp_path)
@@ -379,7 +375,7 @@ def assert_reproduces(path: str, lost: int) -> None:
     assert "SIGSEGV" in episode.why and "env 1" in episode.why
 
 
-def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: Any) -> None:
+def test_crash_on_every_attempt_can_raise(implementation: str, tmp_path: Any) -> None:
     env_fns = [healthy, segfaulting(), healthy, healthy]
     with recovering_pool(env_fns, on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
         with pytest.raises(WorkerDiedError) as caught:
@@ -397,7 +393,7 @@ def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: 
     assert (copy.actions, copy.reproducer, str(copy)) == (error.actions, path, text)
 
 
-def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
+def test_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
     says = r"reset of env 1 \(command \d+\): .*\n?[\s\S]*second time"
     pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match=says):
@@ -425,7 +421,7 @@ class Fragile(toys.CountEnv):
 
 @pytest.mark.parametrize("what", ["seeded reset", "call"])
 @pytest.mark.parametrize("asked", ["step", "call", "reset"])
-def test_a_crash_in_what_is_only_repeated_costs_the_episode(
+def test_crash_in_a_repeated_command_costs_the_episode(
     what: str, asked: str, implementation: str, tmp_path: Any
 ) -> None:
     path, files = tmp_path / "what", tmp_path / "files"
@@ -455,7 +451,7 @@ def test_a_crash_in_what_is_only_repeated_costs_the_episode(
     assert load_episode(file).env_id == 1
 
 
-def test_where_the_next_episode_cannot_begin_either_it_raises(implementation: str, tmp_path: Any) -> None:
+def test_next_episode_that_cannot_begin_raises(implementation: str, tmp_path: Any) -> None:
     path, files = tmp_path / "what", tmp_path / "files"
     files.mkdir()
     env_fns = [functools.partial(Fragile, str(path))] * 2
@@ -490,7 +486,7 @@ class Neighbour(toys.CountEnv):
 
 
 @pytest.mark.parametrize("on_repeat", ["truncate", "raise"])
-def test_who_is_at_work_in_another_thread_is_not_given_up_with_who_crashes(
+def test_env_busy_in_another_thread_is_not_abandoned_with_the_crashed_one(
     on_repeat: str, implementation: str, tmp_path: Any
 ) -> None:
     files = tmp_path / "files"
@@ -535,12 +531,12 @@ def test_too_many_failures_raise(implementation: str, tmp_path: Any) -> None:
         assert pool.statistics()["restarts"] == 3
 
 
-def test_no_restart_at_all(implementation: str) -> None:
+def test_max_restarts_of_zero_raises(implementation: str) -> None:
     with recovering_pool([healthy] * 2, max_restarts=0) as pool, pytest.raises(WorkerDiedError, match="max_restarts=0"):
         play(pool, 3, before=kill_at(2))
 
 
-def test_on_failure_raise_replaces_nobody(implementation: str) -> None:
+def test_on_failure_raise_replaces_no_worker(implementation: str) -> None:
     with recovering_pool([healthy] * 2, on_failure="raise") as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
             play(pool, 3, before=kill_at(2))
@@ -551,7 +547,7 @@ def test_on_failure_raise_replaces_nobody(implementation: str) -> None:
 # ---- faces --------------------------------------------------------------------------------------------
 
 
-def test_vector_env_says_so(implementation: str, tmp_path: Any) -> None:
+def test_vector_env_marks_an_abandoned_episode(implementation: str, tmp_path: Any) -> None:
     env_fns = [healthy, segfaulting(), healthy]
     env = VectorEnv(env_fns, num_workers=2, failures={"reproducer_dir": str(tmp_path)})
     try:
@@ -571,7 +567,7 @@ def test_vector_env_says_so(implementation: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_managers_mark_an_abandoned_episode(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     manager = cls([healthy, segfaulting(9, 0), healthy], {"num_workers": 2, "wait_num": 3})
@@ -612,7 +608,7 @@ def test_errors_show_what_the_worker_was_doing(fault: str, says: str, implementa
 
 
 @pytest.mark.usefixtures("patient_stacks")
-def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str, tmp_path: Any) -> None:
+def test_reproducer_of_a_recovered_hang_contains_the_stack(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)
     with recovering_pool(
         [healthy, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)
@@ -622,5 +618,5 @@ def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str,
     assert "in fail" in load_episode(path).why
 
 
-def test_frozen_values_tell_dtypes_apart() -> None:
+def test_frozen_values_differ_by_dtype() -> None:
     assert frozen(np.float32(0)) != frozen(np.float64(0)) and frozen({"a": (1,)}) == frozen({"a": (1,)})

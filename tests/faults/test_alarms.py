@@ -71,7 +71,7 @@ def is_pending(pid: int, signum: int) -> bool:
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def test_amid_a_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the payload was taken for the next one, that for the one after it: wrong actions from there on."""
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
     heard = tmp_path / "heard"
@@ -88,7 +88,7 @@ def test_amid_a_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (batch.obs == number).all()
 
 
-def test_amid_a_message(tmp_path: Path, implementation: str) -> None:
+def test_alarm_within_a_message(tmp_path: Path, implementation: str) -> None:
     """The answer that told of it was read as the rest of the one that it cut short."""
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard, BIG)) as pool:

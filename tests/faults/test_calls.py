@@ -35,7 +35,7 @@ class Tunable(toys.CountEnv):
         return self.pokes
 
 
-def test_attributes_and_calls_survive(implementation: str) -> None:
+def test_attributes_and_calls_survive_a_recovery(implementation: str) -> None:
     def run(kills: dict[int, int]) -> list[Any]:
         env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
         seen: list[Any] = [env.reset(seed=5)]
@@ -56,7 +56,7 @@ def test_attributes_and_calls_survive(implementation: str) -> None:
     assert run({2: 0, 4: 1, 5: 0, 9: 0, 11: 1, 14: 1, 15: 1, 20: 0, 24: 1}) == run({})
 
 
-def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any) -> None:
+def test_call_that_kills_once_is_repeated(implementation: str, tmp_path: Any) -> None:
     def poke(env: Any) -> int:
         value: int = env.unwrapped.poke()
         if not os.path.exists(tmp_path / "struck") and env.unwrapped.seed_given == 2:
@@ -71,7 +71,7 @@ def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any
         assert pool.statistics()["restarts"] == 1
 
 
-def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
+def test_call_beside_running_steps_is_made_once(implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         pool.send(np.zeros(4, np.int64))
@@ -110,7 +110,7 @@ def last_poke(env: Any) -> int:
 
 
 @pytest.mark.parametrize("pure", [False, True])
-def test_a_call_whose_answer_has_been_taken_is_not_made_again(pure: bool, implementation: str) -> None:
+def test_call_whose_answer_was_taken_is_not_repeated(pure: bool, implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         assert pool.call(last_poke, [1], pure=pure) == [1]
@@ -134,7 +134,7 @@ class Gated(Tunable):
         return super().step(action)
 
 
-def test_a_call_between_commands_that_were_overtaken_is_not_made_again(implementation: str, tmp_path: Any) -> None:
+def test_call_between_superseded_commands_is_not_repeated(implementation: str, tmp_path: Any) -> None:
     with recovering_pool([functools.partial(Gated, str(tmp_path / "go"))] * 2, num_workers=1) as pool:
         pool.start()
         pool.reset(seeds=[0, 1])
@@ -160,7 +160,7 @@ class DiesInReset(toys.ToyEnv):
         return obs, {"size": len(options["blob"]) if options else 0}
 
 
-def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implementation: str, tmp_path: Any) -> None:
+def test_reset_with_a_payload_larger_than_the_journal_is_repeated(implementation: str, tmp_path: Any) -> None:
     size = 50_000
     with recovering_pool([DiesInReset] * 2, num_workers=1, max_log_bytes=4096) as pool:
         pool.start()
@@ -173,9 +173,7 @@ def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implem
         assert pool.statistics()["restarts"] == 1
 
 
-def test_a_step_that_was_overtaken_and_given_up_does_not_take_the_letter_of_the_reset(
-    implementation: str, tmp_path: Any
-) -> None:
+def test_superseded_step_does_not_take_the_payload_of_the_reset(implementation: str, tmp_path: Any) -> None:
     with recovering_pool([DiesInReset], num_workers=1, max_log_bytes=4096) as pool:
         pool.start()
         pool.reset(seeds=[0])
@@ -203,7 +201,7 @@ def come_back(pid: int) -> Unloadable:
     return Unloadable()
 
 
-def test_an_answer_that_cannot_be_read_does_not_take_others_with_it(implementation: str) -> None:
+def test_unreadable_answer_does_not_lose_others(implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
         play(pool, 9)
         pool.submit_calls([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
@@ -228,7 +226,7 @@ class WaitsInReplay(toys.ToyEnv):
         return super().step(action)
 
 
-def test_an_action_that_is_sent_while_its_env_comes_back_for_a_call_arrives(implementation: str, tmp_path: Any) -> None:
+def test_action_sent_while_its_env_is_restored_for_a_call_arrives(implementation: str, tmp_path: Any) -> None:
     def die_once(env: Any) -> str:
         if not os.path.exists(tmp_path / "struck"):
             open(tmp_path / "struck", "x").close()
@@ -255,9 +253,7 @@ def test_an_action_that_is_sent_while_its_env_comes_back_for_a_call_arrives(impl
 
 
 @pytest.mark.parametrize("pure", [False, True])
-def test_a_call_that_was_given_up_does_not_hold_up_the_successor(
-    pure: bool, implementation: str, tmp_path: Any
-) -> None:
+def test_abandoned_call_does_not_delay_the_successor(pure: bool, implementation: str, tmp_path: Any) -> None:
     def wait(env: Any) -> None:
         wait_until(lambda: os.path.exists(tmp_path / "go"))
 

@@ -89,7 +89,7 @@ def wait_for_hang(pool: Any, op: Op = Op.STEP, env_id: int = 0) -> None:
         pool.recv(timeout=0.0)
 
 
-def test_a_step_that_had_not_begun_is_not_made(implementation: str, site: Site) -> None:
+def test_cancelled_step_that_had_not_begun_does_not_run(implementation: str, site: Site) -> None:
     with open_pool(site, 2) as pool:
         send(pool, HANG, 5)
         wait_for_hang(pool)
@@ -104,7 +104,7 @@ def test_a_step_that_had_not_begun_is_not_made(implementation: str, site: Site) 
 
 @pytest.mark.parametrize("next_has_options", [False, True])
 @pytest.mark.parametrize("has_letter", [False, True])
-def test_a_reset_that_had_not_begun_is_not_made_and_its_seed_is_used_by_the_next(
+def test_cancelled_reset_does_not_run_and_the_next_uses_its_seed(
     has_letter: bool, next_has_options: bool, implementation: str, site: Site
 ) -> None:
     with open_pool(site, 2) as pool:
@@ -125,7 +125,7 @@ def test_a_reset_that_had_not_begun_is_not_made_and_its_seed_is_used_by_the_next
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_answers_to_what_was_cancelled_are_not_written(count: int, implementation: str, site: Site) -> None:
+def test_cancelled_commands_write_no_answers(count: int, implementation: str, site: Site) -> None:
     with open_pool(site, 1) as pool:
         send(pool, HANG)
         wait_for_hang(pool)
@@ -141,7 +141,7 @@ def test_answers_to_what_was_cancelled_are_not_written(count: int, implementatio
         assert pool._hub.num_stragglers() == 0
 
 
-def test_a_queue_that_is_full_of_what_was_cancelled_takes_no_more(implementation: str, site: Site) -> None:
+def test_queue_full_of_cancelled_commands_takes_no_more(implementation: str, site: Site) -> None:
     if implementation == "python":
         pytest.skip("its queues have no end")
     with open_pool(site, 1) as pool:
@@ -162,7 +162,7 @@ def test_a_queue_that_is_full_of_what_was_cancelled_takes_no_more(implementation
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_an_ordered_request_goes_on_without_what_was_cancelled(
+def test_ordered_request_continues_without_cancelled_commands(
     everything: bool, implementation: str, site: Site
 ) -> None:
     with open_pool(site, 3, num_workers=3) as pool:
@@ -182,7 +182,7 @@ def test_an_ordered_request_goes_on_without_what_was_cancelled(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_was_cancelled_is_not_made_by_a_successor(ordered: bool, implementation: str, site: Site) -> None:
+def test_cancelled_commands_are_not_run_by_a_successor(ordered: bool, implementation: str, site: Site) -> None:
     with open_pool(site, 2) as pool:
         send(pool, GO_ON, GO_ON)
         pool.recv()
@@ -201,7 +201,7 @@ def test_what_was_cancelled_is_not_made_by_a_successor(ordered: bool, implementa
             assert site.diary(number) == [*first, *hung, *first, "reset None"]
 
 
-def test_the_reset_after_it_is_a_new_start(implementation: str, site: Site) -> None:
+def test_reset_after_a_cancelled_command_is_a_restore_point(implementation: str, site: Site) -> None:
     with open_pool(site, 2) as pool:
         send(pool, HANG, 5)
         wait_for_hang(pool)
@@ -222,7 +222,7 @@ def test_the_reset_after_it_is_a_new_start(implementation: str, site: Site) -> N
             assert told.count("step 5") == 0 and told.count(f"step {HANG}") == (number == 0)
 
 
-def test_a_reset_that_is_given_up_leaves_no_mail(implementation: str, site: Site) -> None:
+def test_cancelled_reset_leaves_no_message(implementation: str, site: Site) -> None:
     envs = VectorEnv(site.envs(2), num_workers=2, close_timeout=0.2)
     try:
         envs.reset(seed=3)
@@ -241,7 +241,7 @@ def test_a_reset_that_is_given_up_leaves_no_mail(implementation: str, site: Site
         envs.close()
 
 
-def test_a_step_that_was_overtaken_keeps_nobody_waiting(site: Site, implementation: str) -> None:
+def test_superseded_step_does_not_delay_its_request(site: Site, implementation: str) -> None:
     """As one that was cancelled: the rest of its ordered request is there."""
     with open_pool(site, 2, num_workers=2) as pool:
         send(pool, HANG, GO_ON, ordered=True)

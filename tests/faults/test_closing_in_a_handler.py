@@ -99,7 +99,7 @@ def use(pool: Pool, moment: str, timeout: float | None) -> None:
 @pytest.mark.parametrize(("end", "timeout"), [("returns", None), ("exits", 30.0)])
 @pytest.mark.parametrize("moment", ["construct", "reset", "step", "call"])
 @pytest.mark.parametrize("engine", [ProcessPool, SerialPool])
-def test_a_handler_closes_the_pool_that_it_interrupts(
+def test_handler_closes_the_pool_that_it_interrupts(
     engine: type[Pool], moment: str, timeout: float | None, end: str, implementation: str
 ) -> None:
     pool = make_pool(engine, moment)
@@ -120,7 +120,7 @@ def test_a_handler_closes_the_pool_that_it_interrupts(
     pool.close()
 
 
-def test_envs_in_this_process_do_not_go_on(implementation: str, tmp_path: Path) -> None:
+def test_envs_in_this_process_stop_when_a_handler_closes(implementation: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     pool = make_pool(SerialPool, "step", log)
     pool.start()
@@ -131,7 +131,7 @@ def test_envs_in_this_process_do_not_go_on(implementation: str, tmp_path: Path) 
     assert log.read_text() == "step\n"
 
 
-def test_a_handler_must_not_use_the_pool(implementation: str) -> None:
+def test_handler_must_not_use_the_pool(implementation: str) -> None:
     pool = make_pool(ProcessPool, "step")
     caught: list[Exception] = []
 
@@ -150,7 +150,7 @@ def test_a_handler_must_not_use_the_pool(implementation: str) -> None:
     assert "is under way in this thread; during a call, as in a signal handler, the pool may be" in str(caught[0])
 
 
-def test_a_handler_closes_the_pool_while_a_worker_is_replaced(implementation: str, tmp_path: Path) -> None:
+def test_handler_closes_the_pool_while_a_worker_is_replaced(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "later"
 
     def make() -> Any:
@@ -167,7 +167,7 @@ def test_a_handler_closes_the_pool_while_a_worker_is_replaced(implementation: st
         assert pool.closed
 
 
-def test_what_an_env_raises_when_it_is_closed_by_a_handler_is_raised_once_all_is_over() -> None:
+def test_close_error_of_an_env_in_a_handler_is_raised_at_the_end() -> None:
     class Grumbles(Calls):
         def close(self) -> None:
             raise ValueError("not now")
@@ -188,7 +188,7 @@ def test_what_an_env_raises_when_it_is_closed_by_a_handler_is_raised_once_all_is
 
 @pytest.mark.parametrize("end", ["returns", "exits"])
 @pytest.mark.parametrize("backend", ["process", "serial"])
-def test_a_handler_closes_a_vector_env(backend: str, end: str) -> None:
+def test_handler_closes_a_vector_env(backend: str, end: str) -> None:
     envs = VectorEnv([functools.partial(Calls, "step", BOSS)] * 4, num_workers=2, backend=backend, close_timeout=0.01)
 
     def handler() -> None:
@@ -205,7 +205,7 @@ def test_a_handler_closes_a_vector_env(backend: str, end: str) -> None:
 
 @pytest.mark.parametrize("moment", ["construct", "reset", "step"])
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_a_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
+def test_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
     manager = manager_cls([functools.partial(Calls, moment, BOSS)] * 4, {"close_timeout": 0.01})
     # The signal may be heard when all answers are there: then they are returned, and the next call says it.
     with on_sigterm(manager.close), pytest.raises(ClosedError):
@@ -217,7 +217,7 @@ def test_a_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
-def test_a_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
+def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
     """Wherever the signal finds the program: whatever follows says that the envs are closed, and nothing hangs."""
     rng = random.Random(7)
     for _ in range(15):
@@ -237,7 +237,7 @@ def test_a_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
         assert called and envs._pool.closed
 
 
-def test_a_program_that_closes_and_exits_at_sigterm_does_so(start_method: str, tmp_path: Path) -> None:
+def test_sigterm_handler_that_closes_and_exits_ends_the_program(start_method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(

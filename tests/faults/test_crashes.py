@@ -92,7 +92,7 @@ def run(pool: ProcessPool, steps: int = 3) -> None:
 
 
 @pytest.mark.parametrize(("fault", "op", "error", "text"), CRASHES, ids=[crash[0].__name__ for crash in CRASHES])
-def test_a_crash_names_worker_env_phase_and_signal(
+def test_crash_error_names_worker_env_phase_and_signal(
     fault: Any, op: str, error: Any, text: str, open_pool: OpenPool
 ) -> None:
     limits = dataclasses.replace(LIMITS, construct=5.0) if fault is toys.HangAtInit else LIMITS
@@ -109,7 +109,7 @@ def test_a_crash_names_worker_env_phase_and_signal(
     assert (op == "construct") == pool.closed
 
 
-def test_a_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+def test_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     """The exit of a script that was turned into an env is none of the worker, nor of the program."""
     pool = open_pool([count, count, functools.partial(toys.RaiseSystemExit, moment="construct"), count])
     with pytest.raises(EnvError, match=r"construct of env 2 raised builtins.SystemExit: 3") as caught:
@@ -149,7 +149,7 @@ def test_survivors_keep_their_answers_and_a_restarted_worker_works(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPool) -> None:
+def test_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPool) -> None:
     pool = open_pool([count] * 3 + [functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
     pool.start()
     pool.reset()
@@ -163,7 +163,7 @@ def test_a_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPoo
     assert caught.value.exitcode == -signal.SIGKILL
 
 
-def test_an_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> None:
+def test_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> None:
     pool = open_pool([count] * 4)
     run(pool)
     kill(pool, 0)
@@ -172,14 +172,14 @@ def test_an_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> 
         pool.recv()
 
 
-def test_a_death_during_a_call_is_named(open_pool: OpenPool) -> None:
+def test_death_during_a_call_is_named(open_pool: OpenPool) -> None:
     pool = open_pool([count] * 4)
     run(pool)
     with pytest.raises(WorkerDiedError, match=r"worker 0 .* died during call"):
         pool.call(lambda env: os.kill(os.getpid(), signal.SIGKILL), [1])
 
 
-def test_the_callers_patience_is_not_the_envs_limit(open_pool: OpenPool) -> None:
+def test_recv_timeout_is_not_the_step_limit(open_pool: OpenPool) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
     pool.start()
     pool.reset()
@@ -192,7 +192,7 @@ def test_the_callers_patience_is_not_the_envs_limit(open_pool: OpenPool) -> None
         pool.send(np.zeros(4, np.int64))
 
 
-def test_several_envs_of_a_worker_are_timed_one_by_one(open_pool: OpenPool) -> None:
+def test_envs_of_a_worker_are_timed_one_by_one(open_pool: OpenPool) -> None:
     slow = functools.partial(toys.BusyEnv, 200_000.0)
     pool = open_pool([slow] * 6, num_workers=1)
     run(pool, 2)  # six envs of 200 ms in one worker: 1.2 s a round, none over its limit of 1 s
@@ -217,7 +217,7 @@ class BigRows(toys.NullEnv):
 
 
 @pytest.mark.native
-def test_a_worker_stopped_between_claim_and_commit_holds_nobody_up_and_loses_nothing() -> None:
+def test_worker_stopped_between_claim_and_commit_blocks_no_others_and_loses_nothing() -> None:
     """SIGSTOP inside the copy, three times around the ring and more, SIGCONT; no torn row, none lost."""
     if load() is None:
         pytest.skip("the extension was not built")
@@ -267,7 +267,7 @@ def children_of(pool: ProcessPool) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("end", ["segfault", "hang"])
-def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool) -> None:
+def test_processes_started_by_an_env_end_with_its_worker(end: str, open_pool: OpenPool) -> None:
     pool = open_pool([functools.partial(toys.SpawnsChild, tidy=False), count], limits=Limits(call=0.3, close=0.3))
     run(pool, 1)
     children = children_of(pool)
@@ -283,7 +283,7 @@ def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool)
 
 
 @pytest.mark.usefixtures("patient_stacks")
-def test_an_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
+def test_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, moment="close")])
     run(pool, steps=1)
     with caplog.at_level("WARNING", logger="vecenv"):
@@ -293,7 +293,7 @@ def test_an_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest
     assert "in close" in record.getMessage()  # its Python stack
 
 
-def test_an_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
+def test_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.SegfaultAtStep, moment="close")])
     run(pool, steps=1)
     with caplog.at_level("WARNING", logger="vecenv"):
@@ -302,7 +302,7 @@ def test_an_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.
     assert "worker 1 (envs 2-3) died during close of env 3: killed by SIGSEGV" in record.getMessage()
 
 
-def test_all_workers_that_die_in_one_step_are_named(open_pool: OpenPool) -> None:
+def test_workers_that_die_in_one_step_are_all_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.ExitAtStep] * 4)
     run(pool, steps=0)
     pool.send(np.zeros(4, np.int64))
@@ -313,7 +313,7 @@ def test_all_workers_that_die_in_one_step_are_named(open_pool: OpenPool) -> None
     assert sorted(text.partition(" (")[0] for text in (str(caught.value), note)) == ["worker 0", "worker 1"]
 
 
-def test_all_envs_that_are_over_their_limit_are_named(open_pool: OpenPool) -> None:
+def test_envs_over_their_limit_are_all_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.HangAtStep] * 2)
     run(pool, steps=0)
     pool.send(np.zeros(2, np.int64))

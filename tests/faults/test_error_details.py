@@ -20,7 +20,7 @@ from vecenv.envs import toys
 from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
 
 
-def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
+def test_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
     env_fn = functools.partial(SegfaultsInEpisode, draw_of_episode(5, 0), length=6)
     with recovering_pool([healthy, env_fn], on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
         pool.start()
@@ -36,7 +36,7 @@ def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tm
     assert error.reproducer is not None and os.path.exists(error.reproducer)
 
 
-def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
+def test_hang_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)
     env_fns = [healthy, functools.partial(toys.Hangs, 2)]
     with recovering_pool(env_fns, on_repeat="raise", limits=limits, reproducer_dir=str(tmp_path)) as pool:
@@ -47,7 +47,7 @@ def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
     assert error.reproducer is not None and os.path.exists(error.reproducer)
 
 
-def test_a_reset_tells_its_seed(implementation: str, tmp_path: Any) -> None:
+def test_reset_error_names_its_seed(implementation: str, tmp_path: Any) -> None:
     pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match="; seed 1; it is the second time") as caught:
         play(pool, 1)
@@ -57,7 +57,7 @@ def test_a_reset_tells_its_seed(implementation: str, tmp_path: Any) -> None:
 # ---- files that cannot be written ------------------------------------------------------------------
 
 
-def test_a_folder_that_has_gone_costs_the_file_and_not_the_run(
+def test_removed_folder_costs_the_file_and_not_the_run(
     implementation: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It used to end the run in FileNotFoundError."""
@@ -86,7 +86,7 @@ class DiesBetweenEpisodes(toys.ToyEnv):
 
 
 @pytest.mark.parametrize("autoreset, kinds", [("NEXT_STEP", ["restarted"]), ("SAME_STEP", ["restarted", "truncated"])])
-def test_the_log_says_of_an_episode_what_its_info_says(
+def test_log_and_info_agree_on_the_fate_of_an_episode(
     autoreset: str, kinds: list[str], tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was "truncated" also of an env whose episode was over, and whose next one is told to be restarted."""
@@ -103,7 +103,7 @@ def test_the_log_says_of_an_episode_what_its_info_says(
     assert not [message for message in caplog.messages if others & set(message.replace(",", " ").split())]
 
 
-def test_a_folder_that_has_gone_hides_no_error(implementation: str, tmp_path: Any) -> None:
+def test_removed_folder_hides_no_error(implementation: str, tmp_path: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     with recovering_pool([healthy, segfaulting()], on_repeat="raise", reproducer_dir=str(folder)) as pool:
@@ -122,7 +122,7 @@ class PicklesOnce:
         return segfaulting()()
 
 
-def test_a_constructor_that_does_not_pickle_any_more(tmp_path: Any) -> None:
+def test_env_factory_that_cannot_be_pickled_later_does_not_end_the_run(tmp_path: Any) -> None:
     """It used to end the run in TypeError."""
     env_fn = PicklesOnce()
     with recovering_pool([healthy, env_fn], reproducer_dir=str(tmp_path)) as pool:
@@ -135,7 +135,7 @@ def test_a_constructor_that_does_not_pickle_any_more(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "file", 5])
-def test_a_folder_that_is_none_is_refused_before_anything_starts(folder: Any, tmp_path: Any) -> None:
+def test_invalid_folder_is_refused_before_anything_starts(folder: Any, tmp_path: Any) -> None:
     (tmp_path / "file").touch()
     wanted = tmp_path / folder if isinstance(folder, str) else folder
     with pytest.raises(ConfigError, match="reproducer_dir: expected an existing folder, got") as caught:

@@ -104,7 +104,7 @@ def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0
 
 
 @pytest.mark.parametrize("waits", ["recv", "recv with a timeout", "call"])
-def test_a_constructor_that_raises_in_a_successor_is_heard_of_and_nothing_hangs(
+def test_constructor_that_raises_in_a_successor_is_reported_and_nothing_hangs(
     waits: str, implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "down"
@@ -137,7 +137,7 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 
 
-def test_a_successor_with_other_spaces_is_gone(implementation: str, tmp_path: Path) -> None:
+def test_successor_with_other_spaces_is_ended(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
     with pool_without_worker(file, "spaces") as pool:
         with pytest.raises(SpaceError):
@@ -162,7 +162,7 @@ def interrupts(kind: type[BaseException]) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("then", ["recv", "reset", "call"])
-def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_another(
+def test_interrupted_successor_start_is_repeated_by_the_next_wait(
     then: str, kind: type[BaseException], implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "hangs"
@@ -184,7 +184,7 @@ def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_a
         assert pool.statistics()["restarts"] == 1
 
 
-def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
+def test_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "hangs"
@@ -213,7 +213,7 @@ def envs_steps(env: Any) -> int:
     return int(env.unwrapped.num_steps)
 
 
-def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: Path) -> None:
+def test_successor_start_without_free_descriptors(implementation: str, tmp_path: Path) -> None:
     with recovering_pool([toys.CountEnv] * 4) as pool:
         play(pool, 2)
         kill(pool, 0)
@@ -223,7 +223,7 @@ def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: 
         assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
 
 
-def test_an_env_that_was_to_have_a_worker_of_its_own_cannot_be_built(implementation: str, tmp_path: Path) -> None:
+def test_isolated_env_that_cannot_be_built(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
     with recovering_pool(
         [toys.CountEnv] * 2 + [functools.partial(CrashesTwice, file), toys.CountEnv], num_workers=1
@@ -239,7 +239,7 @@ def test_an_env_that_was_to_have_a_worker_of_its_own_cannot_be_built(implementat
 # ---- faces ----------------------------------------------------------------------------------
 
 
-def test_a_vector_env_does_not_hang(implementation: str, tmp_path: Path) -> None:
+def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
     envs = VectorEnv([licensed(file)] * 4, num_workers=2)
     try:
@@ -261,7 +261,7 @@ def test_a_vector_env_does_not_hang(implementation: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_a_manager_is_closed_and_can_be_launched_anew(manager_cls: Any, tmp_path: Path) -> None:
+def test_manager_is_closed_and_can_be_launched_again(manager_cls: Any, tmp_path: Path) -> None:
     file = tmp_path / "down"
     manager = manager_cls([licensed(file)] * 4, {"num_workers": 2})
     try:

@@ -132,7 +132,7 @@ def check(seed: int, num_requests: int, *, num_workers: int, **options: Any) -> 
 
 @pytest.mark.parametrize("implementation", ["native", "python"])
 @pytest.mark.parametrize("seed", range(3))
-def test_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if implementation == "native" and load() is None:
         pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
@@ -142,6 +142,6 @@ def test_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["native", "python"])
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_many_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_random_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
     check(seed, 300, num_workers=1 + seed % 6, threads_per_worker=1 + seed % 2)

@@ -50,7 +50,7 @@ class Heeds(toys.CountEnv):
 
 @pytest.mark.parametrize("some", [False, True])
 @pytest.mark.parametrize("place", ["note_steps", "add", "_add"])
-def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str, some: bool) -> None:
+def test_ctrl_c_while_a_step_is_recorded_costs_at_most_one_episode(place: str, some: bool) -> None:
     """Before anything was noted, it costs nothing."""
     function = Journal.__dict__.get(place) or (Page.add_rows if some else Page.add)
     actions = itertools.count()
@@ -85,7 +85,7 @@ def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str,
         assert [info.get("recovered") for info in batch.infos()] == ["replayed"] * (1 if some else 2) + [None] * 2
 
 
-def test_steps_are_noted_if_they_were_sent() -> None:
+def test_steps_are_recorded_if_they_were_sent() -> None:
     journal = two_envs()
     with ctrl_c_in(Journal.note_steps):
         steps(journal, [13, 23])
@@ -96,7 +96,7 @@ def test_steps_are_noted_if_they_were_sent() -> None:
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
 
 
-def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
+def test_states_before_unrecorded_steps_are_not_restore_points() -> None:
     """A state that is read only now may be older, and what came after it is incomplete."""
     journal = two_envs()
     with ctrl_c_in(Page.add):
@@ -109,7 +109,7 @@ def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
     assert repeated(journal, 0) == [(11, [14])]
 
 
-def test_a_letter_that_was_not_read_is_not_the_next_one_s(implementation: str) -> None:
+def test_unread_payload_is_not_given_to_the_next_command(implementation: str) -> None:
     with SerialPool([toys.CountEnv] * 2) as pool:
         pool.start()
         with ctrl_c_in(Host._handle):

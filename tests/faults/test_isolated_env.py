@@ -56,7 +56,7 @@ def with_failing(count: int, env_id: int, folder: Path, at: tuple[int, ...], **k
 
 
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
-def test_from_its_second_failure_on_an_env_dies_alone(
+def test_env_is_isolated_from_its_second_failure_on(
     autoreset: Autoreset, implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Within its first episode, where the count of steps survives a replay."""
@@ -82,7 +82,7 @@ def test_from_its_second_failure_on_an_env_dies_alone(
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
-def test_every_start_method_gives_it_one(context: str, tmp_path: Path) -> None:
+def test_isolation_works_with_every_start_method(context: str, tmp_path: Path) -> None:
     with recovering_pool(with_failing(3, 0, tmp_path, (2, 3, 4)), num_workers=1, context=context) as pool:
         got = play(pool, 14)
         assert pool.envs_of(1) == [0]
@@ -92,7 +92,7 @@ def test_every_start_method_gives_it_one(context: str, tmp_path: Path) -> None:
     assert got.rows == undisturbed(healthy_envs(3), 14).rows
 
 
-def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> None:
+def test_env_that_hangs_is_isolated_too(implementation: str, tmp_path: Path) -> None:
     limits = Limits(step=1.0, close=0.5)
     env_fns = with_failing(3, 1, tmp_path, (3, 5, 7), sign=signal.SIGSTOP)
     with recovering_pool(env_fns, num_workers=1, limits=limits) as pool:
@@ -103,7 +103,7 @@ def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("count", [2, 4], ids=["alone in its slot", "with another in its slot"])
-def test_of_several_threads_only_the_one_that_hangs_is_blamed(count: int, implementation: str, tmp_path: Path) -> None:
+def test_blame_goes_to_the_thread_that_hangs(count: int, implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(count, 1, tmp_path, (3, 5, 7), sign=0)
     limits = Limits(step=1.0, close=0.5)
     with recovering_pool(env_fns, num_workers=1, threads_per_worker=2, limits=limits) as pool:
@@ -113,7 +113,7 @@ def test_of_several_threads_only_the_one_that_hangs_is_blamed(count: int, implem
     assert got.rows == undisturbed(healthy_envs(count), 14).rows
 
 
-def test_without_order_nothing_is_lost_either(implementation: str, tmp_path: Path) -> None:
+def test_unordered_pool_loses_nothing_by_isolation(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(5, 1, tmp_path / "one", (2, 4, 6))
     env_fns[3] = with_failing(5, 3, tmp_path / "three", (3, 4, 7))[3]
     with recovering_pool(env_fns, num_workers=1) as pool:
@@ -140,7 +140,7 @@ class Waits(toys.CountEnv):
         return super().step(action)
 
 
-def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path) -> None:
+def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     """Steps that are overtaken by resets, resets, and calls of all envs lie behind the step that kills."""
     env_fns = healthy_envs(4)
     env_fns[1] = functools.partial(Waits, tmp_path)
@@ -168,7 +168,7 @@ def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path
             assert pool.recv().lengths.tolist() == [4 + number, number, number, 4 + number]
 
 
-def test_letters_move_along(implementation: str, tmp_path: Path) -> None:
+def test_payloads_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     """Options of resets travel as payloads, which the dead worker has taken with it."""
     env_fns = healthy_envs(3)
     env_fns[1] = functools.partial(Waits, tmp_path)
@@ -182,7 +182,7 @@ def test_letters_move_along(implementation: str, tmp_path: Path) -> None:
         assert pool.envs_of(1) == [1]
 
 
-def test_without_a_spare_slot_it_stays_where_it_is(
+def test_env_without_a_spare_slot_is_not_isolated(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "_MOST_SPARES", 1)
@@ -195,7 +195,7 @@ def test_without_a_spare_slot_it_stays_where_it_is(
     assert got.rows == undisturbed(healthy_envs(4), 20).rows
 
 
-def test_signals_from_outside_are_hardly_the_envs_fault(implementation: str, tmp_path: Path) -> None:
+def test_signals_from_outside_do_not_isolate_an_env(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(3, 1, tmp_path, (1, 2, 3, 4, 5, 6, 7, 8), sign=signal.SIGKILL)
     with recovering_pool(env_fns, num_workers=1) as pool:
         added = []
@@ -205,7 +205,7 @@ def test_signals_from_outside_are_hardly_the_envs_fault(implementation: str, tmp
     assert got.rows == undisturbed(healthy_envs(3), 9).rows
 
 
-def test_the_worker_of_its_own_can_be_restarted_by_hand(implementation: str, tmp_path: Path) -> None:
+def test_worker_of_an_isolated_env_can_be_restarted_by_hand(implementation: str, tmp_path: Path) -> None:
     with recovering_pool(with_failing(3, 1, tmp_path, (2, 3)), num_workers=1) as pool:
         play(pool, 5)
         before = pool.worker_pids
@@ -217,7 +217,7 @@ def test_the_worker_of_its_own_can_be_restarted_by_hand(implementation: str, tmp
         assert pool.recv().lengths.tolist() == [6, 1, 6]
 
 
-def test_a_vector_env_says_so(implementation: str, tmp_path: Path) -> None:
+def test_vector_env_infos_are_right_for_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(4, 3, tmp_path / "three", (2, 4))
     env_fns[2] = with_failing(4, 2, tmp_path / "two", ())[2]
     env_fns[:2] = env_fns[2:3] * 2
@@ -233,7 +233,7 @@ def test_a_vector_env_says_so(implementation: str, tmp_path: Path) -> None:
         env.close()
 
 
-def test_a_repeated_failure_is_given_up_and_named_rightly(
+def test_repeated_failure_is_abandoned_and_names_its_worker(
     implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A deterministic segfault: truncated in the second failure, and moved; the third one names its own worker."""

@@ -52,14 +52,14 @@ def close_after_a_step(env_fn: Any, start_method: str, close_timeout: float) -> 
         envs.step([0])
 
 
-def test_a_thread_that_is_about_to_end_does_so(start_method: str, tmp_path: Path) -> None:
+def test_thread_that_is_about_to_end_is_waited_for(start_method: str, tmp_path: Path) -> None:
     close_after_a_step(functools.partial(LeavesThread, tmp_path, 0.2), start_method, PATIENCE)
     assert (tmp_path / "thread").exists()
     assert (tmp_path / "exit handler").exists() or start_method != "spawn"  # with the others Python runs none
 
 
 @pytest.mark.usefixtures("patient_stacks")
-def test_a_worker_with_a_thread_that_never_ends_is_not_said_to_close_envs(
+def test_worker_with_an_endless_thread_is_not_reported_as_closing_envs(
     start_method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="vecenv"):

@@ -134,30 +134,30 @@ def assert_lossless(
 
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_nothing_is_lost(name: str, autoreset: Autoreset) -> None:
+def test_faults_lose_nothing(name: str, autoreset: Autoreset) -> None:
     assert_lossless(*LOSSLESS[name], autoreset=autoreset)
 
 
 @pytest.mark.parametrize("name", ["count", "second episode of CartPole", "nested spaces", "spaces without layout"])
-def test_nothing_is_lost_without_the_extension(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_lose_nothing_without_the_extension(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
     assert_lossless(*LOSSLESS[name], autoreset=NEXT)
 
 
 @pytest.mark.parametrize("autoreset", [NEXT, pytest.param(SAME, marks=pytest.mark.slow)], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", ATARI)
-def test_nothing_is_lost_in_atari(name: str, autoreset: Autoreset) -> None:
+def test_faults_lose_nothing_in_atari(name: str, autoreset: Autoreset) -> None:
     pytest.importorskip("ale_py")
     assert_lossless(*ATARI[name], autoreset=autoreset)
 
 
-def test_nothing_is_lost_of_a_world_that_cannot_be_looked_into() -> None:
+def test_faults_lose_nothing_of_an_env_without_snapshots() -> None:
     pytest.importorskip("Box2D")
     assert_lossless(walker, 2, 150, {60: 0, 140: 1})
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_nothing_is_lost_with_several_threads_per_worker(count: int, implementation: str) -> None:
+def test_faults_lose_nothing_with_several_threads_per_worker(count: int, implementation: str) -> None:
     options = {"num_workers": count, "threads_per_worker": 2}
     expected = undisturbed([cart_pole] * 6, 60)
     with recovering_pool([cart_pole] * 6, **options) as pool:
@@ -165,7 +165,7 @@ def test_nothing_is_lost_with_several_threads_per_worker(count: int, implementat
     assert got.rows == expected.rows
 
 
-def test_nothing_is_lost_without_order(implementation: str) -> None:
+def test_faults_lose_nothing_in_an_unordered_pool(implementation: str) -> None:
     expected = undisturbed([cart_pole] * 6, 60)
     with recovering_pool([cart_pole] * 6, num_workers=3) as pool:
         # there are at least as many turns as rounds: with all answers in each of them
@@ -174,7 +174,7 @@ def test_nothing_is_lost_without_order(implementation: str) -> None:
     assert got.rows == expected.rows
 
 
-def test_a_worker_that_dies_again_and_again_loses_nothing(implementation: str) -> None:
+def test_worker_that_dies_repeatedly_loses_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
     with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 24, before=lambda pool, number: kill(pool, 0))
@@ -182,7 +182,7 @@ def test_a_worker_that_dies_again_and_again_loses_nothing(implementation: str) -
     assert got.rows == expected.rows
 
 
-def test_all_workers_dying_between_two_calls_lose_nothing(implementation: str) -> None:
+def test_workers_that_all_die_between_two_calls_lose_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
     with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 24, before=kills({1: (0, 1), 11: (0, 1), 20: (0, 1)}))
@@ -210,7 +210,7 @@ class DiesInReplay(toys.CountEnv):
 
 
 @pytest.mark.parametrize("env_id", [0, 1])
-def test_a_replacement_that_dies_during_its_replay_is_replaced(env_id: int, implementation: str, tmp_path: Any) -> None:
+def test_replacement_that_dies_during_its_replay_is_replaced(env_id: int, implementation: str, tmp_path: Any) -> None:
     at = {"a": 5, "b": 3, "c": 5}
     env_fns = [functools.partial(toys.CountEnv, 10)] * 3
     expected = undisturbed(env_fns, 15)
@@ -237,7 +237,7 @@ class DiesTwice(toys.CountEnv):
         return super().step(action)
 
 
-def test_an_env_that_moves_to_a_worker_of_its_own_takes_its_step_along(implementation: str, tmp_path: Any) -> None:
+def test_isolated_env_keeps_its_running_step(implementation: str, tmp_path: Any) -> None:
     expected = undisturbed([toys.CountEnv] * 3, 8)
     with recovering_pool([toys.CountEnv, functools.partial(DiesTwice, tmp_path), toys.CountEnv], num_workers=1) as pool:
         got = play(pool, 8)
@@ -256,7 +256,7 @@ class DiesWhenBuilt(toys.CountEnv):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_replacement_that_is_killed_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
+def test_replacement_killed_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
     env_fns[0] = functools.partial(DiesWhenBuilt, str(tmp_path), length=10)
@@ -276,7 +276,7 @@ class StopsWhenBuilt(toys.CountEnv):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
+def test_replacement_that_hangs_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
     env_fns[0] = functools.partial(StopsWhenBuilt, str(tmp_path), length=10)
@@ -289,7 +289,7 @@ def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: st
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
 @pytest.mark.parametrize("fault", ["segfault", "hang in C"])  # the matrix has all
-def test_a_crime_in_the_middle_of_a_call_costs_nothing(
+def test_fault_in_the_middle_of_a_call_costs_nothing(
     fault: str, moment: str, autoreset: Autoreset, tmp_path: Any
 ) -> None:
     at = {"reset": 1, "step": 3, "autoreset": 2}[moment]
@@ -350,7 +350,7 @@ class Derails(LookedAt):
         return result
 
 
-def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(implementation: str) -> None:
+def test_episode_is_not_restored_from_an_incomplete_state(implementation: str) -> None:
     """Once: every answer so far agreed, and the first one after the recovery differed."""
     expected = undisturbed([Lurks] * 2, 40)
     with recovering_pool([Lurks] * 2) as pool:
@@ -359,7 +359,7 @@ def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(impleme
     assert got.rows == expected.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
 
 
-def test_an_episode_that_had_to_be_is_called_unproven(
+def test_episode_restored_from_an_incomplete_state_is_marked_unproven(
     implementation: str, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
     with recovering_pool([functools.partial(Derails, tmp_path)] * 2) as pool:
@@ -372,7 +372,7 @@ def test_an_episode_that_had_to_be_is_called_unproven(
     assert "go on from a state that may lack something" in caplog.text
 
 
-def test_only_the_first_reset_of_a_new_env_is_given_a_seed() -> None:
+def test_first_reset_of_a_new_env_is_the_only_one_with_a_seed() -> None:
     """Later ones go on from where the env's own generator is."""
     with recovering_pool([toys.CountEnv] * 2) as pool:
         pool.start()
@@ -386,7 +386,7 @@ def test_only_the_first_reset_of_a_new_env_is_given_a_seed() -> None:
         assert [has_seed(), has_seed()] == [[True, False], [False, False]]
 
 
-def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
+def test_seed_among_the_arguments_of_a_reset_makes_a_restore_point() -> None:
     with recovering_pool([toys.CountEnv]) as pool:
         pool.start()
         for seed in (8, 9):
@@ -442,7 +442,7 @@ def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> Non
         np.testing.assert_array_equal(view, kept)
 
 
-def test_only_the_envs_of_the_worker_are_marked_and_once(implementation: str) -> None:
+def test_recovered_mark_is_once_and_only_for_envs_of_the_worker(implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 8, kills({5: 1}))
     assert got.marks[:2] == [[], []]
@@ -463,21 +463,21 @@ class Tells(toys.CountEnv):
         return super().step(action)
 
 
-def test_an_env_can_see_that_it_repeats(tmp_path: Any) -> None:
+def test_env_can_see_that_it_is_replayed(tmp_path: Any) -> None:
     with recovering_pool([functools.partial(Tells, str(tmp_path / "told"))]) as pool:
         play(pool, 5, before=kills({4: 0}))
     assert (tmp_path / "told").read_text() == "1 2 3 1r2r3r4 5 "
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
-def test_every_start_method_replaces_workers(context: str) -> None:
+def test_workers_are_replaced_with_every_start_method(context: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
     with recovering_pool([toys.CountEnv] * 4, context=context) as pool:
         got = play(pool, 24, kills({0: 1, 11: 0, 15: (0, 1)}))
     assert got.rows == expected.rows
 
 
-def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implementation: str) -> None:
+def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
     """Once: its flag kept the parent looking for mail, in a loop that never looked at deaths."""
     load_of = b"x" * (1 << 20)
     with recovering_pool([toys.CountEnv] * 2) as pool:
@@ -492,7 +492,7 @@ def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implem
 
 
 @pytest.mark.parametrize("context", ["spawn", "fork"])
-def test_a_worker_that_somebody_else_has_waited_for_is_dead_all_the_same(context: str) -> None:
+def test_worker_reaped_by_the_program_is_replaced(context: str) -> None:
     """Programs that reap all their children leave no exit code to be found; once, descriptors stayed open."""
     expected = undisturbed([toys.CountEnv] * 4, 12)
     with recovering_pool([toys.CountEnv] * 4, context=context) as pool:

@@ -133,7 +133,7 @@ def _ignore_conversions() -> None:
 
 
 @pytest.mark.parametrize("case", _params(fault_cases.pairwise_cases()))
-def test_pairwise(case: FaultCase, tmp_path: Any) -> None:
+def test_matrix_pairwise(case: FaultCase, tmp_path: Any) -> None:
     with warnings.catch_warnings():
         _ignore_conversions()
         run_case(case, tmp_path)
@@ -141,13 +141,13 @@ def test_pairwise(case: FaultCase, tmp_path: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", _params(fault_cases.possible_cases()))
-def test_all(case: FaultCase, tmp_path: Any) -> None:
+def test_matrix_all(case: FaultCase, tmp_path: Any) -> None:
     with warnings.catch_warnings():
         _ignore_conversions()
         run_case(case, tmp_path)
 
 
-def test_every_cell_runs_or_has_a_reason() -> None:
+def test_matrix_cells_run_or_have_a_reason() -> None:
     everything = fault_cases.all_cases()
     assert len(everything) == len(toys.FAULTS) * len(toys.MOMENTS) * 4 * 3 == 1152
     impossible = [case for case in everything if case.reason]
@@ -157,7 +157,7 @@ def test_every_cell_runs_or_has_a_reason() -> None:
         assert bool(case.reason) == (case.moment not in toys.FAULTS[case.fault].moments), case
 
 
-def test_the_subset_has_every_pair() -> None:
+def test_matrix_subset_has_every_pair() -> None:
     chosen = fault_cases.pairwise_cases()
     assert len(chosen) < 130 and set(chosen) <= set(fault_cases.possible_cases())
     wanted = {pair for case in fault_cases.possible_cases() for pair in fault_cases.pairs_of(case)}

@@ -55,7 +55,7 @@ def step(envs: VectorEnv, count: int) -> None:
 
 @pytest.mark.parametrize(("mode", "backend"), WHERE)
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["first step", "later step", "terminal step"])
-def test_a_step_without_an_observation_is_an_error(at: int, mode: str, backend: str) -> None:
+def test_step_without_an_observation_is_an_error(at: int, mode: str, backend: str) -> None:
     with opened((1, at), backend, mode) as envs:
         envs.reset(seed=0)
         step(envs, at - 1)
@@ -66,7 +66,7 @@ def test_a_step_without_an_observation_is_an_error(at: int, mode: str, backend: 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_reset_without_an_observation_is_an_error(number: int, backend: str) -> None:
+def test_reset_without_an_observation_is_an_error(number: int, backend: str) -> None:
     with opened((number, 0), backend) as envs:
         for seed in range(1, number):
             envs.reset(seed=seed)
@@ -76,7 +76,7 @@ def test_a_reset_without_an_observation_is_an_error(number: int, backend: str) -
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_an_autoreset_without_an_observation_is_an_error(mode: str, backend: str) -> None:
+def test_autoreset_without_an_observation_is_an_error(mode: str, backend: str) -> None:
     with opened((2, 0), backend, mode) as envs:
         envs.reset(seed=0)
         step(envs, 3 if mode == "NextStep" else 2)
@@ -84,7 +84,7 @@ def test_an_autoreset_without_an_observation_is_an_error(mode: str, backend: str
             envs.step([0, 0])
 
 
-def test_an_env_goes_on_after_a_step_without_an_observation() -> None:
+def test_env_continues_after_a_step_without_an_observation() -> None:
     with opened((1, 1), "serial") as envs:
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match=SAYS):
@@ -102,7 +102,7 @@ def test_an_env_goes_on_after_a_step_without_an_observation() -> None:
         pytest.param((2, 0), Autoreset.SAME_STEP, id="autoreset, same step"),
     ],
 )
-def test_a_step_without_an_observation_is_an_error_when_it_is_repeated_too(
+def test_step_without_an_observation_is_the_same_error_in_a_replay(
     moment: tuple[int, int], autoreset: Autoreset
 ) -> None:
     """It was the answer then, and is now: nothing is lost."""
@@ -122,7 +122,7 @@ class ForgetsAgain(toys.ToyEnv):
         return None if self.elapsed_steps == 2 and REPLAYING in os.environ else super().observe()
 
 
-def test_an_observation_that_is_missing_only_when_it_is_repeated_is_a_difference() -> None:
+def test_observation_missing_only_in_a_replay_is_a_difference() -> None:
     with recovering_pool([ForgetsAgain], num_workers=1) as pool:
         got = play(pool, 6, before=lambda pool, number: kill(pool, 0) if number == 5 else None)
     assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted"]
@@ -140,7 +140,7 @@ class Interrupts(toys.FaultEnv):
 
 
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset", "call"])
-def test_a_keyboard_interrupt_of_an_env_in_a_worker_is_its_answer(moment: str) -> None:
+def test_keyboard_interrupt_of_an_env_in_a_worker_is_its_answer(moment: str) -> None:
     limits = Limits(reset=20.0, step=20.0, call=20.0)
     env_fns = [toys.ToyEnv, functools.partial(Interrupts, moment=moment, length=2)]
     with recovering_pool(env_fns, num_workers=1, limits=limits, on_failure="raise") as pool:
@@ -163,7 +163,7 @@ def test_a_keyboard_interrupt_of_an_env_in_a_worker_is_its_answer(moment: str) -
         assert pool.worker_pids == pids and pool.statistics()["restarts"] == 0, "nobody has died of it"
 
 
-def test_a_keyboard_interrupt_in_a_vector_env_is_the_callers_own_where_the_env_is() -> None:
+def test_keyboard_interrupt_in_a_serial_vector_env_is_raised_as_such() -> None:
     envs = VectorEnv([functools.partial(Interrupts, at=2), toys.ToyEnv], backend="serial")
     with contextlib.closing(envs):
         envs.reset(seed=0)
@@ -172,7 +172,7 @@ def test_a_keyboard_interrupt_in_a_vector_env_is_the_callers_own_where_the_env_i
             envs.step([0, 0])
 
 
-def test_a_keyboard_interrupt_of_an_env_in_a_worker_is_an_error_of_the_vector_env() -> None:
+def test_keyboard_interrupt_of_an_env_in_a_worker_is_an_error_of_the_vector_env() -> None:
     envs = VectorEnv([functools.partial(Interrupts, at=2), toys.ToyEnv], num_workers=1, step_timeout=20.0)
     with contextlib.closing(envs):
         envs.reset(seed=0)

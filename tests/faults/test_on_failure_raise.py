@@ -53,7 +53,7 @@ RAISED = {"dies": WorkerDiedError, "hangs": WorkerTimeoutError}
 
 
 @pytest.mark.parametrize("how", RAISED)
-def test_it_says_the_seed_of_the_episode_and_the_action_under_way(how: str, implementation: str) -> None:
+def test_error_names_the_seed_and_the_action_under_way(how: str, implementation: str) -> None:
     env_fns = [functools.partial(toys.ToyEnv, 5), functools.partial(Fails, how, 3)]
     with VectorEnv(env_fns, num_workers=2, on_failure="raise", step_timeout=0.5, close_timeout=0.1) as envs:
         envs.reset(seed=7)
@@ -67,7 +67,7 @@ def test_it_says_the_seed_of_the_episode_and_the_action_under_way(how: str, impl
 
 
 @pytest.mark.parametrize("how", RAISED)
-def test_a_reset_says_its_own_seed(how: str, implementation: str) -> None:
+def test_reset_error_names_its_own_seed(how: str, implementation: str) -> None:
     limits = Limits(reset=0.5, close=0.1)
     with recovering_pool([functools.partial(Fails, how, 3)], num_workers=1, on_failure="raise", limits=limits) as pool:
         pool.start()
@@ -79,7 +79,7 @@ def test_a_reset_says_its_own_seed(how: str, implementation: str) -> None:
     assert (caught.value.seed, caught.value.actions) == (-3, ())
 
 
-def test_an_action_without_a_column_is_not_known(implementation: str) -> None:
+def test_action_without_a_column_is_not_known(implementation: str) -> None:
     with recovering_pool([functools.partial(Spoken, "dies", 1)], num_workers=1, on_failure="raise") as pool:
         pool.start()
         pool.reset(seeds=[5])
@@ -90,7 +90,7 @@ def test_an_action_without_a_column_is_not_known(implementation: str) -> None:
     assert (caught.value.seed, caught.value.actions) == (5, ())
 
 
-def test_a_sent_object_is_not_told_by_the_column_of_an_older_action(implementation: str) -> None:
+def test_object_action_is_not_read_from_an_older_column(implementation: str) -> None:
     with recovering_pool([functools.partial(Fails, "dies", 2)], num_workers=1, on_failure="raise") as pool:
         pool.start()
         pool.reset(seeds=[5])
@@ -103,7 +103,7 @@ def test_a_sent_object_is_not_told_by_the_column_of_an_older_action(implementati
         assert pool.owes(0) == Op.STEP
 
 
-def test_a_manager_s_step_that_is_over_its_limit_says_more(implementation: str) -> None:
+def test_manager_step_over_its_limit_names_seed_and_actions(implementation: str) -> None:
     """What is not brought back has a journal there all the same."""
     cfg = {"step_timeout": 0.5, "num_workers": 1, "close_timeout": 0.1}
     with SyncSubprocessEnvManager(env_fn=[functools.partial(Fails, "hangs", 3)], cfg=cfg) as manager:

@@ -62,7 +62,7 @@ class Lucky(toys.ToyEnv):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_env_that_seeds_itself_begins_anew_with_a_seed(mode: str, implementation: str) -> None:
+def test_rebuilt_env_that_needs_a_seed_gets_one(mode: str, implementation: str) -> None:
     """It was reset without one, and what it raised then ended the run."""
     with VectorEnv([SeedsItself] * 2, num_workers=2, autoreset_mode=mode, failures={"max_log_bytes": 0}) as envs:
         envs.reset(seed=1)
@@ -77,7 +77,7 @@ def test_an_env_that_seeds_itself_begins_anew_with_a_seed(mode: str, implementat
         assert len(set(envs.get_attr("luck"))) == 2
 
 
-def test_one_that_could_not_be_reset_gets_its_seed_the_next_time(implementation: str, tmp_path: Path) -> None:
+def test_rebuilt_env_gets_its_seed_again_after_a_failed_reset(implementation: str, tmp_path: Path) -> None:
     """It was given once, to a reset that raised for another reason; each later one then raised for want of it."""
     with VectorEnv([functools.partial(Busy, tmp_path)] * 2, num_workers=2, failures={"max_log_bytes": 0}) as envs:
         envs.reset(seed=1)
@@ -91,7 +91,7 @@ def test_one_that_could_not_be_reset_gets_its_seed_the_next_time(implementation:
 
 
 @pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
-def test_the_episode_after_a_lost_one_can_be_brought_back(mode: Autoreset, implementation: str) -> None:
+def test_episode_after_a_lost_one_can_be_restored(mode: Autoreset, implementation: str) -> None:
     env_fn = functools.partial(Lucky, None)
     with recovering_pool([env_fn] * 2, max_log_bytes=20_000, autoreset=mode) as pool:
         pool.start()

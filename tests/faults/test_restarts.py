@@ -26,9 +26,7 @@ def pid_of(env: Any) -> int:
 
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 @pytest.mark.parametrize("function", [hang, lambda env: b"x" * 10_000_000], ids=["hangs", "blocked"])
-def test_calls_that_a_restarted_worker_took_along_are_lost_and_said_to_be(
-    function: Callable[[Any], Any], policy: str, implementation: str
-) -> None:
+def test_calls_lost_by_a_restart_are_reported(function: Callable[[Any], Any], policy: str, implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 4, on_failure=policy) as pool:
         play(pool, 2)
         pool.submit_calls([pid_of, pid_of, function, pid_of])

@@ -45,7 +45,7 @@ def raises_or_recovers(policy: str, text: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("policy", ["recover", "raise"])
-def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
+def test_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
         pool.submit_calls([lambda env: b"x" * LARGE] * 2)
@@ -57,7 +57,7 @@ def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementat
 
 
 @pytest.mark.parametrize("policy", ["recover", "raise"])
-def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementation: str) -> None:
+def test_worker_stopped_within_a_large_payload_is_late(policy: str, implementation: str) -> None:
     load_of = b"x" * LARGE
     text = "did not finish" if implementation == "native" else "has not begun"  # there, payloads come before operations
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
@@ -73,7 +73,7 @@ def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementat
             assert pool.statistics()["restarts"] == 1
 
 
-def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
+def test_wait_for_the_parent_excuses_a_worker_only_once(implementation: str) -> None:
     """Of a worker that is, nothing is late, however long it hangs later."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
         play(pool, 2)
@@ -84,7 +84,7 @@ def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
         assert not pool._hub.state(0).blocked
 
 
-def test_who_waited_for_a_letter_is_not_kept_waiting_for_ever(implementation: str) -> None:
+def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> None:
     """The same where the worker has nothing to write itself."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
         play(pool, 2)
@@ -99,7 +99,7 @@ def test_who_waited_for_a_letter_is_not_kept_waiting_for_ever(implementation: st
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("policy", ["recover", "raise"])
-def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
+def test_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
     """Once it was waited for without end: it had not begun, so no clock ran."""
     expected = undisturbed([toys.CountEnv] * 4, 12)
     options = {"limits": LIMITS, "threads_per_worker": threads, "on_failure": policy}
@@ -114,7 +114,7 @@ def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: i
         assert pool.statistics()["restarts"] == 2 and pool.statistics()["workers_added"] == 0
 
 
-def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: str) -> None:
+def test_clock_of_a_command_not_begun_starts_when_it_is_sent(implementation: str) -> None:
     """However long the worker has been idle, and however long nobody has looked."""
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:
         play(pool, 2)
@@ -124,7 +124,7 @@ def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: s
         assert pool.recv().lengths.tolist() == [3, 3]
 
 
-def test_a_dead_worker_that_owes_nothing_is_not_late(implementation: str) -> None:
+def test_dead_worker_without_outstanding_commands_is_not_late(implementation: str) -> None:
     hang = functools.partial(toys.Hangs, 3)
     with recovering_pool([hang, toys.CountEnv], limits=LIMITS, on_failure="raise") as pool:
         play(pool, 2)
@@ -155,7 +155,7 @@ def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_slow_transfer_that_goes_on_is_not_late(
+def test_slow_transfer_that_progresses_is_not_late(
     way: str, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # in pieces of 64 KiB; in frames of 15 kB, or as much as a socket takes

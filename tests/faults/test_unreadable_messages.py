@@ -47,7 +47,7 @@ class SeesOneWay(toys.CountEnv):
 
 
 @pytest.mark.parametrize("max_log_bytes", [100, 10**6])
-def test_a_worker_is_replaced_where_what_was_seen_cannot_be_sent_back(max_log_bytes: int, implementation: str) -> None:
+def test_worker_is_replaced_if_last_delivered_values_cannot_be_sent(max_log_bytes: int, implementation: str) -> None:
     with recovering_pool([SeesOneWay] * 2, num_workers=2, max_log_bytes=max_log_bytes) as pool:
         pool.start()
         pool.reset(seeds=[1, 2])
@@ -61,7 +61,7 @@ def test_a_worker_is_replaced_where_what_was_seen_cannot_be_sent_back(max_log_by
 
 
 @pytest.mark.parametrize("fault", ["exits", "hangs"])
-def test_a_worker_that_left_mail_nobody_can_read_is_replaced(fault: str, implementation: str, tmp_path: Any) -> None:
+def test_worker_that_left_unreadable_messages_is_replaced(fault: str, implementation: str, tmp_path: Any) -> None:
     kind = toys.Exits if fault == "exits" else toys.Hangs
     env_fns = [BrokenPickleInfo, functools.partial(kind, 2, moment="step", once=str(tmp_path / "done"))]
     with recovering_pool(env_fns, num_workers=1, limits=Limits(step=1.0)) as pool:
@@ -78,7 +78,7 @@ def test_a_worker_that_left_mail_nobody_can_read_is_replaced(fault: str, impleme
         assert pool.statistics()["restarts"] == 1
 
 
-def test_a_worker_is_replaced_where_a_warning_that_it_left_is_an_error(implementation: str, tmp_path: Any) -> None:
+def test_worker_is_replaced_if_its_warning_is_an_error(implementation: str, tmp_path: Any) -> None:
     env_fns = [WideObservation, functools.partial(toys.Exits, 2, moment="step", once=str(tmp_path / "done"))]
     with recovering_pool(env_fns, num_workers=1) as pool:
         pool.start()

@@ -22,7 +22,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> None:
+def test_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> None:
     last, code, says = ENDS[end]
     source = recovering(
         f"""
@@ -44,7 +44,7 @@ def test_a_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> No
     assert_gone(before + after)
 
 
-def test_a_hundred_recoveries_grow_nothing(start_method: str, tmp_path: Path) -> None:
+def test_recoveries_by_the_hundred_leak_nothing(start_method: str, tmp_path: Path) -> None:
     """Descriptors of stack files, of segments and of processes are those of the living."""
     rounds = 100 if start_method == "forkserver" else 6
     ignore = "import warnings; warnings.simplefilter('ignore')" if start_method == "fork" else ""
@@ -72,7 +72,7 @@ def test_a_hundred_recoveries_grow_nothing(start_method: str, tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_opening_recovering_and_closing_grows_nothing(tmp_path: Path) -> None:
+def test_opening_recovering_and_closing_leaks_nothing(tmp_path: Path) -> None:
     source = recovering(
         """
         import gc, psutil, threading
@@ -98,7 +98,7 @@ def test_opening_recovering_and_closing_grows_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name)
-def test_a_program_that_ends_while_it_replaces_a_worker_leaves_nothing(sign: signal.Signals, tmp_path: Path) -> None:
+def test_program_that_ends_during_a_replacement_leaves_nothing(sign: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         recovering(

@@ -45,7 +45,7 @@ CUT = """
 """
 
 
-def test_a_start_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: Path) -> None:
+def test_interrupted_start_leaves_nothing(start_method: str, tmp_path: Path) -> None:
     """With another thread, as one of a BLAS, that takes the signals which the main thread has blocked."""
     source = program(CUT.replace("SEED", "1")) + textwrap.dedent(
         f"""
@@ -70,7 +70,7 @@ def test_a_start_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: P
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True True\n")
 
 
-def test_a_run_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_nothing(start_method: str, tmp_path: Path) -> None:
     """While workers die and are replaced, and while the pool ends."""
     source = recovering(CUT.replace("SEED", "2")) + textwrap.dedent(
         f"""
@@ -120,9 +120,7 @@ ENV = """
 
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
-def test_whatever_a_ctrl_c_comes_amid_the_next_reset_begins_anew(
-    backend: str, implementation: str, tmp_path: Path
-) -> None:
+def test_ctrl_c_in_any_operation_allows_a_new_reset(backend: str, implementation: str, tmp_path: Path) -> None:
     """Steps, resets with and without options, calls, sends and receives: what follows is as if nothing had been."""
     source = program(CUT.replace("SEED", "3") + ENV) + textwrap.dedent(
         f"""
@@ -165,7 +163,7 @@ def test_whatever_a_ctrl_c_comes_amid_the_next_reset_begins_anew(
 
 
 @pytest.mark.parametrize("kind", ["BaseEnvManager", "SyncSubprocessEnvManager", "AsyncSubprocessEnvManager"])
-def test_whatever_a_ctrl_c_comes_amid_a_manager_can_be_reset(kind: str, tmp_path: Path) -> None:
+def test_ctrl_c_in_any_operation_allows_a_reset_of_a_manager(kind: str, tmp_path: Path) -> None:
     source = program(CUT.replace("SEED", "4") + ENV) + textwrap.dedent(
         f"""
         manager = vecenv.{kind}([Env] * 4, {{}} if "{kind}" == "BaseEnvManager" else {{"num_workers": 2}})

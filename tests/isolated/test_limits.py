@@ -12,7 +12,7 @@ import pytest
 from .programs import program, run
 
 
-def test_too_small_a_dev_shm_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_dev_shm_too_small_is_refused_before_anything_starts(tmp_path: Path) -> None:
     source = program(
         """
         from gymnasium import spaces
@@ -31,7 +31,7 @@ def test_too_small_a_dev_shm_is_said_before_anything_starts(tmp_path: Path) -> N
     assert done.returncode == 0 and "MiB" in done.stdout and "--shm-size" in done.stdout, done.stderr
 
 
-def test_a_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
+def test_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
     """Blocks that could be lent instead are the first thing to go without."""
     source = textwrap.dedent(
         """
@@ -61,7 +61,7 @@ def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("options, why", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
-def test_a_dev_shm_where_nothing_can_be_made_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
+def test_dev_shm_that_is_not_writable_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
     source = program(
         """
         from vecenv.errors import ConfigError
@@ -78,9 +78,7 @@ def test_a_dev_shm_where_nothing_can_be_made_is_an_error_that_names_it(tmp_path:
 
 
 @pytest.mark.parametrize("context, works", [("forkserver", False), ("spawn", True), ("fork", True)])
-def test_a_folder_for_temporary_files_with_too_long_a_name_for_a_socket_is_named(
-    tmp_path: Path, context: str, works: bool
-) -> None:
+def test_temporary_folder_with_a_name_too_long_for_a_socket_is_named(tmp_path: Path, context: str, works: bool) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     source = program(
@@ -101,7 +99,7 @@ def test_a_folder_for_temporary_files_with_too_long_a_name_for_a_socket_is_named
         assert "TMPDIR" in done.stdout and "AF_UNIX path too long" in done.stdout and "ulimit" not in done.stdout
 
 
-def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+def test_descriptor_limit_too_low_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = program(
         """
         import resource, psutil
@@ -120,9 +118,7 @@ def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> 
     assert done.returncode == 0 and "ulimit -n" in done.stdout, done.stderr
 
 
-def test_wherever_descriptors_run_out_in_a_start_none_is_left_and_nothing_is_printed(
-    start_method: str, tmp_path: Path
-) -> None:
+def test_descriptors_that_run_out_at_any_point_of_a_start_leave_nothing(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
         import resource, psutil
@@ -163,7 +159,7 @@ def test_shared_memory_has_no_name_while_the_tracker_of_names_is_started(tmp_pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "[[]]\n", "")
 
 
-def test_a_low_limit_of_files_sizes_is_named(tmp_path: Path) -> None:
+def test_file_size_limit_too_low_is_named(tmp_path: Path) -> None:
     source = program(
         """
         import resource

@@ -40,9 +40,7 @@ def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("how", ["by reference", "in the constructor"])
-def test_a_module_that_starts_workers_of_itself_when_it_is_imported_is_named(
-    how: str, start_method: str, tmp_path: Path
-) -> None:
+def test_module_that_starts_its_own_workers_on_import_is_named(how: str, start_method: str, tmp_path: Path) -> None:
     """Rather than that each worker imports it and starts workers, and each of those."""
     env_fn = "Mine" if how == "by reference" else "lambda: __import__('guardless').Mine()"
     body = f"""
@@ -56,7 +54,7 @@ def test_a_module_that_starts_workers_of_itself_when_it_is_imported_is_named(
     assert any("without end" in line for line in done.stderr.splitlines()[-2:]), done.stderr  # Python 3.10: no notes
 
 
-def test_a_worker_may_import_what_starts_workers_of_other_envs(tmp_path: Path) -> None:
+def test_worker_may_import_a_module_that_starts_other_workers(tmp_path: Path) -> None:
     """Also where it was forked amid the import that started it."""
     (tmp_path / "planner.py").write_text(program("pool = start()"))
     body = """
@@ -103,7 +101,7 @@ def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[True, True, True, True]\n")
 
 
-def test_a_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> None:
+def test_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> None:
     """`python -m pdb` leaves `__main__` without a `__spec__`, which multiprocessing looks at."""
     (tmp_path / "script.py").write_text(
         program(
@@ -121,7 +119,7 @@ def test_a_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> Non
     assert "['Mine', 'Mine', 'Mine', 'Mine']" in done.stdout.splitlines(), done.stdout + done.stderr
 
 
-def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tmp_path: Path) -> None:
+def test_removed_working_directory_does_not_stop_workers(start_method: str, tmp_path: Path) -> None:
     if start_method != "fork" and not _imports_in_a_removed_directory(tmp_path):
         pytest.skip("nothing is spawned there: this Python cannot import socket (python/cpython#130932, as in 3.13.0)")
     source = program(
@@ -143,7 +141,7 @@ def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tm
     assert done.stdout == "[0, 1, 2, 3]\n"
 
 
-def test_entries_of_the_search_path_that_are_no_strings_stop_nobody(start_method: str, tmp_path: Path) -> None:
+def test_search_path_entries_that_are_not_strings_do_not_stop_workers(start_method: str, tmp_path: Path) -> None:
     """Imports look at none of them, but a fork server was told of them on its command line, as code."""
     source = program(
         f"""
@@ -165,7 +163,7 @@ def _imports_in_a_removed_directory(tmp_path: Path) -> bool:
     return "SystemError: error return without exception set" not in done.stderr
 
 
-def test_sixty_four_workers_never_run_the_main_script_again(tmp_path: Path) -> None:
+def test_workers_never_run_the_main_script_again(tmp_path: Path) -> None:
     source = program(
         """
         with open("runs", "a") as file:
@@ -193,7 +191,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, tmp_path: Path) -> None:
+def test_program_leaves_nothing_however_it_ends(end: str, start_method: str, tmp_path: Path) -> None:
     last, code, says = ENDS[end]
     before = sockets()
     if start_method == "fork":
@@ -211,7 +209,7 @@ def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, t
     assert sockets() == before
 
 
-def test_a_program_that_ends_while_daemon_threads_use_pools_says_nothing(tmp_path: Path) -> None:
+def test_program_that_ends_while_daemon_threads_use_pools_prints_nothing(tmp_path: Path) -> None:
     source = recovering(
         """
         import threading
@@ -234,7 +232,7 @@ def test_a_program_that_ends_while_daemon_threads_use_pools_says_nothing(tmp_pat
     assert_gone([int(pid) for pid in done.stdout.split()])
 
 
-def test_a_forked_child_that_ends_as_programs_do_says_nothing(start_method: str, tmp_path: Path) -> None:
+def test_forked_child_that_ends_normally_prints_nothing(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
         import warnings
@@ -257,9 +255,7 @@ def sockets() -> list[str]:
 
 
 @pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])
-def test_a_killed_parent_takes_busy_workers_and_their_children_along(
-    env: str, start_method: str, tmp_path: Path
-) -> None:
+def test_killed_parent_ends_busy_workers_and_their_children(env: str, start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
         import psutil, warnings
@@ -282,9 +278,7 @@ def test_a_killed_parent_takes_busy_workers_and_their_children_along(
 
 @pytest.mark.parametrize("stops", ["from outside", "by themselves, and again when they are continued"])
 @pytest.mark.parametrize("implementation", ["native", "python"])
-def test_a_killed_parent_takes_stopped_workers_along(
-    implementation: str, stops: str, start_method: str, tmp_path: Path
-) -> None:
+def test_killed_parent_ends_stopped_workers(implementation: str, stops: str, start_method: str, tmp_path: Path) -> None:
     """A stopped process hears nothing by itself: the kernel continues it when the process that forked it has ended.
 
     It tells any thread of it, also those of envs and of numeric libraries.
@@ -319,7 +313,7 @@ def test_a_killed_parent_takes_stopped_workers_along(
 
 
 @pytest.mark.parametrize("implementation", ["native", "python"])
-def test_a_fork_server_ends_workers_that_nobody_can_continue(implementation: str, tmp_path: Path) -> None:
+def test_fork_server_ends_workers_that_cannot_be_continued(implementation: str, tmp_path: Path) -> None:
     """Every thread stops the process again: the one that hears of the end is stopped before it can act on it."""
     source = program(
         f"""
@@ -393,7 +387,7 @@ def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_m
     assert out.splitlines() == (["interrupted"] if waits == "start" else ["interrupted", "True"])
 
 
-def test_opening_and_closing_a_hundred_times_grows_nothing(tmp_path: Path) -> None:
+def test_opening_and_closing_a_hundred_times_leaks_nothing(tmp_path: Path) -> None:
     source = program(
         """
         import gc, psutil, threading
@@ -439,7 +433,7 @@ def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["main", "function"])
-def test_spaces_of_the_program_s_own_classes_travel(where: str, start_method: str, tmp_path: Path) -> None:
+def test_spaces_of_the_programs_own_classes_travel(where: str, start_method: str, tmp_path: Path) -> None:
     classes = """
 class Narrow(spaces.Box):
     pass

@@ -37,7 +37,7 @@ def write_module(folder: Path, module: str, name: str) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("-W", "error")], ids=["warnings", "warnings are errors"])
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_workers_do_not_complain_of_what_the_program_had_registered(
+def test_workers_do_not_warn_about_the_programs_registrations(
     context: str, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The worker knew the env's name before it imported the module that registers it."""
@@ -62,7 +62,7 @@ ATARI = {
 
 
 @pytest.mark.parametrize("how", ATARI)
-def test_atari_s_games_are_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
+def test_atari_games_are_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
     """Here with a package of that name which has one toy game."""
     write_module(tmp_path, "ale_py", "ALE/Toy-v5")
     program, says = ATARI[how]
@@ -78,7 +78,7 @@ def test_pong_is_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["load", "make_vec"])
-def test_a_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> None:
+def test_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> None:
     program, _ = ATARI[how]
     source = f"""
         import sys, vecenv, vecenv.alf
@@ -91,7 +91,7 @@ def test_a_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> No
     assert run(tmp_path, source) == ["True True"]
 
 
-def test_an_env_that_nobody_registered_is_still_unknown(tmp_path: Path) -> None:
+def test_env_that_is_not_registered_is_still_unknown(tmp_path: Path) -> None:
     write_module(tmp_path, "ale_py", "ALE/Toy-v5")
     source = """
         import gymnasium, vecenv, vecenv.alf
@@ -127,7 +127,7 @@ def test_registries_know_their_own_names_after_import_vecenv(expression: str, tm
     assert run(tmp_path, source, "-W", "error") == ["True"]
 
 
-def test_a_name_of_ones_own_may_be_registered_first(tmp_path: Path) -> None:
+def test_own_name_may_be_registered_first(tmp_path: Path) -> None:
     source = """
         import vecenv
         vecenv.ENV_REGISTRY.register("mine", dict)
@@ -141,7 +141,7 @@ def test_a_name_of_ones_own_may_be_registered_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
-def test_a_name_of_vecenv_s_own_is_taken_from_the_start(is_forced: bool, tmp_path: Path) -> None:
+def test_name_of_vecenv_is_taken_from_the_start(is_forced: bool, tmp_path: Path) -> None:
     """Not only once another name has been asked for, when it is too late to say so."""
     source = f"""
         import vecenv

@@ -40,7 +40,7 @@ def test_pools_end_before_multiprocessing_waits_for_their_workers(where: str, tm
     assert_gone([int(pid) for pid in done.stdout.split()])
 
 
-def test_a_program_that_ends_while_a_daemon_thread_closes_a_pool_says_nothing(tmp_path: Path) -> None:
+def test_program_that_ends_while_a_daemon_thread_closes_a_pool_prints_nothing(tmp_path: Path) -> None:
     source = program(
         """
         import pathlib, threading
@@ -64,7 +64,7 @@ def test_a_program_that_ends_while_a_daemon_thread_closes_a_pool_says_nothing(tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_killed_parent_takes_workers_along_that_run_no_handler(tmp_path: Path) -> None:
+def test_killed_parent_ends_workers_that_run_no_handler(tmp_path: Path) -> None:
     """Those of the twin are Python's, which wait for the main thread. Nor is there a fork server that ends them."""
     source = program(
         """
@@ -91,7 +91,7 @@ def test_a_killed_parent_takes_workers_along_that_run_no_handler(tmp_path: Path)
     assert_gone(pids)
 
 
-def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp_path: Path) -> None:
+def test_pool_closed_after_its_module_was_cleared_prints_nothing(tmp_path: Path) -> None:
     """A caller's `__del__` closed it at the interpreter's end, as DI-engine's collectors do: an AttributeError."""
     source = program(
         """
@@ -118,7 +118,7 @@ def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp
     assert_gone([int(pid) for pid in pids])
 
 
-def test_a_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Path) -> None:
+def test_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Path) -> None:
     """It waited `close_timeout` for a thread that stands still once the interpreter ends."""
     source = program(
         """
@@ -137,7 +137,7 @@ def test_a_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("implementation", ["native", "python"])
-def test_workers_end_when_their_program_becomes_another_one(
+def test_workers_end_when_their_program_calls_exec(
     implementation: str, start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a program does that starts itself anew: it is the same process, which goes on."""

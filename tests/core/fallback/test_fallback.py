@@ -122,7 +122,7 @@ def test_rows_left_for_the_next_call_are_dropped_with_what_they_answer(pair):
 
 
 @pytest.mark.parametrize("kind", [words.ROW_FRAME, words.VOID_FRAME], ids=["row", "void"])
-def test_what_comes_late_for_a_command_that_was_given_up_answers_no_newer_one(pair, kind):
+def test_late_reply_to_cancelled_command_is_dropped(pair, kind):
     hub, slot = pair
     send(hub, [0], ordered=False)
     hub.cancel(0)
@@ -134,7 +134,7 @@ def test_what_comes_late_for_a_command_that_was_given_up_answers_no_newer_one(pa
     assert env_ids_of(hub.recv(1, 1, FAR)) == [0]
 
 
-def test_a_successor_finds_no_mail_of_the_dead_and_no_step_that_was_given_up(pair):
+def test_successor_gets_neither_old_messages_nor_cancelled_steps(pair):
     hub, slot = pair
     for is_last in (True, False):
         hub.take_frame((words.MESSAGE_FRAME, 0, is_last, b"of the dead"))
@@ -165,7 +165,7 @@ def test_requests_that_cannot_start_change_nothing(pair):
         other.send((np.zeros(2, np.int64),), None, True, Form.NATIVE)
 
 
-def test_a_reset_supersedes_a_step_before_and_after_it_was_made(pair):
+def test_reset_supersedes_a_step_before_and_after_it_ran(pair):
     hub, slot = pair
     send(hub, [0, 1])
     assert hub.owed(0) == (Op.STEP, 1)
@@ -215,7 +215,7 @@ def test_batches_own_their_arrays(pair):
     assert rows.column("reward").tolist() == [1.0, 1.0]
 
 
-def test_a_command_given_up_owes_nothing(pair):
+def test_cancelled_command_is_not_outstanding(pair):
     hub, slot = pair
 
     def interrupted(action):
@@ -230,7 +230,7 @@ def test_a_command_given_up_owes_nothing(pair):
     assert hub.outstanding() == 0
 
 
-def test_state_tells_what_is_under_way(pair):
+def test_state_contains_the_running_operation(pair):
     hub, slot = pair
     seen = []
     slot.host(1, lambda action: seen.append(hub.state(0)) or (obs_of(1), 0.0, False, False, {}))
@@ -418,7 +418,7 @@ def history(kind, implementation, monkeypatch, autoreset, **options):
 
 @pytest.mark.skipif(load() is None, reason="there is nothing to compare with")
 @pytest.mark.parametrize("autoreset", list(Autoreset))
-def test_pools_cannot_be_told_apart(monkeypatch, autoreset):
+def test_pools_give_the_same_results_in_c_and_fallback(monkeypatch, autoreset):
     expected = history(SerialPool, "native", monkeypatch, autoreset)
     assert history(SerialPool, "python", monkeypatch, autoreset) == expected
     assert history(ProcessPool, "python", monkeypatch, autoreset, context="fork") == expected
@@ -454,7 +454,7 @@ def play(pool, rounds):
 LONG = functools.partial(CountEnv, length=1000)
 
 
-def test_a_death_is_heard_and_the_rows_before_it_are_kept(open_pool):
+def test_worker_death_is_reported_and_earlier_rows_are_kept(open_pool):
     pool = open_pool(LONG, ExitAtStep)
     with pytest.raises(WorkerDiedError, match=r"worker 1 .*exit code 3"):
         play(pool, 10)
@@ -462,7 +462,7 @@ def test_a_death_is_heard_and_the_rows_before_it_are_kept(open_pool):
     assert pool.recv(1, timeout=60).env_ids.tolist() == [0]
 
 
-def test_a_replacement_takes_over(open_pool):
+def test_replacement_worker_takes_over(open_pool):
     pool = open_pool(LONG, LONG)
     os.kill(pool.worker_pids[1], signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
@@ -474,7 +474,7 @@ def test_a_replacement_takes_over(open_pool):
     assert play(pool, 1).env_ids.tolist() == [0, 1]
 
 
-def test_an_overdue_step_is_told_with_its_env(open_pool):
+def test_overdue_step_is_reported_with_its_env(open_pool):
     pool = open_pool(LONG, HangAtStep, limits=Limits(step=1.0, close=0.2))
     with pytest.raises(WorkerTimeoutError, match="step of env 1 .* within 1.0 s"):
         play(pool, 10)
@@ -491,14 +491,14 @@ def test_exceptions_conversions_and_large_infos_travel(open_pool):
         play(pool, 4)
 
 
-def test_letters_larger_than_a_socket_reach_workers_that_answer_at_length(open_pool):
+def test_payloads_larger_than_a_socket_buffer_arrive_beside_large_replies(open_pool):
     pool = open_pool(LONG, LONG)
     big = np.arange(1_000_000)
     echoed = pool.call(lambda env, big=big: big[::-1])
     assert all((array == big[::-1]).all() for array in echoed)
 
 
-def test_close_takes_a_busy_worker_at_its_word(open_pool):
+def test_close_waits_for_a_busy_worker(open_pool):
     pool = open_pool(LONG, LONG)
     pool.send(np.zeros(2, np.int64))
     pool.close()
@@ -540,7 +540,7 @@ def two_slots():
     theirs.close()
 
 
-def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it(two_slots):
+def test_messages_sent_in_pieces_are_joined_per_slot(two_slots):
     hub, slots = two_slots
     messages = [bytes([i]) * size for i, size in enumerate((0, 1, 15_000, 15_001, 200_000))]
     threads = [
@@ -558,7 +558,7 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it(two_slots):
     assert found == [messages, messages]
 
 
-def test_what_was_read_before_an_interrupt_is_heard_after_it(two_slots, monkeypatch):
+def test_messages_read_before_an_interrupt_are_delivered_after_it(two_slots, monkeypatch):
     hub, slots = two_slots
     for slot in slots:
         slot.send_message(b"news")
@@ -576,11 +576,11 @@ def test_what_was_read_before_an_interrupt_is_heard_after_it(two_slots, monkeypa
     assert hub.take_messages(1) == [b"news"]
 
 
-def test_a_frame_fits_into_one_write():
+def test_frame_fits_into_one_write():
     assert words.FRAGMENT_NBYTES + 1000 < 16_384
 
 
-def test_the_bell_of_another_thread_ends_a_wait():
+def test_doorbell_of_another_thread_ends_a_wait():
     attach = attach_for()
     event_fd = os.eventfd(0)
     hub = SocketHub(attach.plan, opened(attach.plan), [0] * 3, [], event_fd)
@@ -616,12 +616,12 @@ for limits in (Limits(), Limits(step=60.0)):
 """
 
 
-def test_a_serial_pool_runs_where_there_is_no_linux():
+def test_serial_pool_runs_without_linux():
     ran = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_host_serves_over_the_twin_until_it_is_idle():
+def test_host_serves_the_fallback_slot_until_idle():
     attach = attach_for(obs=CountEnv().observation_space, action=CountEnv().action_space, num_envs=1)
     hub, slot = local_pair(attach)
     serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset, GlobalRngs())

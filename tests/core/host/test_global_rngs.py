@@ -101,7 +101,7 @@ def some_envs(seed: int, count: int = 3) -> list[Callable[[], Draws]]:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
-def test_draws_do_not_depend_on_who_shares_the_process(
+def test_draws_do_not_depend_on_the_other_envs_of_a_process(
     monkeypatch: pytest.MonkeyPatch, seed: int, autoreset: Autoreset
 ) -> None:
     env_fns = some_envs(seed)
@@ -123,7 +123,7 @@ class DrawsInLaterResets(Draws):
 
 
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
-def test_a_first_draw_in_an_automatic_reset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
+def test_first_draw_in_an_autoreset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
     env_fns = [functools.partial(DrawsInLaterResets, "random", "nothing", length=3)] * 2
     options = functools.partial(PoolOptions, autoreset=autoreset)
     expected = play(ProcessPool(env_fns, options(num_workers=2)))
@@ -137,14 +137,14 @@ def test_envs_of_one_kind_draw_different_numbers() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-def test_the_first_step_that_draws_starts_from_the_idle_state_and_the_second_from_the_envs_own() -> None:
+def test_first_draw_starts_from_the_neutral_state_and_the_second_from_the_envs_own() -> None:
     env_fns = [functools.partial(Draws, "random", "step", first) for first in (1, 3, 3)]
     first, second, third = play(SerialPool(env_fns), steps=8)
     assert first[1] == second[3] == third[3]
     assert len({first[2], second[4], third[4]}) == 3
 
 
-def test_the_callers_generators_come_back_whatever_an_env_draws() -> None:
+def test_generators_of_the_caller_are_restored_after_an_env_draws() -> None:
     random.seed(1), np.random.seed(1)
     expected = [(random.gauss(0, 1), np.random.normal()) for _ in range(4)]
     random.seed(1), np.random.seed(1)
@@ -169,7 +169,7 @@ class FailsAfterDrawing(ToyEnv):
 
 
 @pytest.mark.parametrize("num_workers", [None, 1, 2])
-def test_a_step_that_draws_and_raises(num_workers: int | None) -> None:
+def test_step_that_draws_and_raises(num_workers: int | None) -> None:
     engine: Any = SerialPool if num_workers is None else ProcessPool
     with engine([FailsAfterDrawing] * 2, PoolOptions(num_workers=num_workers)) as pool:
         pool.start()
@@ -182,7 +182,7 @@ def test_a_step_that_draws_and_raises(num_workers: int | None) -> None:
     assert values[0][0] == values[0][1] and len({*values[0], *values[1]}) == 3
 
 
-def test_a_quick_call_that_draws_and_raises_leaves_the_idle_state_as_it_was() -> None:
+def test_quick_call_that_draws_and_raises_keeps_the_neutral_state() -> None:
     def fail() -> None:
         raise LookupError(random.random())
 
@@ -209,7 +209,7 @@ def test_streams_go_on_from_a_state() -> None:
     assert others.has_drawn(5)
 
 
-def test_a_second_gaussian_is_nobody_elses() -> None:
+def test_cached_second_gaussian_stays_with_its_env() -> None:
     with GlobalRngs() as rngs:
         alone = rngs.call_lazily(1, random.gauss, 0, 1)
     random.gauss(0, 1)
@@ -220,7 +220,7 @@ def test_a_second_gaussian_is_nobody_elses() -> None:
         assert rngs.call_lazily(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
 
 
-def test_an_env_that_is_forgotten_draws_what_it_drew_first() -> None:
+def test_forgotten_env_draws_from_its_first_state_again() -> None:
     drawn = []
     with GlobalRngs() as rngs:
         for _ in range(2):
@@ -244,7 +244,7 @@ def test_pools_within_the_envs_of_a_pool_leave_their_streams_alone() -> None:
     assert got == expected
 
 
-def test_a_second_thread_goes_without() -> None:
+def test_second_thread_gets_no_streams() -> None:
     state = random.getstate()
     entered: list[bool] = []
     with GlobalRngs():
@@ -292,7 +292,7 @@ def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeyp
 
 
 @pytest.mark.native
-def test_the_layout_is_known_here() -> None:
+def test_layout_of_generators_is_known_on_this_platform() -> None:
     assert rngs_module.is_exact() and len(GlobalRngs().watched_words) == 4
 
 
@@ -384,7 +384,7 @@ class DrawsSnapshotter:
 @pytest.mark.native
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 @pytest.mark.parametrize("moments", ["step", "reset", "construct reset step call"])
-def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, moments: str) -> None:
+def test_killed_worker_continues_its_draws(autoreset: Autoreset, moments: str) -> None:
     if load() is None:
         pytest.skip("recovery needs the extension")
     env_fns = [functools.partial(Draws, kind, moments, length=4 + 13 * (i % 3)) for i, kind in enumerate(KINDS)]

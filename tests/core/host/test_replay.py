@@ -91,18 +91,18 @@ WHAT = ("float", "integer", "bit", "large", "reward", "terminated", "truncated",
 WHAT_OF_RESETS = ("float", "integer", "bit", "large", "one byte of the large one")
 
 
-def test_a_difference_in_a_step_is_found() -> None:
+def test_difference_in_a_step_is_found() -> None:
     env_fns = [functools.partial(Differs, what, 3) for what in (*WHAT, "nothing")]
     assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT) + [FOUND]
 
 
-def test_a_difference_in_a_reset_is_found() -> None:
+def test_difference_in_a_reset_is_found() -> None:
     env_fns = [functools.partial(Differs, what, 0) for what in (*WHAT_OF_RESETS, "nothing")]
     assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT_OF_RESETS) + [FOUND]
 
 
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
-def test_a_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None:
+def test_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None:
     """As long as the replay comes through there."""
     env_fn = functools.partial(Differs, "float", 2, length=3)
     (marks,) = marks_after([env_fn], 2, 2, autoreset=autoreset)
@@ -111,7 +111,7 @@ def test_a_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> No
     assert "truncated" in marks
 
 
-def test_no_difference_is_found_where_there_is_none() -> None:
+def test_difference_is_not_found_in_an_equal_replay() -> None:
     assert marks_after([functools.partial(Differs, "nothing", 3)], 25, 24) == [FOUND]
 
 
@@ -125,7 +125,7 @@ class RaisesAt(ToyEnv):
         return result
 
 
-def test_what_an_env_raised_is_its_answer_when_it_is_repeated() -> None:
+def test_error_of_an_env_counts_as_its_answer_in_a_replay() -> None:
     assert marks_after([RaisesAt], 7, 6) == [FOUND]
 
 
@@ -140,7 +140,7 @@ class FailsToBegin(ToyEnv):
 
 
 @pytest.mark.parametrize("when", [4, 5, 6])
-def test_an_autoreset_that_raised_is_tried_again_when_it_is_repeated(when: int) -> None:
+def test_autoreset_that_raised_is_retried_in_a_replay(when: int) -> None:
     assert marks_after([functools.partial(FailsToBegin, length=2)], 7, when) == [FOUND]
 
 
@@ -154,14 +154,14 @@ def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
     assert restorer.last_record(0, 5) == (4, 40) and restorer.last_record(0, 6) == (5, 50)
 
 
-def test_the_mark_in_the_environment_is_taken_away() -> None:
+def test_mark_in_the_environment_is_removed_after_a_replay() -> None:
     with pytest.raises(KeyError), replaying():
         assert os.environ[REPLAYING] == "1" and is_replaying()
         raise KeyError
     assert REPLAYING not in os.environ and not is_replaying()
 
 
-def test_the_mark_is_each_threads_own() -> None:
+def test_mark_is_separate_for_each_thread() -> None:
     """The environment has it while any thread does."""
     begun, go = threading.Event(), threading.Event()
 
@@ -206,7 +206,7 @@ class Tells(ToyEnv):
         return result
 
 
-def test_an_env_goes_on_unmarked_while_one_in_another_thread_repeats(tmp_path: Path) -> None:
+def test_mark_is_absent_in_a_thread_that_does_not_replay(tmp_path: Path) -> None:
     env_fns = [functools.partial(Tells, tmp_path, env_id) for env_id in range(2)]
     with recovering_pool(env_fns, num_workers=1, threads_per_worker=2) as pool:
         play(pool, 1)

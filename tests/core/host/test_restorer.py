@@ -143,7 +143,7 @@ class Scene:
         return needs_reset, outcome
 
 
-def test_calls_that_last_come_first_then_the_state_then_all_that_was_asked() -> None:
+def test_persistent_calls_come_first_then_the_state_then_the_commands() -> None:
     scene = Scene()
     attempt = RestorePlan(saved_state(7), [step(1), call(2, "b"), step(3, 4)], [call(0, "a")])
     _, outcome = scene.run(attempt)
@@ -153,14 +153,14 @@ def test_calls_that_last_come_first_then_the_state_then_all_that_was_asked() -> 
 
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
-def test_what_a_call_raised_was_its_answer(how: str) -> None:
+def test_call_that_raised_does_not_end_the_recovery(how: str) -> None:
     """One that left by `sys.exit` ended the recovery, and the episode with it."""
     scene = Scene()
     _, outcome = scene.run(RestorePlan(FIRST, [seeded(1, 5), call(2, how), step(3)], []))
     assert outcome.kind == "replayed" and scene.asked == ["reset 5", how, "step 0"]
 
 
-def test_a_second_attempt_has_another_env_and_the_first_one_is_closed_whatever_that_raises() -> None:
+def test_second_attempt_builds_another_env_and_closes_the_first() -> None:
     entries = [seeded(1, 5), step(2)]
     other = Scene()
     other.run(RestorePlan(FIRST, entries, []))
@@ -169,7 +169,7 @@ def test_a_second_attempt_has_another_env_and_the_first_one_is_closed_whatever_t
     assert outcome.kind == "replayed" and scene.asked == ["reset 5", "step 0", "close", "reset 5", "step 0"]
 
 
-def test_an_env_that_begins_anew_is_told_what_lasts() -> None:
+def test_env_built_again_gets_the_persistent_calls() -> None:
     scene = Scene((1, 77))
     _, outcome = scene.run(RestorePlan(saved_state(7, is_mid_episode=True), [], []), persistent_calls=[call(0, "a")])
     assert outcome.kind == "truncated" and "was not kept" in outcome.reason
@@ -183,7 +183,7 @@ def test_an_env_that_begins_anew_is_told_what_lasts() -> None:
 @pytest.mark.parametrize(
     ("record", "is_found"), [((3, 1), True), ((4, 1), False), ((0, 0), True)], ids=["before", "at its start", "none"]
 )
-def test_the_newest_answer_is_needed_unless_it_is_from_before_the_start(
+def test_newest_answer_must_be_repeated_unless_older_than_the_restore_point(
     record: tuple[int, int], is_found: bool
 ) -> None:
     _, outcome = Scene(record).run(RestorePlan(saved_state(7, step_id=4), [step(5)], []))
@@ -191,7 +191,7 @@ def test_the_newest_answer_is_needed_unless_it_is_from_before_the_start(
     assert is_found or "its history up to command 4 was not kept" in outcome.reason
 
 
-def test_a_new_env_that_has_answered_nothing_is_where_the_other_one_was() -> None:
+def test_new_env_without_answers_counts_as_restored() -> None:
     _, outcome = Scene().run(RestorePlan(RestorePoint(0), [], []))
     assert outcome.kind == "fresh"
     assert Scene().run(RestorePlan(RestorePoint(0), [call(1, "a")], []))[1].kind == "replayed"
@@ -200,7 +200,7 @@ def test_a_new_env_that_has_answered_nothing_is_where_the_other_one_was() -> Non
 
 
 @pytest.mark.parametrize("was_answered", [True, False])
-def test_what_was_given_up_is_repeated_if_it_was_answered(was_answered: bool) -> None:
+def test_cancelled_command_is_repeated_if_it_was_answered(was_answered: bool) -> None:
     entries = [seeded(1, 5), step(2), step(3, 1, CommandFlag.CANCELLED)]
     other = Scene((3, 0))
     other.run(RestorePlan(FIRST, entries, []))  # fails: all was repeated
@@ -219,7 +219,7 @@ def test_what_was_given_up_is_repeated_if_it_was_answered(was_answered: bool) ->
     ],
     ids=["only calls", "a step", "between two episodes"],
 )
-def test_the_checksum_begins_with_the_next_answer_after_a_state_amid_an_episode(
+def test_checksum_begins_after_a_state_within_an_episode(
     restore_point: RestorePoint, entries: list[Entry], starts_digest: bool
 ) -> None:
     scene = Scene()
@@ -227,14 +227,14 @@ def test_the_checksum_begins_with_the_next_answer_after_a_state_amid_an_episode(
     assert scene.restorer.starts_digest == starts_digest
 
 
-def test_a_seed_among_the_arguments_begins_a_checksum_as_well() -> None:
+def test_checksum_begins_at_a_seed_among_the_arguments() -> None:
     scene = Scene()
     payload = messages.dump(Payload(kwargs={"seed": 2**70}))
     scene.run(RestorePlan(FIRST, [step(1), Entry(2, Op.RESET, CommandFlag.PAYLOAD, 0, payload)], []))
     assert scene.asked[-1] == f"reset {2**70}" and scene.slot.digest == 2000 + 100 * RowFlag.RESET
 
 
-def test_the_step_after_an_end_resets() -> None:
+def test_step_after_an_end_resets() -> None:
     scene = Scene(length=2)
     needs_reset, _ = scene.run(RestorePlan(FIRST, [seeded(1, 5), *map(step, range(2, 7))], []))
     assert scene.asked == ["reset 5", "step 0", "step 0", "reset", "step 0", "step 0"] and needs_reset
@@ -244,25 +244,25 @@ def test_the_step_after_an_end_resets() -> None:
     assert scene.asked[-1] == "step 9"
 
 
-def test_the_last_observation_is_what_it_was_before_the_reset_of_the_same_step() -> None:
+def test_last_observation_is_the_one_before_the_same_step_reset() -> None:
     scene = Scene(autoreset=Autoreset.SAME_STEP, length=2)
     needs_reset, _ = scene.run(RestorePlan(FIRST, [seeded(1, 5), step(2), step(3)], []))
     assert scene.slot.rows[-1] == (3, 0, RowFlag.FINAL, 2) and not needs_reset
 
 
-def test_a_state_that_cannot_be_restored_says_why() -> None:
+def test_state_that_cannot_be_restored_gives_the_reason() -> None:
     bad = RestorePoint(1, GlobalRngs().pack_state(0, b"no pickle"))
     _, outcome = Scene().run(RestorePlan(bad, [], []))
     assert outcome.kind == "truncated" and outcome.reason.startswith("its state could not be restored: UnpicklingError")
 
 
-def test_without_time_nothing_is_repeated() -> None:
+def test_replay_without_time_left_repeats_nothing() -> None:
     scene = Scene()
     _, outcome = scene.run(RestorePlan(FIRST, [seeded(1, 5)], []), seconds=0.0)
     assert outcome.kind == "truncated" and "longer than recovery_timeout" in outcome.reason and scene.asked == []
 
 
-def test_an_attempt_that_is_not_the_last_has_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_before_the_last_has_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0]
     minute = 60_000_000_000
     monkeypatch.setattr("vecenv.core.host.replay.now_ns", lambda: clock.__setitem__(0, clock[0] + minute) or clock[0])

@@ -58,7 +58,7 @@ class Tag(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @needs_known_release
-def test_it_is_taken_once_the_env_has_been_reset_and_checked() -> None:
+def test_shortcut_is_taken_after_reset_and_check() -> None:
     env = make()
     stand_in = Shortcut.to(env)
     stand_in.reset()
@@ -71,7 +71,7 @@ def test_it_is_taken_once_the_env_has_been_reset_and_checked() -> None:
 
 @needs_known_release
 @pytest.mark.parametrize("check", ["checked_step", "checked_data_reuse"])
-def test_a_checker_that_is_not_done_is_stepped_through(check: str) -> None:
+def test_shortcut_keeps_a_checker_that_has_not_checked_yet(check: str) -> None:
     stand_in = warm(env := make())
     if not hasattr(checker := env.env.env, check):
         pytest.skip("this release of Gymnasium does not check that")
@@ -80,13 +80,13 @@ def test_a_checker_that_is_not_done_is_stepped_through(check: str) -> None:
 
 
 @needs_known_release
-def test_wrappers_without_a_limit_are_left_out_too() -> None:
+def test_shortcut_skips_wrappers_without_a_limit() -> None:
     stand_in = warm(OrderEnforcing(PassiveEnvChecker(make().unwrapped)))
     assert files_of(stand_in.step) == ["cartpole.py"]
     assert len(stand_in.step(0)) == 5
 
 
-def test_steps_before_the_first_reset_are_refused_as_ever() -> None:
+def test_steps_before_the_first_reset_are_refused() -> None:
     with pytest.raises(gymnasium.error.ResetNeeded):
         Shortcut.to(make()).step(0)
 
@@ -101,7 +101,7 @@ def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("counting")
-def test_the_count_of_steps_is_where_it_was_and_ends_episodes() -> None:
+def test_step_count_stays_in_the_limit_and_ends_episodes() -> None:
     env = make(5)
     stand_in = warm(env)
     for number in range(1, 7):
@@ -115,7 +115,7 @@ def test_the_count_of_steps_is_where_it_was_and_ends_episodes() -> None:
 
 
 @pytest.mark.usefixtures("counting")
-def test_a_step_that_raises_is_not_counted() -> None:
+def test_step_that_raises_is_not_counted() -> None:
     env = make()
     stand_in = warm(env)
     with pytest.raises(AssertionError):
@@ -123,7 +123,7 @@ def test_a_step_that_raises_is_not_counted() -> None:
     assert env.get_wrapper_attr("_elapsed_steps") == 0
 
 
-def test_subclasses_and_wrappers_of_others_are_stepped_through() -> None:
+def test_shortcut_keeps_subclasses_and_foreign_wrappers() -> None:
     tagged = Tag(make())
     assert Shortcut.to(tagged) is tagged
     subclass = Subclass(make(), 3)
@@ -133,7 +133,7 @@ def test_subclasses_and_wrappers_of_others_are_stepped_through() -> None:
 
 
 @pytest.mark.usefixtures("counting")
-def test_of_two_limits_both_count() -> None:
+def test_limits_count_both_where_there_are_two() -> None:
     stand_in = warm(TimeLimit(make(4), 2))
     assert [stand_in.step(number % 2)[3] for number in range(4)] == [False, True, True, True]
 
@@ -160,7 +160,7 @@ def counted(limit: int) -> tuple[Any, Callable[[Any], Any]]:
 @needs_known_release
 @pytest.mark.usefixtures("counting")
 @pytest.mark.parametrize("kind", [tuple, list, iter, dict.fromkeys])
-def test_five_values_of_any_kind_are_taken_apart_as_the_limit_does_it(kind: Any) -> None:
+def test_step_result_of_five_values_is_unpacked_as_by_the_limit(kind: Any) -> None:
     _, step = counted(2)
     values = [1, 2.0, False, None, 5]
     assert step(kind(values)) == (1, 2.0, False, None, 5)
@@ -170,7 +170,7 @@ def test_five_values_of_any_kind_are_taken_apart_as_the_limit_does_it(kind: Any)
 @needs_known_release
 @pytest.mark.usefixtures("counting")
 @pytest.mark.parametrize("wrong", [None, 3, (), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6), [1], {}], ids=repr)
-def test_anything_else_raises_what_the_limit_raises_and_is_not_counted(wrong: Any) -> None:
+def test_step_result_of_another_form_raises_as_the_limit_does_uncounted(wrong: Any) -> None:
     env, step = counted(2)
     with pytest.raises((TypeError, ValueError)) as expected:
         env.step(wrong)
@@ -182,7 +182,7 @@ def test_anything_else_raises_what_the_limit_raises_and_is_not_counted(wrong: An
 
 @needs_known_release
 @pytest.mark.usefixtures("counting")
-def test_a_limit_without_its_count_raises() -> None:
+def test_limit_without_its_count_raises() -> None:
     env, step = counted(2)
     del env._elapsed_steps
     with pytest.raises(AttributeError, match="_elapsed_steps"):
@@ -194,7 +194,7 @@ def test_a_limit_without_its_count_raises() -> None:
 
 @needs_known_release
 @pytest.mark.usefixtures("counting")
-def test_a_step_does_not_keep_what_it_returned() -> None:
+def test_step_does_not_keep_its_result() -> None:
     env, step = counted(1)
     obs = np.zeros(3)
     before = sys.getrefcount(obs)
@@ -207,7 +207,7 @@ def test_a_step_does_not_keep_what_it_returned() -> None:
     assert watched() is None
 
 
-def test_a_step_that_was_replaced_in_the_object_is_used() -> None:
+def test_step_replaced_in_the_object_is_used() -> None:
     env = make()
     env.reset(seed=0)
     env.step(0)
@@ -216,14 +216,14 @@ def test_a_step_that_was_replaced_in_the_object_is_used() -> None:
     assert Shortcut.to(env).step(0) == "mine"
 
 
-def test_a_step_that_was_replaced_in_a_class_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_replaced_in_a_class_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make()
     warm(env)
     monkeypatch.setattr(OrderEnforcing, "step", lambda self, action: (0, 0.5, False, False, {}))
     assert Shortcut.to(env).step(0)[1] == 0.5
 
 
-def test_releases_that_are_not_known_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortcut_is_off_in_unknown_gymnasium_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(shortcut._DIGESTS, TimeLimit, {"another"})
     shortcut.known_steps.cache_clear()
     try:
@@ -239,7 +239,7 @@ def set_reward(env: Any, reward: float) -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_call_that_replaces_the_step_takes_effect(backend: str) -> None:
+def test_call_that_replaces_the_step_takes_effect(backend: str) -> None:
     envs = VectorEnv([make] * 2, backend=backend)
     try:
         envs.reset(seed=0)

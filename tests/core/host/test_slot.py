@@ -67,7 +67,7 @@ def send(hub: Any, *env_ids: int) -> None:
 
 
 @pytest.mark.parametrize("then", ["nothing", "a reset", "an episode's end", "a slow step", "time"])
-def test_a_quick_answer_is_told_before_what_may_take_long(then: str, ends: Ends) -> None:
+def test_quick_answer_is_published_before_a_slow_snapshot(then: str, ends: Ends) -> None:
     """The first answer is told anyhow, having been told of nothing; what is looked at is the second one's."""
     hub, slot = ends.hub(), ends.slot(autoreset=int(Autoreset.NEXT_STEP))
     parent, told = Sleeper(ends), []
@@ -102,7 +102,7 @@ def test_a_quick_answer_is_told_before_what_may_take_long(then: str, ends: Ends)
     assert told in ([], [True]) and (told or parent.is_awake())
 
 
-def test_a_slot_says_what_it_is_at_and_since_when(ends: Ends) -> None:
+def test_slot_publishes_its_operation_and_start_time(ends: Ends) -> None:
     hub, slot = ends.hub(), ends.slot()
     seen: list[Any] = []
 
@@ -121,7 +121,7 @@ def test_a_slot_says_what_it_is_at_and_since_when(ends: Ends) -> None:
         assert before + 1000 <= started_ns <= now
 
 
-def test_what_a_slot_begins_after_a_pause_began_after_it(ends: Ends) -> None:
+def test_operation_begun_after_a_pause_starts_after_it(ends: Ends) -> None:
     """Else it would be late before it has begun."""
     hub, slot = ends.hub(), ends.slot()
     began: list[int] = []
@@ -134,7 +134,7 @@ def test_what_a_slot_begins_after_a_pause_began_after_it(ends: Ends) -> None:
         hub.recv(1, 1, 0)
 
 
-def test_a_row_that_nobody_waits_for_any_more_is_no_answer_of_another_env(ends: Ends) -> None:
+def test_unclaimed_row_is_not_an_answer_of_another_env(ends: Ends) -> None:
     """A recovery looks for the newest observation of an env in all rows that there are."""
     hub, slot = ends.hub(), ends.slot()
     host(slot, int, int)

@@ -69,14 +69,14 @@ class Scene:
         self.snapshots.before_reset(0, step_id, env, **{"seeded": False, **how})
 
 
-def test_the_first_reset_is_a_start_by_itself() -> None:
+def test_first_reset_is_a_restore_point_without_a_snapshot() -> None:
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     assert scene.sent == [] and scene.slot.digests_started == [0] and scene.snapshotter.num_captures == 0
     assert scene.slot.after[0][1] > 0, "later autoresets are to be looked at"
 
 
-def test_an_autoreset_is_looked_at_when_that_is_due() -> None:
+def test_autoreset_takes_a_snapshot_when_due() -> None:
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.reset(2)
@@ -88,14 +88,14 @@ def test_an_autoreset_is_looked_at_when_that_is_due() -> None:
     assert scene.slot.digests_started == [0, 0], "the digest begins with this episode"
 
 
-def test_a_seeded_reset_is_enough_for_envs_that_do_not_span_episodes() -> None:
+def test_seeded_reset_suffices_for_envs_that_do_not_span_episodes() -> None:
     scene = Scene(Snapshotter(spans=False))
     for step_id in (1, 2, 3):
         scene.reset(step_id, seeded=True)
     assert scene.sent == [] and scene.slot.digests_started == [0, 0, 0]
 
 
-def test_envs_that_span_episodes_are_looked_at_before_seeded_resets_too() -> None:
+def test_envs_that_span_episodes_take_a_snapshot_before_seeded_resets() -> None:
     scene = Scene(Snapshotter(spans=True))
     scene.reset(1, seeded=True)
     assert scene.sent == [], "there is nothing before the first"
@@ -103,7 +103,7 @@ def test_envs_that_span_episodes_are_looked_at_before_seeded_resets_too() -> Non
     assert [reply.step_id for reply in scene.sent] == [2]
 
 
-def test_an_env_that_draws_from_the_global_generators_spans_episodes() -> None:
+def test_env_that_draws_from_global_generators_spans_episodes() -> None:
     scene = Scene(Snapshotter(spans=False))
     with scene.rngs:
         scene.rngs.of(0)
@@ -113,14 +113,14 @@ def test_an_env_that_draws_from_the_global_generators_spans_episodes() -> None:
     assert [reply.step_id for reply in scene.sent] == [2]
 
 
-def test_a_reset_that_overtakes_a_step_forces_a_look() -> None:
+def test_reset_that_supersedes_a_step_forces_a_snapshot() -> None:
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
     assert [reply.step_id for reply in scene.sent] == [2]
 
 
-def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> None:
+def test_snapshot_within_an_episode_when_due_or_forced() -> None:
     scene = Scene(Snapshotter())
     scene.snapshots.within_episode(0, 1, 5, forced=True)
     assert scene.sent == [], "it has not been reset"
@@ -136,14 +136,14 @@ def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> No
     assert len(scene.sent) == 2, "after one look that showed nothing there is no other"
 
 
-def test_an_env_that_was_brought_back_is_not_new() -> None:
+def test_restored_env_is_not_new() -> None:
     scene = Scene(Snapshotter())
     scene.snapshots.resume(0, 5, is_newly_built=False)
     scene.reset(7, forced=True)
     assert [reply.step_id for reply in scene.sent] == [7]
 
 
-def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
+def test_snapshot_of_a_new_env_is_complete() -> None:
     scene = Scene(Snapshotter(complete=False))
     scene.snapshots.resume(0, 5, is_newly_built=True)
     scene.reset(7, forced=True)
@@ -151,14 +151,14 @@ def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
     assert [reply.snapshot and reply.snapshot[1] for reply in scene.sent] == [True, False]
 
 
-def test_states_that_may_not_be_all_are_said_to_be_so() -> None:
+def test_snapshots_that_may_be_incomplete_are_marked() -> None:
     scene = Scene(Snapshotter(complete=False))
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
     assert scene.sent[0].snapshot is not None and scene.sent[0].snapshot[1] is False
 
 
-def test_an_env_that_is_where_the_other_one_was_may_hold_more_than_its_state() -> None:
+def test_restored_env_may_hold_more_than_its_state() -> None:
     scene = Scene(Snapshotter(complete=False))
     scene.snapshots.resume(0, 5, is_newly_built=False)
     scene.reset(7, forced=True)
@@ -166,7 +166,7 @@ def test_an_env_that_is_where_the_other_one_was_may_hold_more_than_its_state() -
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no state")])
-def test_an_env_that_cannot_be_looked_into_is_left_alone(error: Exception | None) -> None:
+def test_env_without_a_snapshot_method_is_left_alone(error: Exception | None) -> None:
     scene = Scene(Snapshotter(error=error))
     env = None if error is None else 5
     scene.reset(1, env, seeded=True)
@@ -179,7 +179,7 @@ def test_an_env_that_cannot_be_looked_into_is_left_alone(error: Exception | None
         assert "env 0" in scene.warned[0][1] and "ValueError: no state" in scene.warned[0][1]
 
 
-def test_without_a_keeper_only_seeded_resets_are_starts() -> None:
+def test_seeded_resets_are_the_only_restore_points_without_a_snapshotter() -> None:
     scene = Scene(None)
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
@@ -187,7 +187,7 @@ def test_without_a_keeper_only_seeded_resets_are_starts() -> None:
     assert scene.warned == [], "that was to be so"
 
 
-def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_delayed_by_the_system_hardly_delays_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.slot.due = True
@@ -206,7 +206,7 @@ def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monke
     assert scene.slot.after[-1] == scene.slot.after[0], "the least, however quick a look is"
 
 
-def test_the_first_look_which_finds_out_what_there_is_does_not_put_off_the_second(
+def test_first_snapshot_does_not_delay_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(Snapshotter())

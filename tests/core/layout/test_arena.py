@@ -40,7 +40,7 @@ def all_views(plan, memory):
 
 @pytest.mark.parametrize("name", ALL_SPACES)
 @pytest.mark.parametrize("reward_shape", [(), (3,)])
-def test_no_two_columns_share_a_byte(name, reward_shape):
+def test_columns_share_no_byte(name, reward_shape):
     plan = plan_for(ALL_SPACES[name], reward_shape=reward_shape)
     memory = opened(plan)
     start = np.frombuffer(memory, np.uint8).ctypes.data
@@ -63,7 +63,7 @@ def test_groups_start_on_lines_and_blocks_on_pages(name):
     assert words["total_nbytes"] == words["blocks"] + words["num_blocks"] * words["block_stride"]
 
 
-def test_the_header_is_the_table_of_words():
+def test_header_matches_the_table_of_words():
     plan = plan_for(FIXED_SPACES["dict"])
     memory = opened(plan)
     header = np.frombuffer(memory, np.int64, len(HEADER_WORDS)).tolist()
@@ -79,7 +79,7 @@ def test_final_columns_exist_only_where_asked_for():
     assert without.words["block_stride"] <= with_final.words["block_stride"]
 
 
-def test_what_moves_with_a_row_is_all_but_owner_and_cell():
+def test_move_of_a_row_copies_all_but_owner_and_cell():
     plan = plan_for(FIXED_SPACES["box_uint8_image"], reward_shape=(2,))
     offsets = [offset for offset, _ in plan.row_columns()]
     assert plan.words["owner"] not in offsets and plan.words["cell"] not in offsets
@@ -95,7 +95,7 @@ def test_columns_without_bytes_do_not_move():
 
 
 @pytest.mark.parametrize("envs_per_slot", [1, 2, 7, 15, 64])
-def test_a_queue_holds_a_power_of_two_with_room_for_all_its_envs_may_be_asked(envs_per_slot):
+def test_queue_size_is_a_power_of_two_with_room_for_all_commands(envs_per_slot):
     size = plan_for(FIXED_SPACES["discrete"], envs_per_slot=envs_per_slot).words["queue_size"]
     assert size & (size - 1) == 0
     assert size > 4 * envs_per_slot

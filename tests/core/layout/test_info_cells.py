@@ -31,11 +31,11 @@ class Table:
         return len(self.names) - 1
 
 
-def test_each_number_has_a_cell_and_an_array_one_for_each_element() -> None:
+def test_cells_hold_one_number_or_array_element_each() -> None:
     assert Table().learn({"a": 1, "b": np.zeros((2, 3)), "c": {"d": 0.5}}) == [("a", 0), ("b", 1), ("c/d", 7)]
 
 
-def test_a_key_has_cells_of_one_kind() -> None:
+def test_key_has_cells_of_one_kind() -> None:
     assert Table().learn({"a": 1}, {"a": {"b": 1}}, {"a": np.zeros(2)}) == [("a", 0)]
     assert Table().learn({"a": {"b": 1}}, {"a": 1}, {"a": {"c": 1}}) == [("a/b", 0), ("a/c", 1)]
 
@@ -48,15 +48,15 @@ def test_numbers_of_another_byte_order_have_no_cells() -> None:
 
 
 @pytest.mark.parametrize("key", ["a\x1fb", "a\x1e2", "\x1d", "a\0", "\ud800"])
-def test_keys_that_would_mean_something_else_in_the_table_have_no_cells(key: str) -> None:
+def test_keys_with_a_meaning_in_the_table_have_no_cells(key: str) -> None:
     assert Table().learn({key: 1}, {"b": {key: 1}}) == []
 
 
-def test_an_info_of_which_a_part_goes_by_mail_teaches_nothing() -> None:
+def test_info_sent_partly_as_message_adds_no_keys() -> None:
     assert Table().learn({"a": 1, "b": "text"}, {"a": {"b": None}}, {0: 1}, {"c": {}}, None) == []
 
 
-def test_an_array_for_which_there_is_no_room_is_not_known() -> None:
+def test_array_without_room_in_the_table_gets_no_cells() -> None:
     table = Table()
     full = {f"key {number}": number for number in range(INFO_KEYS - 2)}
     known = table.learn(full)

@@ -51,7 +51,7 @@ def crossed(error, **where):
         Payload(action={"deep": [1, 2]}),
     ],
 )
-def test_a_message_comes_back_equal(message):
+def test_message_round_trip_is_equal(message):
     assert messages.load(messages.dump(message)) == message
     assert messages.load(bytearray(messages.dump(message))) == message
 
@@ -62,19 +62,19 @@ def test_functions_without_a_module_travel_by_value():
     assert payload.function(3) == 7
 
 
-def test_what_cannot_be_pickled_is_the_senders_error():
+def test_unpicklable_value_raises_at_the_sender():
     with pytest.raises(TypeError, match="pickle"):
         messages.dump(Reply(1, 0, value=threading.Lock()))
 
 
-def test_an_exception_arrives_as_itself_with_the_remote_traceback_as_its_cause():
+def test_exception_arrives_with_the_remote_traceback_as_cause():
     error = crossed(ZeroDivisionError("by zero"), env_ids=(3,), op="step")
     assert type(error) is ZeroDivisionError and error.args == ("by zero",)
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "in raised" in str(error.__cause__) and "ZeroDivisionError: by zero" in str(error.__cause__)
 
 
-def test_an_exception_of_a_local_class_arrives_as_one_of_that_name():
+def test_exception_of_a_local_class_keeps_its_class_name():
     class Local(RuntimeError):
         pass
 
@@ -83,7 +83,7 @@ def test_an_exception_of_a_local_class_arrives_as_one_of_that_name():
 
 
 @pytest.mark.parametrize("error", [Demanding("no", needed=1), Shifty("odd"), Silent("end"), SystemExit(3)])
-def test_what_cannot_be_raised_again_becomes_an_env_error_that_names_it(error):
+def test_exception_that_cannot_be_rebuilt_becomes_a_named_env_error(error):
     arrived = crossed(error, env_ids=(3,), op="step", step_id=9)
     assert type(arrived) is EnvError
     assert type(error).__name__ in str(arrived) and "env 3" in str(arrived)
@@ -92,19 +92,19 @@ def test_what_cannot_be_raised_again_becomes_an_env_error_that_names_it(error):
     assert type(error).__name__ in str(arrived.__cause__)
 
 
-def test_an_exception_that_holds_a_lock_becomes_an_env_error():
+def test_exception_that_holds_a_lock_becomes_an_env_error():
     error = RuntimeError("busy", threading.Lock())
     assert type(crossed(error)) is EnvError
 
 
-def test_an_exception_whose_module_is_missing_here_becomes_an_env_error():
+def test_exception_of_a_missing_module_becomes_an_env_error():
     data, name, text, trace = messages.pack_error(raised(ValueError("x")))
     broken = (b"cno_such_module\nThing\n.", name, text, trace)
     assert type(messages.unpack_error(broken)) is EnvError
     assert data is not None
 
 
-def test_the_chain_of_causes_is_told_in_the_text():
+def test_chain_of_causes_is_in_the_text():
     def fail():
         try:
             {}["missing"]

@@ -99,7 +99,7 @@ def obs_of(number):
 # ---- agreement ------------------------------------------------------------------------------
 
 
-def test_both_sides_have_the_same_layout():
+def test_layout_is_the_same_in_c_and_python():
     assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
     for name in ("MAGIC", "ABI", "CONTROL_NBYTES", "SLOT_NBYTES", "COMMAND_NBYTES", "INFO_KEYS", "INFO_KEY_NBYTES"):
         assert getattr(arena, name) == getattr(_native, name), name
@@ -111,7 +111,7 @@ def test_both_sides_have_the_same_layout():
     [(rows.RowFlag, "F"), (rows.CommandFlag, "C"), (rows.Form, "FORM"), (rows.Op, "OP")],
     ids=["RowFlag", "CommandFlag", "Form", "Op"],
 )
-def test_words_have_the_same_values_on_both_sides(words, prefix):
+def test_words_have_the_same_values_in_c_and_python(words, prefix):
     theirs = {name: getattr(_native, name) for name in dir(_native) if name.startswith(f"{prefix}_")}
     ours = {f"{prefix}_{name}": int(value) for name, value in vars(words).items() if name.isupper() and name != "NONE"}
     assert ours == theirs
@@ -119,7 +119,7 @@ def test_words_have_the_same_values_on_both_sides(words, prefix):
         assert all(value & (value - 1) == 0 for value in ours.values())
 
 
-def test_events_are_numbered_alike():
+def test_events_have_the_same_numbers_in_c_and_python():
     names = ("STOP", "IDLE", "COMMAND", "RESULT", "RAISED")
     assert [getattr(_native, f"EVENT_{name}") for name in names] == [getattr(events, name) for name in names]
 
@@ -134,13 +134,13 @@ def callables():
 
 
 @pytest.mark.parametrize("function", list(callables()) if _native else [], ids=lambda function: function.__qualname__)
-def test_every_callable_tells_its_signature_and_has_a_docstring(function):
+def test_callables_have_a_signature_and_a_docstring(function):
     signature = inspect.signature(function)
     assert function.__doc__
     assert all(parameter.kind is not parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
 
 
-def test_the_stub_names_everything_there_is():
+def test_stub_names_the_whole_module():
     import ast
     from pathlib import Path
 
@@ -161,19 +161,19 @@ def test_the_stub_names_everything_there_is():
                 assert theirs == [argument.arg for argument in stub.args.posonlyargs + stub.args.args], name
 
 
-def test_another_abi_is_refused(monkeypatch):
+def test_abi_mismatch_is_refused(monkeypatch):
     monkeypatch.setattr(arena, "ABI", arena.ABI + 1)
     with pytest.raises(ConfigError, match="build it again"):
         load()
 
 
 @pytest.mark.parametrize("wanted, found", [("python", "python"), ("native", "native"), ("", "native")])
-def test_the_environment_chooses_the_implementation(monkeypatch, wanted, found):
+def test_implementation_is_chosen_by_environment_variable(monkeypatch, wanted, found):
     monkeypatch.setenv("VECENV_IMPLEMENTATION", wanted)
     assert native.implementation() == found
 
 
-def test_an_unknown_implementation_is_refused(monkeypatch):
+def test_implementation_with_an_unknown_name_is_refused(monkeypatch):
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "rust")
     with pytest.raises(ConfigError, match="VECENV_IMPLEMENTATION"):
         native.implementation()
@@ -186,18 +186,18 @@ def not_built(monkeypatch):
     monkeypatch.setattr(native, "_has_warned", False)
 
 
-def test_a_missing_extension_is_told_once(not_built, caplog):
+def test_missing_extension_warns_once(not_built, caplog):
     assert [native.implementation(), native.implementation()] == ["python", "python"]
     (record,) = caplog.records
     assert record.name == "vecenv" and "C compiler" in record.getMessage()
 
 
-def test_nothing_is_told_to_those_who_ask_for_the_twin(not_built, monkeypatch, caplog):
+def test_missing_extension_does_not_warn_if_the_fallback_was_chosen(not_built, monkeypatch, caplog):
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
     assert native.implementation() == "python" and not caplog.records
 
 
-def test_workers_tell_nothing_of_a_missing_extension(capfd):
+def test_missing_extension_does_not_warn_in_workers(capfd):
     def make():
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "vecenv._native", None)
@@ -215,7 +215,7 @@ def test_workers_tell_nothing_of_a_missing_extension(capfd):
 
 
 @pytest.mark.parametrize("kind", ["hub", "slot"])
-def test_memory_that_is_no_arena_is_refused(ends, kind):
+def test_memory_that_is_not_an_arena_is_refused(ends, kind):
     with pytest.raises(ValueError, match="not an arena"):
         getattr(ends, kind)(mapping=bytearray(ends.plan.nbytes))
     with pytest.raises(ValueError, match="not an arena"):
@@ -243,7 +243,7 @@ def test_memory_that_is_no_arena_is_refused(ends, kind):
         ({"action_leaves": (("a", 1),)}, TypeError),
     ],
 )
-def test_a_hub_refuses_wrong_arguments(ends, changes, error):
+def test_hub_refuses_wrong_arguments(ends, changes, error):
     with pytest.raises(error):
         ends.hub(**changes)
 
@@ -264,7 +264,7 @@ def test_a_hub_refuses_wrong_arguments(ends, changes, error):
         ({"numpy_scalar": 3}, TypeError),
     ],
 )
-def test_a_slot_refuses_wrong_arguments(ends, changes, error):
+def test_slot_refuses_wrong_arguments(ends, changes, error):
     with pytest.raises(error):
         ends.slot(**changes)
 
@@ -283,7 +283,7 @@ def test_slots_out_of_range_are_refused(ends, method, slot):
         getattr(ends.hub(), method)(slot)
 
 
-def test_a_request_is_checked_before_anything_is_sent(ends):
+def test_request_is_checked_before_anything_is_sent(ends):
     hub = ends.hub()
     actions = (np.zeros(2, np.int64),)
     with pytest.raises(ValueError, match="number of action leaves"):
@@ -304,7 +304,7 @@ def test_a_request_is_checked_before_anything_is_sent(ends):
     assert hub.outstanding() == 2
 
 
-def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
+def test_env_id_given_twice_is_refused_and_outstanding_stays(ends):
     hub, slot = ends.hub(), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
@@ -320,7 +320,7 @@ def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
     assert (hub.outstanding(), hub.owed(0)) == (1, owed)
 
 
-def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
+def test_request_without_a_free_block_changes_nothing(ends):
     hub, slot = ends.hub(row_range_type=lambda block, start, stop: block), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
@@ -336,7 +336,7 @@ def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
     assert hub.send(actions, None, True, 0) is None and hub.outstanding() == 2
 
 
-def test_what_was_overtaken_before_a_slot_was_first_idle_is_dropped(ends):
+def test_superseded_commands_are_dropped_before_a_slot_was_first_idle(ends):
     """The counter of superseded commands passes zero with the fourth reset, where a new slot once stood."""
     hub, slot = ends.hub(), ends.slot()
     made = []
@@ -358,7 +358,7 @@ def test_what_was_overtaken_before_a_slot_was_first_idle_is_dropped(ends):
     assert made == []
 
 
-def test_what_was_overtaken_before_there_was_a_slot_is_dropped(ends):
+def test_superseded_commands_are_dropped_before_there_is_a_slot(ends):
     """As by the successor of a worker that died in a step."""
     hub, made = ends.hub(), []
     zeros = np.zeros(2, np.int64)
@@ -396,7 +396,7 @@ def test_publish_needs_a_command(ends):
 
 
 @pytest.mark.parametrize("wrong", [-1, 2, 2**80])
-def test_envs_and_slots_that_there_are_not_are_refused(ends, wrong):
+def test_unknown_envs_and_slots_are_refused(ends, wrong):
     hub, slot = ends.hub(), ends.slot()
     for call in (hub.owed, hub.cancel, slot.records, slot.start_digest, slot.is_snapshot_due):
         with pytest.raises(ValueError, match="env_id out of range"):
@@ -416,7 +416,7 @@ def test_envs_and_slots_that_there_are_not_are_refused(ends, wrong):
             call("0")
 
 
-def test_a_command_for_an_env_that_nobody_hosts_is_an_error(ends):
+def test_command_for_an_env_without_a_host_is_an_error(ends):
     hub, slot = ends.hub(), ends.slot()
     hub.send((np.zeros(2, np.int64),), None, True, 0)
     with pytest.raises(RuntimeError, match="another slot"):
@@ -519,7 +519,7 @@ def ending_envs(slot, *first_infos):
 FINAL = _native.F_FINAL if _native else 0
 
 
-def test_the_infos_that_end_episodes_have_cells_of_their_own(ends):
+def test_final_infos_have_their_own_cells(ends):
     hub, slot = ends.hub(), ends.slot(autoreset=2)
     hub.add_info_key("a")
     ending_envs(slot, {"a": 2}, {"a": 3})
@@ -529,7 +529,7 @@ def test_the_infos_that_end_episodes_have_cells_of_their_own(ends):
     assert final_rows(hub, ends) == ([flags, flags], [2, 3], [10, 11])
 
 
-def test_the_observation_that_ends_an_episode_is_kept_whole(ends):
+def test_final_observation_is_kept_whole(ends):
     hub, slot = ends.hub(), ends.slot(autoreset=2)
     hub.add_info_key("a")
     ending_envs(slot, {}, {})
@@ -541,7 +541,7 @@ def test_the_observation_that_ends_an_episode_is_kept_whole(ends):
         assert (gear, position) == ([number] * 2, [[number] * 2] * 2)
 
 
-def test_a_final_info_waits_in_cells_until_the_host_has_seen_to_the_rest(ends):
+def test_final_info_waits_in_cells_for_the_rest_of_its_row(ends):
     hub, slot = ends.hub(), ends.slot(autoreset=2)
     hub.add_info_key("a")
     ending_envs(slot, {"a": "text"}, {})
@@ -555,7 +555,7 @@ def test_a_final_info_waits_in_cells_until_the_host_has_seen_to_the_rest(ends):
     assert (flags, values) == ([both | _native.F_MESSAGE, both], [10, 11])
 
 
-def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row(ends):
+def test_final_info_refused_or_cancelled_is_not_in_a_later_row(ends):
     hub, slot = ends.hub(), ends.slot(autoreset=2)
     hub.add_info_key("a")
     ending_envs(slot, {"a": "text"})
@@ -573,12 +573,12 @@ def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row
 
 
 @pytest.mark.parametrize("counts", [(0, 2), (0, 0), (2, 1)])
-def test_no_rows_are_nothing_to_wait_for(ends, counts):
+def test_recv_of_no_rows_does_not_wait(ends, counts):
     with pytest.raises(ValueError, match="min_count"):
         ends.hub().recv(*counts, 0)
 
 
-def test_a_letter_that_was_not_taken_is_not_the_next_one_s(ends):
+def test_payload_that_was_not_taken_is_not_given_to_the_next_command(ends):
     """A signal handler of an env may raise before it is."""
     hub, slot = ends.hub(), ends.slot()
     for env_id in range(2):
@@ -595,7 +595,7 @@ def test_a_letter_that_was_not_taken_is_not_the_next_one_s(ends):
         assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
 
 
-def test_a_descriptor_that_is_none_cannot_be_watched():
+def test_watch_refuses_an_invalid_descriptor():
     with pytest.raises((TypeError, ValueError)):
         _native.watch_parent(1, "no descriptor", 0)
 
@@ -649,7 +649,7 @@ def rounds(count, autoreset):
 
 @pytest.mark.skipif(not hasattr(sys, "getrefcount"), reason="counts references")
 @pytest.mark.parametrize("autoreset", [0, 1, 2], ids=["DISABLED", "NEXT_STEP", "SAME_STEP"])
-def test_nothing_is_left_behind(autoreset):
+def test_objects_and_memory_are_released(autoreset):
     rounds(50, autoreset)
     gc.collect()
     blocks, values = sys.getallocatedblocks(), sys.getrefcount(None)
@@ -659,7 +659,7 @@ def test_nothing_is_left_behind(autoreset):
     assert abs(sys.getrefcount(None) - values) < 200
 
 
-def test_objects_let_go_of_the_memory(ends):
+def test_objects_release_the_memory(ends):
     count = sys.getrefcount(ends.memory)
     hub, slot = ends.hub(), ends.slot()
     del hub, slot
@@ -668,7 +668,7 @@ def test_objects_let_go_of_the_memory(ends):
     assert left == count
 
 
-def test_an_env_that_refers_to_its_slot_is_collected(ends):
+def test_env_that_refers_to_its_slot_is_collected(ends):
     class Env:
         def step(self, action):
             return action
@@ -684,7 +684,7 @@ def test_an_env_that_refers_to_its_slot_is_collected(ends):
     assert reference() is None
 
 
-def test_a_refused_constructor_leaves_nothing_behind(ends):
+def test_refused_constructor_leaves_nothing_behind(ends):
     count = sys.getrefcount(ends.memory)
     for _ in range(50):
         with pytest.raises(ValueError):

@@ -67,7 +67,7 @@ def test_lists_are_as_good_as_arrays(name):
 
 
 @pytest.mark.parametrize("name", FIXED_SPACES)
-def test_a_batch_goes_into_leaves_and_back(name):
+def test_batch_goes_into_leaves_and_back(name):
     space = FIXED_SPACES[name]
     spec = Spec(space, "action")
     batch = concatenate(space, samples(space, 4), create_empty_array(space, 4))
@@ -98,7 +98,7 @@ def test_nesting_a_batch_leaves_nothing_to_collect():
 
 
 @pytest.mark.parametrize("name", OTHER_SPACES)
-def test_values_without_a_layout_are_objects(name):
+def test_untyped_values_are_objects(name):
     space = OTHER_SPACES[name]
     spec = Spec(space, "obs")
     assert spec.num_objects > 0
@@ -165,13 +165,13 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
         (FIXED_SPACES["tuple"], 5, "expected a tuple of 2, got int"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_path(space, value, says):
+def test_value_that_does_not_fit_is_refused_with_its_path(space, value, says):
     with pytest.raises(SpaceError, match=says) as caught:
         Spec(space, "obs").conform(value)
     assert caught.value.path.startswith("obs")
 
 
-def test_the_path_of_an_error_leads_to_the_leaf():
+def test_path_of_an_error_leads_to_the_leaf():
     value = {"position": np.zeros(3, np.float32), "gear": 1}
     with pytest.raises(SpaceError, match="obs/position: expected") as caught:
         Spec(FIXED_SPACES["dict"], "obs").conform(value)
@@ -179,7 +179,7 @@ def test_the_path_of_an_error_leads_to_the_leaf():
     assert caught.value.expected == "float32 (2,)" and caught.value.got == "float32 (3,)"
 
 
-def test_a_converted_leaf_is_warned_about_once():
+def test_converted_leaf_warns_once():
     spec = Spec(FIXED_SPACES["dict"], "obs")
     told = []
     spec.warn = lambda path, text: told.append((path, text))
@@ -190,7 +190,7 @@ def test_a_converted_leaf_is_warned_about_once():
     assert "float64 is converted to the space's float32" in dict(told)["obs/position"]
 
 
-def test_extra_keys_are_left_out_with_a_word_where_nothing_else_is_wrong():
+def test_extra_keys_are_dropped_with_a_warning():
     spec = Spec(FIXED_SPACES["dict"], "obs", ignores_extra=True)
     told = []
     spec.warn = lambda path, text: told.append((path, text))
@@ -203,7 +203,7 @@ def test_extra_keys_are_left_out_with_a_word_where_nothing_else_is_wrong():
     assert len(told) == 1 and "obs: keys ['more'] are not in the space" in told[0][1]
 
 
-def test_python_numbers_and_lists_are_converted_without_a_word():
+def test_python_numbers_and_lists_are_converted_without_a_warning():
     spec = Spec(FIXED_SPACES["dict"], "obs")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -271,7 +271,7 @@ def test_unsigned_numbers_that_are_too_large_are_refused_and_others_convert(dtyp
     ],
     ids=repr,
 )
-def test_what_can_be_converted(array, dtype, expected):
+def test_conversions_by_dtype(array, dtype, expected):
     assert can_convert(array, np.dtype(dtype)) is expected
 
 
@@ -285,6 +285,6 @@ def test_arrays_with_gaps_become_contiguous(order):
     np.testing.assert_array_equal(exact, value)
 
 
-def test_a_batch_of_the_wrong_length_is_refused():
+def test_batch_of_the_wrong_length_is_refused():
     with pytest.raises(SpaceError, match=r"action: expected float32 \(3, 2\), got float32 \(2, 2\)"):
         Spec(BOX, "action").flatten_batch(np.zeros((2, 2), np.float32), 3)

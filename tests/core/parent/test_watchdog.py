@@ -93,7 +93,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch)
 
 
-def test_all_that_are_late_are_told_of(looks: Looks) -> None:
+def test_late_slots_are_all_reported(looks: Looks) -> None:
     looks.run(0, 7)
     looks.run(1, 8)
     assert looks.go_on(0.99) == []
@@ -109,7 +109,7 @@ def test_all_that_are_late_are_told_of(looks: Looks) -> None:
     )
 
 
-def test_what_we_were_stopped_for_is_no_time_of_theirs(looks: Looks) -> None:
+def test_time_while_the_parent_was_stopped_does_not_count(looks: Looks) -> None:
     """Nor is a second stop; and of a deadline neither."""
     looks.run(0, 7)
     assert looks.go_on(0.5) == []
@@ -123,21 +123,21 @@ def test_what_we_were_stopped_for_is_no_time_of_theirs(looks: Looks) -> None:
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1, "it does not excuse what came later"
 
 
-def test_to_wake_up_a_little_late_excuses_nobody(looks: Looks) -> None:
+def test_wakeup_a_little_late_does_not_excuse_slots(looks: Looks) -> None:
     looks.run(0, 7)
     began = looks.now
     assert looks.is_stopped_for(0.1).at_ns == began + SECOND
     assert looks.go_on(0.89) == [] and len(looks.go_on(0.1)) == 1
 
 
-def test_time_that_a_slot_waited_for_us_is_none_of_its_own(looks: Looks) -> None:
+def test_time_spent_waiting_for_the_parent_does_not_count(looks: Looks) -> None:
     looks.run(0, 7)
     assert looks.go_on(0.8) == []
     looks.running[0] = looks.running[0]._replace(unblocked_ns=looks.now)
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1
 
 
-def test_what_nobody_begins_is_late_too(looks: Looks) -> None:
+def test_command_that_is_not_begun_is_late_too(looks: Looks) -> None:
     looks.give(0, 7)
     assert looks.go_on(1.0) == []
     (late,) = looks.go_on(0.1)
@@ -150,14 +150,14 @@ def test_what_nobody_begins_is_late_too(looks: Looks) -> None:
     assert looks.go_on(1.0) == [] and len(looks.go_on(0.1)) == 1, "again"
 
 
-def test_a_slot_that_we_have_just_given_what_it_waited_for_has_time_to_begin(looks: Looks) -> None:
+def test_slot_that_just_got_its_payload_has_time_to_begin(looks: Looks) -> None:
     looks.give(0, 7)
     assert looks.go_on(0.8) == []
     looks.running[0] = IDLE._replace(unblocked_ns=looks.now)
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1
 
 
-def test_that_a_stopped_slot_has_not_begun_while_nobody_looked_is_no_news(looks: Looks) -> None:
+def test_stopped_slot_is_not_late_for_time_without_polls(looks: Looks) -> None:
     looks.give(0, 7)
     assert looks.go_on(0.8) == []
     looks.now += 10 * SECOND  # the caller did something else
@@ -168,7 +168,7 @@ def test_that_a_stopped_slot_has_not_begun_while_nobody_looked_is_no_news(looks:
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1, "nor that it has not while we were stopped"
 
 
-def test_a_thread_that_is_waited_for_by_others_of_its_worker_is_the_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_others_of_its_worker_wait_for_is_the_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch, 3)
     looks.run(0, 7, Op.CALL)
     looks.give(1, 8)  # of the same worker
@@ -179,7 +179,7 @@ def test_a_thread_that_is_waited_for_by_others_of_its_worker_is_the_late_one(mon
     assert late.startswith("slot 2 has not begun")
 
 
-def test_the_dead_are_not_late(looks: Looks) -> None:
+def test_dead_workers_are_not_late(looks: Looks) -> None:
     looks.run(0, 7)
     looks.give(1, 8)
     looks.worker_of = lambda slot: slot  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ def test_the_dead_are_not_late(looks: Looks) -> None:
     assert looks.go_on(1.0) == [] and len(looks.go_on(0.1)) == 1, "its successor has its own time"
 
 
-def test_what_has_no_limit_is_warned_about(looks: Looks) -> None:
+def test_operation_without_a_limit_is_warned_about(looks: Looks) -> None:
     looks.run(0, 7, Op.CALL)
     assert looks.go_on(59.9) == [] and looks.warned == []
     assert looks.go_on(0.2) == []

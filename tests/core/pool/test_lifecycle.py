@@ -81,7 +81,7 @@ def elsewhere(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_what_is_closed_by_another_thread_amid_its_start_is_not_open() -> None:
+def test_pool_closed_by_another_thread_during_start_is_not_open() -> None:
     closers = []
 
     def close() -> None:
@@ -96,7 +96,7 @@ def test_what_is_closed_by_another_thread_amid_its_start_is_not_open() -> None:
 
 
 @pytest.mark.parametrize("end", ["start", "use"])
-def test_an_error_of_the_end_is_no_more_than_a_note_to_what_a_start_failed_for(end: str) -> None:
+def test_close_error_is_a_note_on_the_start_error(end: str) -> None:
     def fail() -> None:
         raise ValueError("of the end")
 
@@ -117,7 +117,7 @@ def test_an_error_of_the_end_is_no_more_than_a_note_to_what_a_start_failed_for(e
     assert is_free == [True]
 
 
-def test_two_threads_start_it_once() -> None:
+def test_threads_start_a_pool_once() -> None:
     class Raced(Lifecycle):
         def guard(self, *args: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
@@ -139,7 +139,7 @@ def test_two_threads_start_it_once() -> None:
     assert life.told == ["start", "end"]
 
 
-def test_who_comes_while_a_close_waits_hears_of_that() -> None:
+def test_call_during_a_waiting_close_raises() -> None:
     errors: list[Exception] = []
 
     def come() -> None:
@@ -164,7 +164,7 @@ def test_who_comes_while_a_close_waits_hears_of_that() -> None:
     assert life.told == ["start", "end"]
 
 
-def test_amid_a_call_its_thread_may_close_and_no_more() -> None:
+def test_thread_of_a_running_call_may_only_close() -> None:
     def close() -> None:
         for call in (life.use, life.start):
             with pytest.raises(StateError, match="under way in this thread|started already"):
@@ -183,21 +183,21 @@ def test_amid_a_call_its_thread_may_close_and_no_more() -> None:
     life.close()
 
 
-def test_amid_a_start_its_thread_may_close() -> None:
+def test_thread_of_a_running_start_may_close() -> None:
     life = Bare(at_start=lambda: life.close())
     with pytest.raises(ClosedError):
         life.start()
     assert life.told == ["start", "end"] and life.closed
 
 
-def test_what_ends_may_be_closed_again_meanwhile() -> None:
+def test_close_may_be_called_during_a_close() -> None:
     life = started(at_end=lambda: (life.close(), elsewhere(life.close).join()))
     with life:
         life.use()
     assert life.told == ["start", "end"]
 
 
-def test_a_forked_child_has_none() -> None:
+def test_forked_child_has_no_pool() -> None:
     life = started()
     pid = os.fork()
     if pid == 0:

@@ -11,7 +11,7 @@ from vecenv.envs.toys import ToyEnv
 
 
 @pytest.mark.parametrize("pool_class", [SerialPool, ProcessPool])
-def test_the_memory_of_a_pool(pool_class):
+def test_memory_of_a_pool(pool_class):
     pool = pool_class([ToyEnv] * 2)
     with pytest.raises(StateError, match="start the pool first"):
         _ = pool.memory

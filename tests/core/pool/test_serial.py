@@ -29,7 +29,7 @@ class _GrumblesAtEnd(toys.CountEnv):
             raise ValueError(f"{self.number} does not want to end")
 
 
-def test_a_failed_start_closes_all_that_was_built_and_says_why_it_failed() -> None:
+def test_failed_start_closes_the_built_envs_and_raises_the_reason() -> None:
     _GrumblesAtEnd.closed.clear()
     pool = SerialPool([lambda number=number: _GrumblesAtEnd(number) for number in range(5)])
     with pytest.raises(ZeroDivisionError) as caught:
@@ -42,7 +42,7 @@ def test_a_failed_start_closes_all_that_was_built_and_says_why_it_failed() -> No
 
 
 @pytest.mark.parametrize("seconds", [30.0, 0.001])
-def test_a_timer_of_the_program_s_own_goes_on(seconds: float) -> None:
+def test_timer_of_the_program_continues(seconds: float) -> None:
     """While envs have limits these need it; one that should have gone off meanwhile does so afterwards."""
     came: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))

@@ -59,7 +59,7 @@ def stranger(pid: int) -> Iterator[subprocess.Popen[bytes]]:
     pytest.skip("no process can be given a pid of choice here")
 
 
-def test_who_got_a_dead_workers_pid_is_left_alone() -> None:
+def test_reused_pid_of_a_dead_worker_is_not_killed() -> None:
     """The fork server has reaped the worker, so its pid is free for as long as nobody waits for answers."""
     with opened() as pool:
         pid = kill(pool, 0)
@@ -83,7 +83,7 @@ def stopped_server() -> Iterator[None]:
         yield
 
 
-def test_a_stopped_fork_server_keeps_nobody_waiting(
+def test_stopped_fork_server_does_not_block_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker, "_END_SECONDS", 0.2)
@@ -98,7 +98,7 @@ def test_a_stopped_fork_server_keeps_nobody_waiting(
     assert caplog.messages == [], "they have ended, as their pidfds tell"
 
 
-def test_what_does_not_end_when_it_is_killed_is_left_to_the_system(
+def test_worker_that_survives_a_kill_is_left_to_the_system(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without pidfds only the fork server knows of ends."""
@@ -118,7 +118,7 @@ def test_what_does_not_end_when_it_is_killed_is_left_to_the_system(
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
 
 
-def test_a_worker_that_leads_no_session_yet_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_its_own_session_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What kills a session finds nobody then."""
     monkeypatch.setattr(os, "setsid", lambda: threading.Event().wait())
     pool = ProcessPool([toys.CountEnv], PoolOptions(context="fork"))
@@ -158,7 +158,7 @@ class Fails(toys.CountEnv):
             os._exit(3)
 
 
-def test_a_start_that_failed_waits_for_no_worker() -> None:
+def test_failed_start_does_not_wait_for_workers() -> None:
     pool = ProcessPool(
         [toys.CountEnv, functools.partial(Fails, "construct")], PoolOptions(num_workers=2, limits=Limits(close=60.0))
     )
@@ -168,7 +168,7 @@ def test_a_start_that_failed_waits_for_no_worker() -> None:
     assert pool.closed and time.monotonic() - began < 40.0
 
 
-def test_a_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="vecenv"):
         pool = ProcessPool([functools.partial(Fails, "close")], PoolOptions(limits=Limits(close=60.0)))
         pool.start()
@@ -179,7 +179,7 @@ def test_a_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCapture
     assert said == "worker 0 (env 0) died during close of env 0: exit code 3", "no empty line where there is no stack"
 
 
-def test_what_was_given_up_with_the_pool_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_abandoned_with_the_pool_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="vecenv"):
         pool = ProcessPool([functools.partial(Fails, "step")], PoolOptions())
         pool.start()
@@ -214,7 +214,7 @@ class ForksAndDies(toys.CountEnv):
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
 @pytest.mark.parametrize("moment", ["construct", "step"])
-def test_a_death_is_heard_at_once_although_a_forked_process_lives_on(moment: str, context: str) -> None:
+def test_worker_death_is_noticed_although_its_forked_child_lives(moment: str, context: str) -> None:
     options = PoolOptions(num_workers=1, context=context)
     pool = ProcessPool([functools.partial(ForksAndDies, moment)], options)
     try:
@@ -257,7 +257,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_daemonic_process_is_told_what_to_do(tmp_path: Path) -> None:
+def test_daemonic_process_gets_an_error_with_advice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(DAEMON)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -297,7 +297,7 @@ except ConfigError as error:
         ("eventlet.greenio.base", "eventlet.monkey_patch(socket=False, select=False)"),
     ],
 )
-def test_a_program_whose_sockets_are_replaced_is_told_what_to_do(tmp_path: Path, module: str, remedy: str) -> None:
+def test_program_with_replaced_sockets_gets_an_error_with_advice(tmp_path: Path, module: str, remedy: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(PATCHED)
     done = subprocess.run([sys.executable, str(script), module], capture_output=True, text=True, timeout=120)
@@ -310,7 +310,7 @@ class Enough(BaseException):
     """No Exception: amid a pickling, that is taken for a value that does not pickle."""
 
 
-def test_a_start_that_a_handler_breaks_off_leaves_nothing() -> None:
+def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
     """Wherever in the start the signal comes; the leak guard looks."""
 
     def leave(*_: object) -> None:
@@ -336,7 +336,7 @@ def test_a_start_that_a_handler_breaks_off_leaves_nothing() -> None:
 # ---- descriptors ----------------------------------------------------------------------------
 
 
-def test_a_closed_pool_rings_no_bell_of_others() -> None:
+def test_closed_pool_rings_no_foreign_doorbell() -> None:
     """As a second closer does that has found the pool open, and is late."""
     pool = opened()
     number = pool._engine._group.event_fd
@@ -370,7 +370,7 @@ def test_forked_workers_keep_nothing_of_their_siblings() -> None:
         assert len(pool.recv(timeout=30.0)) == 2
 
 
-def test_many_may_close_a_pool_at_once() -> None:
+def test_close_from_many_threads_at_once() -> None:
     for _ in range(10):
         pool = opened()
         gate = threading.Barrier(4)

@@ -45,7 +45,7 @@ def signals_of(env: Any) -> tuple[list[bool], list[int]]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_worker_leaves_signals_to_the_system(start_method: str) -> None:
+def test_worker_leaves_signals_to_the_system(start_method: str) -> None:
     """Whatever handlers the program has, or its fork server."""
     with opened(start_method) as pool:
         assert pool.call(signals_of) == [([True, True], [])]
@@ -63,7 +63,7 @@ def wait_for_a_signal(env: Any) -> int | None:
 
 
 @pytest.mark.usefixtures("implementation")
-def test_an_env_may_block_a_signal_and_wait_for_it() -> None:
+def test_env_may_block_a_signal_and_wait_for_it() -> None:
     """The thread that watches the parent has no part in it: once, without C, the worker died of the signal."""
     with opened("forkserver") as pool:
         assert pool.call(wait_for_a_signal) == [signal.SIGUSR1]
@@ -84,7 +84,7 @@ def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fresh_server")
-def test_an_env_finds_what_its_caller_has_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And not what there was when the fork server was started."""
     monkeypatch.setenv("VECENV_TEST_VARIABLE", "set")
     with opened("forkserver") as pool:
@@ -96,7 +96,7 @@ def test_an_env_finds_what_its_caller_has_now(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.usefixtures("fresh_server")  # whose standard error is looked at
-def test_a_folder_that_has_been_removed_since_the_start_stops_no_successor(
+def test_removed_working_directory_does_not_stop_successors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "removed"
@@ -112,7 +112,7 @@ def test_a_folder_that_has_been_removed_since_the_start_stops_no_successor(
 
 
 @pytest.mark.parametrize("whose", ["its parent's", "a stranger's", "nobody's"])
-def test_a_worker_ends_where_the_pid_of_its_parent_is_not_its_parents(whose: str, implementation: str) -> None:
+def test_worker_ends_in_another_pid_namespace(whose: str, implementation: str) -> None:
     parent = os.getpid()
     started = started_at(parent) if whose == "its parent's" else "0"
     if whose == "nobody's":
@@ -155,7 +155,7 @@ def end_of_a_paused_child(env: Any) -> int:
 
 
 @pytest.mark.usefixtures("implementation")
-def test_what_an_env_forks_may_be_stopped_and_continued(start_method: str) -> None:
+def test_process_forked_by_an_env_may_be_stopped_and_continued(start_method: str) -> None:
     """It inherits the handler by which a worker that was stopped looks for its parent."""
     with opened(start_method) as pool:
         assert pool.call(end_of_a_paused_child) == [3]

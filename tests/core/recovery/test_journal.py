@@ -11,13 +11,13 @@ from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 
-def test_a_history_begins_with_the_seeded_reset_and_has_each_envs_own_actions() -> None:
+def test_history_begins_with_the_seeded_reset_and_has_each_envs_own_actions() -> None:
     journal = two_envs()
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
     assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
-def test_what_is_queued_is_not_repeated() -> None:
+def test_queued_commands_are_not_in_the_history() -> None:
     assert repeated(two_envs(), 1, [8]) == [(2, ["reset 2", 20, 21])]
     assert repeated(two_envs(), 1, [6, 8]) == [(2, ["reset 2", 20])]
 
@@ -41,7 +41,7 @@ def test_requests_of_some_envs_in_any_order() -> None:
     assert repeated(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
 
 
-def test_each_request_has_its_own_form() -> None:
+def test_requests_have_their_own_forms() -> None:
     journal = Journal(2, MANY)
     for form in (0, 2, 1):
         journal.note_steps((np.array([form, form]),), None, form)
@@ -49,7 +49,7 @@ def test_each_request_has_its_own_form() -> None:
     assert [entry.flags for entry in journal.history(1, ()).attempts[0].entries] == [0, 0, 2, 2, 1, 1]
 
 
-def test_a_seeded_reset_is_a_start_once_it_has_been_answered() -> None:
+def test_seeded_reset_is_a_restore_point_once_answered() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
     assert repeated(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])], "it is still to be done"
@@ -58,7 +58,7 @@ def test_a_seeded_reset_is_a_start_once_it_has_been_answered() -> None:
     assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
-def test_a_reset_without_a_seed_is_part_of_the_history() -> None:
+def test_reset_without_a_seed_is_part_of_the_history() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [None])
     steps(journal, [30], [0])
@@ -70,7 +70,7 @@ def cancelled(journal: Journal, env_id: int) -> list[int]:
     return [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.CANCELLED]
 
 
-def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
+def test_cancelled_commands_are_marked_until_a_new_restore_point() -> None:
     journal = two_envs()
     journal.note_cancelled(0, 7)
     assert cancelled(journal, 0) == [7] and cancelled(journal, 1) == []
@@ -83,7 +83,7 @@ def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
     assert cancelled(journal, 0) == [] and not journal.has_cancelled(0)
 
 
-def test_nothing_begins_with_what_was_cancelled() -> None:
+def test_history_does_not_begin_with_a_cancelled_command() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
     journal.note_cancelled(0, 9)
@@ -94,7 +94,7 @@ def test_nothing_begins_with_what_was_cancelled() -> None:
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and cancelled(journal, 0) == [9, 10]
 
 
-def test_a_state_is_a_start() -> None:
+def test_state_is_a_restore_point() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"state"), is_answered=False)
     assert repeated(journal, 0)[0] == (7, [12])
@@ -109,7 +109,7 @@ def test_a_state_is_a_start() -> None:
     assert repeated(journal, 0) == [(9, [13, 14])]
 
 
-def test_a_state_amid_an_episode_begins_the_digest_with_the_step_after_it() -> None:
+def test_state_within_an_episode_begins_the_digest_with_the_next_step() -> None:
     journal = two_envs()
     call(journal, 9, 0, "")
     journal.note_restore_point(0, RestorePoint(9, b"state", is_mid_episode=True), is_answered=True)
@@ -124,7 +124,7 @@ def test_a_state_amid_an_episode_begins_the_digest_with_the_step_after_it() -> N
     assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22, 23, 24])]
 
 
-def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
+def test_state_older_than_the_restore_point_is_ignored() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
     steps(journal, [30], [0])
@@ -132,7 +132,7 @@ def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
     assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
-def test_a_state_that_is_read_after_the_next_seeded_reset_was_sent_is_a_start_for_that() -> None:
+def test_state_read_after_a_seeded_reset_was_sent_belongs_to_that_reset() -> None:
     """Else the digest, which began anew at the state, would not agree with what is repeated from before it."""
     journal = two_envs()
     reset(journal, 9, [0], [7])
@@ -142,7 +142,7 @@ def test_a_state_that_is_read_after_the_next_seeded_reset_was_sent_is_a_start_fo
     assert repeated(journal, 0) == [(9, ["reset 9", 30])], "once that is answered, it is the start"
 
 
-def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None:
+def test_state_whose_command_runs_again_does_not_begin_the_digest() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=False)
     assert repeated(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "a crash before the answer: without another look"
@@ -152,14 +152,14 @@ def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None
     assert marked == [1]
 
 
-def test_a_call_is_not_asked_because_an_answer_is_in() -> None:
+def test_call_with_an_answer_is_not_sent_again() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"state"), is_answered=False)
     call(journal, 9, 0, None)
     assert repeated(journal, 0, [7, 9]) == [(1, ["reset 1", 10, 11])]
 
 
-def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
+def test_last_payload_of_an_env_is_always_kept() -> None:
     journal = Journal(1, 1)
     reset(journal, 1, [0], [1])
     journal.note_commands(Op.RESET, 2, [0], [0], [CommandFlag.PAYLOAD], [b"options"], [None], [False])
@@ -167,7 +167,7 @@ def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
     assert journal.payload(0, 2) == b"options" and journal.payload(0, 1) is None
 
 
-def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
+def test_restore_point_that_may_be_incomplete_keeps_its_predecessor() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=True)
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12]), (7, [12])]
@@ -183,7 +183,7 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bool) -> None:
+def test_commands_before_a_reset_that_superseded_a_step_are_not_repeated(is_answered: bool) -> None:
     """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
     journal = two_envs()
     journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
@@ -193,7 +193,7 @@ def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bo
     assert repeated(journal, 0) == [(9, ["reset 9", 13])]
 
 
-def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
+def test_last_call_of_each_name_is_kept_permanently() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     call(journal, 10, 0, "set_attr y")
@@ -208,7 +208,7 @@ def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
     assert persistent(journal) == [10, 11]
 
 
-def test_a_later_call_does_not_replace_one_from_before_the_start() -> None:
+def test_later_call_does_not_replace_one_from_before_the_restore_point() -> None:
     """Between the start and the later call the env was what the earlier one had made of it."""
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
@@ -221,7 +221,7 @@ def test_a_later_call_does_not_replace_one_from_before_the_start() -> None:
     assert [entry.step_id for entry in journal.history(0, [12]).persistent_calls] == [9]
 
 
-def test_each_start_has_the_calls_from_before_it() -> None:
+def test_restore_points_have_the_calls_from_before_them() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     journal.note_restore_point(0, RestorePoint(10, b"a", False), is_answered=True)
@@ -230,7 +230,7 @@ def test_each_start_has_the_calls_from_before_it() -> None:
     assert "call 9" in repeated(journal, 0)[0][1]
 
 
-def test_what_lasts_is_known_without_any_start() -> None:
+def test_persistent_calls_are_known_without_a_restore_point() -> None:
     journal = Journal(1, 1)
     reset(journal, 1, [0], [1])
     call(journal, 2, 0, "set_attr x")
@@ -239,7 +239,7 @@ def test_what_lasts_is_known_without_any_start() -> None:
     assert history.attempts == [] and [entry.step_id for entry in history.persistent_calls] == [2]
 
 
-def test_a_call_that_raised_does_not_last() -> None:
+def test_call_that_raised_is_not_persistent() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     journal.forget_call(0, 9)
@@ -248,14 +248,14 @@ def test_a_call_that_raised_does_not_last() -> None:
     assert persistent(journal) == []
 
 
-def test_letters_are_found() -> None:
+def test_payloads_are_found() -> None:
     journal = two_envs()
     call(journal, 9, 0, None)
     assert journal.payload(0, 9) == b"payload 9"
     assert journal.payload(0, 1) is None and journal.payload(1, 9) is None
 
 
-def test_an_env_that_is_forgotten_begins_anew() -> None:
+def test_forgotten_env_has_a_new_history() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     journal.forget(0)
@@ -266,7 +266,7 @@ def test_an_env_that_is_forgotten_begins_anew() -> None:
     assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
-def test_an_env_that_is_forgotten_does_not_go_back_to_an_older_start() -> None:
+def test_forgotten_env_does_not_use_an_older_restore_point() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=True)
     journal.forget(0)
@@ -275,14 +275,14 @@ def test_an_env_that_is_forgotten_does_not_go_back_to_an_older_start() -> None:
     assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
-def test_a_state_before_a_seeded_reset_that_is_still_to_be_done_is_no_start_yet() -> None:
+def test_state_before_an_unfinished_seeded_reset_is_not_a_restore_point_yet() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
     journal.note_restore_point(0, RestorePoint(9, b"state"), False)
     assert repeated(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])]
 
 
-def test_a_start_outlives_what_was_given_up_before_it() -> None:
+def test_restore_point_stays_when_older_entries_are_dropped() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(9, b"state"), False)
     journal.note_cancelled(0, 7)

@@ -15,7 +15,7 @@ from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 
-def test_what_every_env_has_left_behind_is_dropped() -> None:
+def test_entries_before_every_restore_point_are_dropped() -> None:
     journal = Journal(2, MANY)
     sizes = []
     next_id = 1
@@ -29,7 +29,7 @@ def test_what_every_env_has_left_behind_is_dropped() -> None:
     assert len(repeated(journal, 0)[0][1]) == 51
 
 
-def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
+def test_reused_pages_hold_no_old_data() -> None:
     journal = Journal(2, MANY)
     dropped: set[int] = set()
     reset(journal, 1, [0, 1], [1, 2])
@@ -46,7 +46,7 @@ def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
 
 
 @pytest.mark.parametrize("other", [np.full(1, 1.5, np.float32), np.full((1, 3), 1)], ids=["dtype", "shape"])
-def test_pages_are_not_written_again_with_actions_of_another_kind(other: Any) -> None:
+def test_pages_are_not_reused_for_actions_of_another_kind(other: Any) -> None:
     journal = Journal(1, MANY)
     for action in (other, np.full(1, 1)):
         for _ in range(30):
@@ -57,7 +57,7 @@ def test_pages_are_not_written_again_with_actions_of_another_kind(other: Any) ->
     assert entry.payload == (np.int64(1).tobytes(),)
 
 
-def test_pages_are_written_again_with_actions_of_another_form() -> None:
+def test_pages_are_reused_for_actions_of_another_form() -> None:
     journal = Journal(1, MANY)
     dropped: set[int] = set()
     for form in [1] * 30 + [2]:
@@ -69,7 +69,7 @@ def test_pages_are_written_again_with_actions_of_another_form() -> None:
     assert {entry.flags for entry in journal.history(0, ()).attempts[0].entries[1:]} == {2}
 
 
-def test_dropped_pages_are_kept_to_be_written_again_in_half_of_the_room() -> None:
+def test_dropped_pages_are_kept_for_reuse_in_half_of_the_room() -> None:
     journal = Journal(2, 4 << 20)
     reset(journal, 1, [0, 1], [1, 2])
     action = np.zeros((2, 64))
@@ -84,7 +84,7 @@ def test_dropped_pages_are_kept_to_be_written_again_in_half_of_the_room() -> Non
     assert max(spares) > 20 and 0 in spares
 
 
-def test_a_page_has_room_for_some_requests_however_large_they_are() -> None:
+def test_page_has_room_for_some_requests_of_any_size() -> None:
     journal = Journal(2_048, 64 << 20)
     reset(journal, 1, [0], [1])
     for _ in range(33):
@@ -95,7 +95,7 @@ def test_a_page_has_room_for_some_requests_however_large_they_are() -> None:
     assert len(journal._pages) == 3
 
 
-def test_a_request_of_more_envs_than_a_small_page_has_rows_is_noted_whole() -> None:
+def test_request_larger_than_a_small_page_is_recorded_whole() -> None:
     journal = Journal(2_048, 400_000)
     action = np.zeros((1_500, 8))
     page_nbytes = journal._page_nbytes((action,))
@@ -107,7 +107,7 @@ def test_a_request_of_more_envs_than_a_small_page_has_rows_is_noted_whole() -> N
     assert len(journal._pages) == 2 and journal.nbytes <= 400_000
 
 
-def test_making_room_takes_little_more_memory_than_there_was() -> None:
+def test_making_room_needs_little_more_memory() -> None:
     room, action = 16 << 20, np.zeros((8, 1_024))
     journal = Journal(8, room)
     reset(journal, 1, list(range(8)), list(range(8)))
@@ -126,7 +126,7 @@ def test_making_room_takes_little_more_memory_than_there_was() -> None:
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["to all", "to some"])
-def test_a_page_that_is_not_full_does_not_hold_up_those_behind_it(is_whole: bool) -> None:
+def test_page_that_is_not_full_does_not_block_later_pages(is_whole: bool) -> None:
     journal = Journal(2, 2 << 20)
     reset(journal, 1, [0, 1], [1, 2])
     steps(journal, [1, 2], None if is_whole else [0, 1])
@@ -140,7 +140,7 @@ def test_a_page_that_is_not_full_does_not_hold_up_those_behind_it(is_whole: bool
     assert repeated(journal, 1)[0][1][-1] == 9, "it was written to the page that is dropped"
 
 
-def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
+def test_env_with_a_long_episode_does_not_keep_entries_of_others() -> None:
     journal = Journal(2, 60_000)
     reset(journal, 1, [0, 1], [1, 2])
     next_id = 3
@@ -155,7 +155,7 @@ def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> 
     assert journal.nbytes <= 60_000
 
 
-def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> None:
+def test_longest_history_is_dropped_first_and_resumes_at_its_next_restore_point() -> None:
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [1, 2])
     next_id, rounds = 3, 0
@@ -173,7 +173,7 @@ def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> 
     assert repeated(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
 
 
-def test_histories_as_long_as_each_other_go_together() -> None:
+def test_histories_of_equal_length_are_dropped_together() -> None:
     journal = Journal(64, MANY)
     reset(journal, 1, list(range(64)), [1] * 64)
     reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer starts, by a few commands
@@ -208,7 +208,7 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
     assert journal.nbytes <= MANY
 
 
-def test_what_came_before_a_start_that_may_lack_something_goes_before_that_start() -> None:
+def test_history_before_an_incomplete_restore_point_is_dropped_first() -> None:
     journal = Journal(1, 20_000)
     reset(journal, 1, [0], [5])
     while not journal.is_half_full():
@@ -223,7 +223,7 @@ def test_what_came_before_a_start_that_may_lack_something_goes_before_that_start
     assert [entry.step_id for entry in entries] == list(range(later.step_id, journal._next_step_id))
 
 
-def test_a_long_history_does_not_take_short_ones_with_it() -> None:
+def test_long_history_does_not_drop_short_ones() -> None:
     journal = Journal(64, MANY // 4)
     reset(journal, 1, list(range(64)), [1] * 64)
     number = 0
@@ -237,7 +237,7 @@ def test_a_long_history_does_not_take_short_ones_with_it() -> None:
     assert all(journal.history(env_id, ()).attempts for env_id in range(1, 64))
 
 
-def test_no_room_at_all() -> None:
+def test_journal_without_any_room() -> None:
     journal = Journal(2, 1)
     reset(journal, 1, [0, 1], [1, 2])
     for _ in range(20):
@@ -246,7 +246,7 @@ def test_no_room_at_all() -> None:
     assert journal.nbytes <= 1
 
 
-def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_matches_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Added up and taken off step by step; `_compact` counts anew and must find the same."""
     rng = np.random.default_rng(0)
     journal = Journal(3, MANY)
@@ -281,7 +281,7 @@ def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert journal.nbytes == before
 
 
-def test_of_states_that_may_not_be_all_only_the_newest_takes_room() -> None:
+def test_incomplete_states_take_room_only_for_the_newest() -> None:
     journal = two_envs()
     before = journal.nbytes
     for step_id in (3, 5, 7):
@@ -289,7 +289,7 @@ def test_of_states_that_may_not_be_all_only_the_newest_takes_room() -> None:
         assert journal.nbytes == before + 1000
 
 
-def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
+def test_restore_points_in_messages_are_read_before_anything_is_dropped() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [1])
     newest = [0]
@@ -306,7 +306,7 @@ def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
-def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
+def test_reset_too_large_to_keep_is_not_a_restore_point(num_steps: int) -> None:
     """Else an env that was never reset would be stepped."""
     journal = Journal(2, 10_000)
     options = [b"x" * 50_000] * 2
@@ -321,7 +321,7 @@ def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
     assert repeated(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
 
 
-def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None:
+def test_reset_that_still_fits_is_kept_when_older_entries_go() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [5])
     while journal.nbytes < 2_500:
@@ -335,7 +335,7 @@ def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
+def test_history_has_no_gaps_after_drops(seed: int) -> None:
     """From a start on everything is there, its own command first."""
     rng = np.random.default_rng(seed)
     journal = Journal(3, 4_000)
@@ -385,7 +385,7 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
     assert num_attempts > 100 and num_dropped > 100, "it was about nothing"
 
 
-def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
+def test_calls_of_an_env_without_a_restore_point_take_no_room_from_others() -> None:
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [5, 6])
     while repeated(journal, 0):
@@ -403,7 +403,7 @@ def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
     assert sum(map(len, journal._persistent_calls[0].values())) < 100
 
 
-def test_a_start_that_is_to_come_is_kept_when_what_came_before_it_goes() -> None:
+def test_pending_restore_point_is_kept_when_older_entries_go() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [5])
     while repeated(journal, 0):
@@ -418,7 +418,7 @@ def test_a_start_that_is_to_come_is_kept_when_what_came_before_it_goes() -> None
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bool) -> None:
+def test_env_without_a_restore_point_resumes_at_its_next_state(is_answered: bool) -> None:
     journal = Journal(2, 3_000)
     reset(journal, 1, [0, 1], [5, 6])
     while repeated(journal, 0):
@@ -432,7 +432,7 @@ def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bo
     assert repeated(journal, 0) == [(asked, [3, 10, 11, 12, 13, 14])] and repeated(journal, 1) == []
 
 
-def test_a_state_from_before_everything_was_dropped_is_no_start() -> None:
+def test_state_from_before_a_full_drop_is_not_a_restore_point() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [5])
     asked = 0

@@ -62,7 +62,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def test_the_second_failure_in_a_call_gives_the_episode_up(scene: Scene) -> None:
+def test_second_failure_in_a_call_abandons_the_episode(scene: Scene) -> None:
     assert scene.fail(7) == {} and scene.written == []
     assert scene.fail(7) == {1: "worker 0 died"}
     assert scene.written == [(1, 7, "worker 0 died; env 1: seed 41, last actions [0, 7]")]
@@ -79,16 +79,16 @@ def test_failures_of_different_envs_do_not_add_up(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_from_outside_is_not_the_envs_fault_so_soon(scene: Scene, sign: signal.Signals) -> None:
+def test_signal_from_outside_takes_more_failures_to_blame_the_env(scene: Scene, sign: signal.Signals) -> None:
     assert [scene.fail(7, -sign) for _ in range(7)] == [{}] * 7
     assert scene.fail(7, -sign) == {1: "worker 0 died"}
 
 
-def test_a_hang_counts_like_a_death(scene: Scene) -> None:
+def test_hang_counts_like_a_death(scene: Scene) -> None:
     assert scene.fail(7, None) == {} and scene.fail(7, None) == {1: "worker 0 died"}
 
 
-def test_several_slots_are_judged_one_by_one(scene: Scene) -> None:
+def test_slots_are_judged_one_by_one(scene: Scene) -> None:
     states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.NONE), 1, 4, 0, 0, 0)]
     error = WorkerDiedError("worker 0 died")
     scene.recovery.judge(error, SEGFAULT, states)
@@ -97,7 +97,7 @@ def test_several_slots_are_judged_one_by_one(scene: Scene) -> None:
     assert scene.abandoned(5) == {0: "worker 0 died"} and scene.abandoned(4) == {}
 
 
-def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_busy_beside_a_hanging_env_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an env in another thread, whose episode takes longer to repeat than the limit of a step."""
     scene = Scene(monkeypatch, max_restarts=2)
     states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.STEP), 1, 6, 0, 0, 0)]
@@ -107,7 +107,7 @@ def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: py
     assert scene.fail(9, env_id=0) == {} and scene.fail(11, env_id=0) == {}, "it has failures of its own only"
 
 
-def test_what_was_given_up_stays_so_until_it_fails_as_often_again(scene: Scene) -> None:
+def test_abandoned_episode_needs_as_many_failures_again(scene: Scene) -> None:
     scene.fail(7)
     assert [scene.fail(7), scene.fail(7)] == [{1: "worker 0 died"}] * 2
     with pytest.raises(WorkerDiedError, match="second time in this call, its old episode given up"):
@@ -115,7 +115,7 @@ def test_what_was_given_up_stays_so_until_it_fails_as_often_again(scene: Scene) 
 
 
 @pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
-def test_what_is_only_repeated_is_given_up_whatever_it_is(scene: Scene, op: Op) -> None:
+def test_repeated_command_that_fails_is_abandoned_whatever_its_kind(scene: Scene, op: Op) -> None:
     scene.fail(7)
     scene.recovery.begin_restoring(
         "worker 0 died", 0, scene.recovery.plan([0, 1], [(int(Op.STEP), 1, 7, 0)], lambda *_: None)
@@ -124,7 +124,7 @@ def test_what_is_only_repeated_is_given_up_whatever_it_is(scene: Scene, op: Op) 
 
 
 @pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
-def test_only_an_episode_can_be_truncated(scene: Scene, op: Op) -> None:
+def test_truncation_is_only_for_episodes(scene: Scene, op: Op) -> None:
     scene.fail(7, op=op)
     with pytest.raises(WorkerDiedError, match="second time in this call.*vecenv replay file1"):
         scene.fail(7, op=op)
@@ -137,7 +137,7 @@ def test_on_repeat_raise(monkeypatch: pytest.MonkeyPatch) -> None:
         scene.fail(7)
 
 
-def test_what_is_raised_knows_what_the_env_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_has_seed_and_actions_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, on_repeat="raise")
     scene.fail(7)
     error = WorkerDiedError("worker 0 died\nstack", exitcode=SEGFAULT, env_ids=(1,))
@@ -151,7 +151,7 @@ def test_what_is_raised_knows_what_the_env_was_asked(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), TypeError("cannot pickle it")])
-def test_a_file_that_cannot_be_written_does_not_end_the_run(
+def test_reproducer_that_cannot_be_written_does_not_end_the_run(
     trouble: Exception, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.trouble = trouble
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_written_does_not_end_the_run(
     assert "seed 41" in message and "vecenv replay" not in message
 
 
-def test_a_file_that_cannot_be_written_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproducer_that_cannot_be_written_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, on_repeat="raise")
     scene.trouble = OSError(28, "No space left on device")
     scene.fail(7)
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_written_hides_no_error(monkeypatch: pytest.Monkey
     assert (caught.value.seed, caught.value.reproducer) == (41, None)
 
 
-def test_an_error_over_the_budget_knows_what_the_env_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_over_the_budget_has_seed_and_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=0)
     with pytest.raises(WorkerDiedError, match=r"last actions \[0, 3\]; 1 failures") as caught:
         scene.fail(3)
@@ -180,7 +180,7 @@ def test_an_error_over_the_budget_knows_what_the_env_was_asked(monkeypatch: pyte
     assert scene.written == []
 
 
-def test_each_env_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_is_per_env(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=3)
     for step_id in (1, 2, 3):
         scene.fail(step_id)
@@ -189,7 +189,7 @@ def test_each_env_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         scene.fail(4)
 
 
-def test_the_budget_is_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_is_per_time_window(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=2, restart_window=10.0)
     for number in range(20):
         scene.now = number * 6_000_000_000
@@ -199,7 +199,7 @@ def test_the_budget_is_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
         scene.fail(99)
 
 
-def test_failures_that_are_nobodys_have_a_larger_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_without_a_suspect_have_a_larger_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=2)
     for _ in range(20):
         scene.recovery.judge(WorkerDiedError("idle"), -signal.SIGKILL, [])
@@ -207,19 +207,19 @@ def test_failures_that_are_nobodys_have_a_larger_budget(monkeypatch: pytest.Monk
         scene.recovery.judge(WorkerDiedError("idle"), -signal.SIGKILL, [])
 
 
-def test_failures_of_many_envs_are_not_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_many_envs_have_suspects(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=1)
     for env_id in range(20):
         assert scene.fail(5, env_id=env_id) == {}
 
 
-def test_a_successor_that_dies_by_itself_is_tried_once_more(scene: Scene) -> None:
+def test_successor_that_dies_by_itself_is_retried_once(scene: Scene) -> None:
     scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 1)
     with pytest.raises(WorkerDiedError, match="born dead"):
         scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 2)
 
 
-def test_a_successor_that_is_killed_is_tried_more_often(scene: Scene) -> None:
+def test_successor_that_is_killed_is_retried_more_often(scene: Scene) -> None:
     error = WorkerDiedError("shot", exitcode=-signal.SIGKILL)
     for failures in range(1, 8):
         scene.recovery.judge_start(error, failures)
@@ -236,7 +236,7 @@ def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- plans ------------------------------------------------------------------------------------------
 
 
-def test_a_plan_has_the_history_before_what_is_left(scene: Scene) -> None:
+def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
     seed = CommandFlag.SEED
     scene.journal.note_commands(Op.RESET, 1, [0, 1], [3, 4], [seed] * 2, [None] * 2, [None] * 2, [True] * 2)
     scene.journal.note_steps((np.array([5, 6]),), None, 0)
@@ -261,14 +261,14 @@ def test_a_plan_has_the_history_before_what_is_left(scene: Scene) -> None:
     assert scene.recovery.plan([0], [], newest)[0].abandon_reason == "", "it has been answered"
 
 
-def test_what_was_seen_last_is_from_before_all_that_is_left(scene: Scene) -> None:
+def test_last_delivered_row_is_from_before_the_pending_commands(scene: Scene) -> None:
     asked: list[tuple[int, int]] = []
     left = [(int(Op.RESET), 1, 6, 0), (int(Op.STEP), 1, 4, 0)]
     scene.recovery.plan([1], left, lambda env_id, before: asked.append((env_id, before)))
     assert asked == [(1, 4)]
 
 
-def test_a_plan_allows_ten_steps_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_allows_ten_times_the_step_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     scene.recovery.limits = Limits(step=20.0)
     assert scene.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 200.0
@@ -279,7 +279,7 @@ def test_a_plan_allows_ten_steps_limits(monkeypatch: pytest.MonkeyPatch) -> None
 # ---- what came of it -------------------------------------------------------------------------------
 
 
-def test_the_last_env_of_a_worker_ends_the_story_with_one_line(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_last_restored_env_of_a_worker_logs_one_line(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     restore_jobs = scene.recovery.plan([0, 1], [], lambda env_id, before: None)
     scene.recovery.begin_restoring("worker 0 died", 0, restore_jobs)
     with caplog.at_level(logging.WARNING, "vecenv"):
@@ -296,7 +296,7 @@ def test_the_last_env_of_a_worker_ends_the_story_with_one_line(scene: Scene, cap
     assert counts["replay_seconds"] == 0.5 and counts["log_nbytes"] == 0
 
 
-def test_that_states_may_lack_something_is_explained_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_incomplete_states_are_explained_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "vecenv"):
         scene.recovery.note_outcome(0, Outcome("unproven"))
         scene.recovery.note_outcome(1, Outcome("unproven"))
@@ -304,7 +304,7 @@ def test_that_states_may_lack_something_is_explained_once(scene: Scene, caplog: 
     assert text.startswith("env 0 was brought back from a state that may lack something")
 
 
-def test_two_failures_traced_to_an_env_make_it_an_outcast(scene: Scene) -> None:
+def test_two_failures_of_an_env_isolate_it(scene: Scene) -> None:
     for step_id in (3, 9):
         assert scene.recovery.env_to_isolate([0, 1]) is None
         scene.fail(step_id)
@@ -314,14 +314,14 @@ def test_two_failures_traced_to_an_env_make_it_an_outcast(scene: Scene) -> None:
     )
 
 
-def test_eight_signals_from_outside_make_it_one_too(scene: Scene) -> None:
+def test_eight_signals_from_outside_isolate_an_env(scene: Scene) -> None:
     for step_id in range(8):
         assert scene.recovery.env_to_isolate([0, 1]) is None
         scene.fail(step_id, -signal.SIGKILL)
     assert scene.recovery.env_to_isolate([0, 1]) == 1
 
 
-def test_of_several_envs_at_work_a_death_is_nobodys_but_a_hang_has_a_name(scene: Scene) -> None:
+def test_several_busy_envs_share_a_death_but_not_a_hang(scene: Scene) -> None:
     states = [SlotState(int(Op.STEP), env_id, 5 + env_id, 0, 0, 0) for env_id in (0, 1)]
     for _ in range(2):
         scene.recovery.judge(WorkerDiedError("worker 0 died", env_ids=(0,)), SEGFAULT, states)
@@ -334,7 +334,7 @@ def test_of_several_envs_at_work_a_death_is_nobodys_but_a_hang_has_a_name(scene:
     assert scene.recovery.env_to_isolate([0, 1]) == 1
 
 
-def test_of_several_envs_at_work_each_is_to_fail_alone_before_it_is_given_up(scene: Scene) -> None:
+def test_several_busy_envs_must_each_fail_alone_to_be_abandoned(scene: Scene) -> None:
     states = [SlotState(int(Op.STEP), env_id, 5 + env_id, 0, 0, 0) for env_id in (0, 1)]
     for _ in range(2):
         assert scene.recovery.env_to_isolate([0, 1]) is None

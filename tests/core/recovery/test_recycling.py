@@ -52,7 +52,7 @@ class Scene:
         return [(worker.worker_id, why) for worker, why in self.recycler.due(self.workers, [busy, busy])]
 
 
-def test_one_env_is_enough_and_its_newest_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recycling_is_due_if_the_newest_record_of_one_env_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=3)
     scene.records["episode"][3] = 2, 1
     assert scene.due() == []
@@ -60,7 +60,7 @@ def test_one_env_is_enough_and_its_newest_record_counts(monkeypatch: pytest.Monk
     assert scene.due() == [(1, "after 3 episodes of an env")]
 
 
-def test_a_successor_starts_from_where_its_envs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successor_starts_with_the_state_of_its_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=3)
     scene.records["episode"][:2] = [[3, 4], [7, 6]]
     assert scene.due() == [(0, "after 7 episodes of an env")]
@@ -72,7 +72,7 @@ def test_a_successor_starts_from_where_its_envs_are(monkeypatch: pytest.MonkeyPa
     assert scene.due() == [(0, "after 3 episodes of an env")]
 
 
-def test_a_worker_whose_envs_leak_again_as_they_come_back_lives_a_while(
+def test_worker_that_leaks_during_recovery_is_not_recycled_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was replaced once more at each look, and nothing else was done."""
@@ -87,7 +87,7 @@ def test_a_worker_whose_envs_leak_again_as_they_come_back_lives_a_while(
     assert len(caplog.messages) == 1
 
 
-def test_a_worker_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_is_polled_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=1)
     scene.records["episode"] = 1
     assert scene.due(after_ns=SECOND - 1) == []
@@ -96,7 +96,7 @@ def test_a_worker_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch) ->
     assert len(scene.due(after_ns=1)) == 2
 
 
-def test_a_busy_worker_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_worker_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=1)
     scene.records["episode"] = 1
     for _ in range(2):  # what a worker was waited for is not put to its successor's account
@@ -106,7 +106,7 @@ def test_a_busy_worker_is_waited_for_but_not_for_long(monkeypatch: pytest.Monkey
         scene.records["episode"] += 1
 
 
-def test_a_worker_that_is_known_to_be_dead_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_is_not_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=1)
     scene.records["episode"] = 1
     scene.workers[0].is_dead = True
@@ -114,13 +114,13 @@ def test_a_worker_that_is_known_to_be_dead_is_left_to_others(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("rss_mb", "is_due"), [(1, True), (1 << 20, False)])
-def test_memory_is_looked_at(rss_mb: int, is_due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limit_recycles_a_worker(rss_mb: int, is_due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Scene(monkeypatch, rss_mb=rss_mb, episodes=1).due()
     assert [worker_id for worker_id, _ in found] == ([0, 1] if is_due else [])
     assert all(why.startswith("at ") and why.endswith(" MiB") for _, why in found)
 
 
-def test_a_worker_that_has_just_died_uses_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_has_just_died_uses_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert Scene(monkeypatch, pid=process.pid, rss_mb=1).due() == []
@@ -141,7 +141,7 @@ def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_every_request")
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
-def test_nobody_notices_that_a_worker_is_recycled(
+def test_recycling_a_worker_does_not_change_its_stream(
     autoreset: Autoreset, implementation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pids: list[tuple[int, ...]] = []
@@ -158,7 +158,7 @@ def test_nobody_notices_that_a_worker_is_recycled(
 
 
 @pytest.mark.usefixtures("at_every_request")
-def test_episodes_are_counted_anew_for_a_worker_that_was_restarted(implementation: str) -> None:
+def test_episode_count_starts_at_zero_after_a_restart(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
         play(pool, 6 * LENGTH)
         pool.restart(0)
@@ -183,7 +183,7 @@ def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -
 
 
 @pytest.mark.usefixtures("at_every_request")
-def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str) -> None:
+def test_object_actions_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
         pool.reset()
@@ -195,7 +195,7 @@ def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str
 
 
 @pytest.mark.usefixtures("at_every_request")
-def test_resets_are_requests_as_well(implementation: str) -> None:
+def test_resets_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
         pool.reset()
@@ -222,7 +222,7 @@ class TellsAtTheEnd(toys.CountEnv):
 
 
 @pytest.mark.usefixtures("at_every_request")
-def test_an_env_that_nobody_asked_since_is_closed_where_it_was(implementation: str, tmp_path: Path) -> None:
+def test_env_without_requests_since_is_closed_in_its_old_worker(implementation: str, tmp_path: Path) -> None:
     """As with the video of an episode that the close of its env ends."""
     path = tmp_path / "told"
     env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(TellsAtTheEnd, str(path))]

@@ -35,7 +35,7 @@ def events_of(path: str, **how: Any) -> list[Event]:
 
 
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
-def test_an_episode_is_repeated_as_it_was(autoreset: Autoreset, tmp_path: Any) -> None:
+def test_episode_is_repeated_exactly(autoreset: Autoreset, tmp_path: Any) -> None:
     env_fn = functools.partial(toys.CountEnv, 4)
     rounds = 3 if autoreset == Autoreset.DISABLED else 11
     expected = undisturbed([env_fn] * 2, rounds, autoreset=autoreset).rows[1]
@@ -51,7 +51,7 @@ def test_an_episode_is_repeated_as_it_was(autoreset: Autoreset, tmp_path: Any) -
     assert sum(event.terminated for event in events) <= 3
 
 
-def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # looked at as soon as the first episode ends
     env_fn = functools.partial(toys.CountEnv, 4)
     expected = undisturbed([env_fn], 8).rows[0]
@@ -72,7 +72,7 @@ class Closes(toys.CountEnv):
         Closes.num_closed += 1
 
 
-def test_its_env_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_of_a_reproducer_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closes, "num_closed", 0)
     with recovering_pool([Closes], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3)
@@ -85,7 +85,7 @@ def test_its_env_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert Closes.num_closed == 2
 
 
-def test_it_stops_before_a_step(tmp_path: Any) -> None:
+def test_reproducer_stops_before_a_step(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 6)
         path = file_of(pool)
@@ -100,7 +100,7 @@ def test_it_stops_before_a_step(tmp_path: Any) -> None:
     assert paused == [4] and len(events) == 7
 
 
-def test_calls_and_attributes_are_part_of_it(tmp_path: Any) -> None:
+def test_calls_and_attributes_are_in_the_reproducer(tmp_path: Any) -> None:
     env = VectorEnv([functools.partial(toys.Raises, None, moment="close", once=str(tmp_path))], num_workers=1)
     env.reset(seed=3)
     env.set_attr("length", 2)
@@ -125,7 +125,7 @@ def test_actions_of_any_space(tmp_path: Any) -> None:
         assert all(info["action_type"] == ("dict" if space is action else "ndarray") for info in infos[1:])
 
 
-def test_an_env_draws_what_it_drew_and_the_process_keeps_its_own_generators(tmp_path: Any) -> None:
+def test_env_draws_the_same_numbers_and_the_process_keeps_its_generators(tmp_path: Any) -> None:
     expected = undisturbed([toys.NoisyGlobal] * 2, 6).rows
     with recovering_pool([toys.NoisyGlobal] * 2, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 6)
@@ -147,7 +147,7 @@ def test_lambdas_travel_by_value(tmp_path: Any) -> None:
     assert set(episode.versions) == {"python", "numpy"}
 
 
-def test_the_name_of_a_file_tells_whose_it_is(tmp_path: Any) -> None:
+def test_file_name_contains_env_and_worker(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         first, second = file_of(pool), file_of(pool)
@@ -155,7 +155,7 @@ def test_the_name_of_a_file_tells_whose_it_is(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps(5), pickle.dumps((1, 2, 3))])
-def test_other_files_are_refused(content: bytes, tmp_path: Any) -> None:
+def test_files_of_other_kinds_are_refused(content: bytes, tmp_path: Any) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="not an episode"):
@@ -173,7 +173,7 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
         load(path)
 
 
-def test_a_file_that_cannot_be_written_to_its_end_is_not_left(tmp_path: Any) -> None:
+def test_partly_written_file_is_removed(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         episode = load(file_of(pool))
@@ -249,7 +249,7 @@ def test_modules_that_are_gone_are_named(project: Path, tmp_path: Any) -> None:
         events_of(str(tmp_path / "file"))
 
 
-def test_a_folder_that_is_gone_is_done_without(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_is_skipped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
@@ -260,7 +260,7 @@ def test_a_folder_that_is_gone_is_done_without(tmp_path: Any, monkeypatch: pytes
     assert len(events_of(path)) == 4 and os.getcwd() == str(tmp_path)
 
 
-def test_the_environment_is_not_written_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_not_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", "a-secret-word")
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
@@ -268,7 +268,7 @@ def test_the_environment_is_not_written_down(tmp_path: Any, monkeypatch: pytest.
     assert b"a-secret-word" not in Path(path).read_bytes()
 
 
-def test_the_entries_of_sys_path_keep_their_order(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sys_path_entries_keep_their_order(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abcd":
         (tmp_path / name).mkdir()
     a, b, c, d = (str(tmp_path / name) for name in "abcd")
@@ -331,7 +331,7 @@ class RaisesInBetween(toys.CountEnv):
         return result
 
 
-def test_what_an_env_raised_before_is_an_event_among_others(tmp_path: Any) -> None:
+def test_error_raised_earlier_is_an_event(tmp_path: Any) -> None:
     with recovering_pool([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
         last = pool._engine.journal.history(0, ()).attempts[0].entries[-1].step_id
@@ -353,7 +353,7 @@ class FailsToBegin(toys.CountEnv):
         return super().reset(**kwargs)
 
 
-def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_path: Any) -> None:
+def test_autoreset_that_raised_is_retried_by_the_next_step(tmp_path: Any) -> None:
     with recovering_pool([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 5)
         path = pool._engine.reproduce(0, Op.STEP, 99).save("because")
@@ -361,7 +361,7 @@ def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_pat
     assert ops == ["reset", "step", "step", "error", "autoreset", "step"]
 
 
-def test_the_newest_actions_are_told(tmp_path: Any) -> None:
+def test_newest_actions_are_in_the_message(tmp_path: Any) -> None:
     space = spaces.Box(-1.0, 1.0, (300,))
     with recovering_pool([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
@@ -381,7 +381,7 @@ def test_the_newest_actions_are_told(tmp_path: Any) -> None:
         pool.recv()
 
 
-def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None:
+def test_episode_that_was_not_kept_writes_no_file(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3, seeds=[17])
         context = pool._engine.reproduce(0, Op.STEP, 5)
@@ -415,6 +415,6 @@ def test_actions_are_shortened(action: Any, text: str) -> None:
     assert shorten(action) == text
 
 
-def test_no_action_is_long() -> None:
+def test_action_texts_have_a_maximum_length() -> None:
     for action in (np.zeros((9, 9, 9)), "x" * 1000, ["word" * 9] * 99, object(), {"a": {"b": np.ones((3, 99))}}):
         assert len(shorten(action)) <= 60 and "\n" not in shorten(action)

@@ -48,7 +48,7 @@ def step(hub: Any, env_id: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["reap", "requeue"])
-def test_a_successor_finds_nothing_of_what_a_slot_had_under_way(ends: Ends, end: str) -> None:
+def test_successor_finds_no_operation_under_way(ends: Ends, end: str) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
     assert slot.serve()[0] == events.COMMAND
@@ -67,7 +67,7 @@ def test_a_successor_finds_nothing_of_what_a_slot_had_under_way(ends: Ends, end:
     assert ends.slot().take_payload() == b"to the living"
 
 
-def test_limits_count_from_the_operation_that_a_command_has_come_to(ends: Ends) -> None:
+def test_limits_count_from_the_current_operation_of_a_command(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
     slot.serve()
@@ -79,9 +79,7 @@ def test_limits_count_from_the_operation_that_a_command_has_come_to(ends: Ends) 
 
 @pytest.mark.parametrize("num_steps", [1, 2])
 @pytest.mark.parametrize("is_delivered", [True, False])
-def test_a_command_whose_slot_died_right_behind_its_answer_is_not_made_again(
-    ends: Ends, is_delivered: bool, num_steps: int
-) -> None:
+def test_command_answered_just_before_a_death_is_not_repeated(ends: Ends, is_delivered: bool, num_steps: int) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     for number in range(num_steps):
         step(hub, 0)
@@ -93,7 +91,7 @@ def test_a_command_whose_slot_died_right_behind_its_answer_is_not_made_again(
     assert hub.outstanding() == (not is_delivered)
 
 
-def test_a_command_that_was_given_up_and_never_answered_is_left(ends: Ends) -> None:
+def test_cancelled_command_without_an_answer_is_pending(ends: Ends) -> None:
     hub = ends.hub()
     step(hub, 0)
     hub.cancel(0)
@@ -101,14 +99,14 @@ def test_a_command_that_was_given_up_and_never_answered_is_left(ends: Ends) -> N
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_a_call_is_left_unless_its_answer_is_in(ends: Ends, is_answered: bool) -> None:
+def test_call_is_pending_until_its_answer_arrives(ends: Ends, is_answered: bool) -> None:
     hub = ends.hub()
     assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
     step(hub, 0)
     assert [command[0] for command in hub.requeue(0, is_answered)] == [Op.CALL, Op.STEP][is_answered:]
 
 
-def test_an_idle_slot_has_nothing_to_do_however_often_its_queue_has_been_filled(ends: Ends) -> None:
+def test_idle_slot_has_no_pending_commands_after_queue_wraps(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     for _ in range(2 * ends.plan.words["queue_size"]):
         step(hub, 0)
@@ -117,7 +115,7 @@ def test_an_idle_slot_has_nothing_to_do_however_often_its_queue_has_been_filled(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_env_that_moves_takes_its_commands_along(ends: Ends, ordered: bool) -> None:
+def test_moved_env_keeps_its_commands(ends: Ends, ordered: bool) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
     assert len(hub.requeue(0, False)) == 2
@@ -132,7 +130,7 @@ def test_an_env_that_moves_takes_its_commands_along(ends: Ends, ordered: bool) -
     assert hub.pending(1) == (Op.STEP, 0, 3)
 
 
-def test_a_row_goes_with_the_slot_that_its_env_has_moved_to(ends: Ends) -> None:
+def test_row_follows_its_env_to_the_new_slot(ends: Ends) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
     hub.requeue(0, False)
@@ -143,7 +141,7 @@ def test_a_row_goes_with_the_slot_that_its_env_has_moved_to(ends: Ends) -> None:
     assert stop - start == 1 and (hub.owed(0), hub.owed(1)) == ((Op.STEP, 1), (0, 0))
 
 
-def test_a_queue_that_moves_full_of_what_was_given_up_is_written_no_further(ends: Ends) -> None:
+def test_moved_queue_full_of_cancelled_commands_takes_no_more(ends: Ends) -> None:
     hub = ends.hub()
     while hub.send((ONE,), ONE, False, 0) is None:
         hub.cancel(0)
@@ -178,12 +176,12 @@ def digest_of(ends: Ends, *, before: float = 5.0, starts_digest: bool = False, *
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_an_answer_that_differs_has_another_digest(ends: Ends, change: dict[str, Any]) -> None:
+def test_different_answer_has_another_digest(ends: Ends, change: dict[str, Any]) -> None:
     assert digest_of(ends) == digest_of(ends, flags=RowFlag.MESSAGE), "how it travels is no matter"
     assert digest_of(ends) != digest_of(ends, **change)
 
 
-def test_a_digest_that_starts_counts_the_observation_alone(ends: Ends) -> None:
+def test_first_digest_covers_the_observation_alone(ends: Ends) -> None:
     one = digest_of(ends, starts_digest=True)
     assert one == digest_of(ends, starts_digest=True, before=6.0, reward=2.0, terminated=True)
     assert one != digest_of(ends, starts_digest=True, obs=obs_of(2))
@@ -191,7 +189,7 @@ def test_a_digest_that_starts_counts_the_observation_alone(ends: Ends) -> None:
     assert digest_of(ends, final_obs=obs_of(3), **final) == digest_of(ends, final_obs=obs_of(4), **final)
 
 
-def test_each_part_of_a_large_observation_is_looked_at_sooner_or_later() -> None:
+def test_digest_covers_each_part_of_a_large_observation_in_turn() -> None:
     """And all of it at once where an episode begins."""
     ends = Ends(obs=Box(-1.0, 1.0, (1_000,), np.float32))
     same = np.zeros(1_000, np.float32)
@@ -204,7 +202,7 @@ def test_each_part_of_a_large_observation_is_looked_at_sooner_or_later() -> None
     ends.close()
 
 
-def test_a_successor_goes_on_where_the_record_says(ends: Ends) -> None:
+def test_successor_continues_from_the_record(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     slot.set_seed(0, 7)
     assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
@@ -233,7 +231,7 @@ def test_a_successor_goes_on_where_the_record_says(ends: Ends) -> None:
     assert slot_of(ends, 0).resume(0, 4, True), "its episode is over"
 
 
-def test_of_an_env_without_a_record_nothing_is_known(ends: Ends) -> None:
+def test_env_without_a_record_has_no_known_state(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     assert not slot.resume(0, 0, True)
     assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
@@ -244,7 +242,7 @@ def test_of_an_env_without_a_record_nothing_is_known(ends: Ends) -> None:
     assert [columns[name][row].item() for name in ("episode", "seed")] == [0, -1]
 
 
-def test_an_episode_that_another_one_has_followed_at_once_is_not_over(ends: Ends) -> None:
+def test_episode_followed_at_once_by_another_is_not_over(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0, autoreset=SAME_STEP)
     step(hub, 0)
     slot.host(0, lambda action: [])
@@ -253,7 +251,7 @@ def test_an_episode_that_another_one_has_followed_at_once_is_not_over(ends: Ends
     assert not slot_of(ends, 0).resume(0, 1, False)
 
 
-def test_a_state_is_due_after_the_time_of_the_env_itself(ends: Ends) -> None:
+def test_snapshot_due_time_follows_the_envs_own_time(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     step(hub, 0)
     slot.serve()
@@ -268,7 +266,7 @@ def test_a_state_is_due_after_the_time_of_the_env_itself(ends: Ends) -> None:
     assert not slot.is_snapshot_due(0)
 
 
-def test_an_answer_that_raised_behind_the_end_of_an_episode_counts_as_its_repetition_does(ends: Ends) -> None:
+def test_error_after_an_episode_end_has_the_digest_of_its_replay(ends: Ends) -> None:
     """Once, the observation that had ended the episode was counted, so the next crash lost one."""
 
     class Env:

@@ -72,7 +72,7 @@ def test_workers_sleep_each_on_a_core_of_its_own_and_work_on_all() -> None:
 
 
 @needs_cores
-def test_an_affinity_that_an_env_has_chosen_is_left_alone() -> None:
+def test_affinity_set_by_an_env_is_left_alone() -> None:
     with open_pool(1) as pool:
         for action in (1, 0, 0):
             assert set(pool.step(np.full(pool.num_envs, action)).rewards.tolist()) == {1.0}
@@ -80,7 +80,7 @@ def test_an_affinity_that_an_env_has_chosen_is_left_alone() -> None:
 
 
 @needs_cores
-def test_an_affinity_that_somebody_else_has_chosen_meanwhile_is_left_alone() -> None:
+def test_affinity_set_from_outside_is_left_alone() -> None:
     with open_pool(1) as pool:
         (mask, *_) = sleep_pinned(pool)
         other = {max(os.sched_getaffinity(0) - mask)}
@@ -137,7 +137,7 @@ def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not()
         (2, {0, 1, 2, 3}, 2, [None, None]),  # a quota says nothing of which
     ],
 )
-def test_only_where_each_core_has_one_worker(
+def test_pinning_needs_one_worker_per_core(
     num_workers: int, cores: set[int], usable: int, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)

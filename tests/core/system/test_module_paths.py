@@ -99,12 +99,12 @@ def test_workers_import_from_where_the_program_does(start_method: str, tmp_path:
     assert (done.returncode, done.stdout) == (0, "{True}\n"), done.stderr
 
 
-def test_what_the_search_path_leads_to_is_left_to_it() -> None:
+def test_modules_on_the_search_path_need_no_entry() -> None:
     usual = {"os", "json.decoder", "numpy", "vecenv.core.system.module_paths", "_pytest.python", __name__}
     assert not usual & find_sources().keys()
 
 
-def test_a_source_that_is_gone_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_that_is_gone_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     import_from({"plugin_that_is_gone": str(tmp_path / "plugin.py")})
     with pytest.raises(ModuleNotFoundError, match="plugin_that_is_gone"):

@@ -56,7 +56,7 @@ def test_handlers_are_called_when_the_work_is_done(delivered: list[int]) -> None
     assert delivered == [signal.SIGUSR1] * 2 and handlers() == before
 
 
-def test_all_are_heard_although_one_raises(delivered: list[int]) -> None:
+def test_handlers_are_all_called_although_one_raises(delivered: list[int]) -> None:
     before = handlers()
     done = False
     with pytest.raises(Cut), signals_deferred():
@@ -74,7 +74,7 @@ def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(delivered: list[int]) -> None:
+def test_handlers_are_all_called_although_another_raises_at_release(delivered: list[int]) -> None:
     def one_more(frame: FrameType, event: str, _: object) -> None:
         if event == "return" and frame.f_code is _restore_handlers.__code__:
             signal.raise_signal(signal.SIGUSR2)
@@ -89,7 +89,7 @@ def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(del
 
 
 @pytest.mark.parametrize("number", range(1, 13))
-def test_all_are_back_whenever_one_raises(number: int, delivered: list[int]) -> None:
+def test_handlers_are_restored_whenever_one_raises(number: int, delivered: list[int]) -> None:
     """As each of three handlers is about to be held, has been, is about to be let go, and has been."""
     before, seen = handlers(), 0
 
@@ -114,9 +114,7 @@ def test_all_are_back_whenever_one_raises(number: int, delivered: list[int]) -> 
     [(signal.SIG_DFL, -signal.SIGUSR1), (signal.SIG_IGN, 0)],  # by the first: a second Ctrl-C ends a program at once
     ids=["the system", "nobody"],
 )
-def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
-    left_to: signal.Handlers, ends_with: int
-) -> None:
+def test_signal_goes_to_the_handler_set_by_an_earlier_one(left_to: signal.Handlers, ends_with: int) -> None:
     def child() -> int:
         signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, left_to))
         with signals_deferred():
@@ -127,7 +125,7 @@ def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
     assert in_a_child(child) == ends_with
 
 
-def test_what_stands_before_the_handlers_of_python_stays_there(delivered: list[int], tmp_path: Path) -> None:
+def test_wakeup_of_native_handlers_stays_installed(delivered: list[int], tmp_path: Path) -> None:
     with open(tmp_path / "stacks", "w+") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=False, chain=True)
         try:
@@ -141,7 +139,7 @@ def test_what_stands_before_the_handlers_of_python_stays_there(delivered: list[i
     assert delivered == [signal.SIGUSR1] * 2
 
 
-def test_a_signal_that_interrupts_no_system_call_interrupts_none_later(delivered: list[int]) -> None:
+def test_siginterrupt_setting_is_kept(delivered: list[int]) -> None:
     """As asyncio has it for the signals that its loops hear."""
     signal.siginterrupt(signal.SIGUSR1, False)
     before = action_at(signal.SIGUSR1)
@@ -166,7 +164,7 @@ def test_signals_without_a_handler_are_left_alone(delivered: list[int]) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_another_thread_has_nothing_to_hold(delivered: list[int]) -> None:
+def test_deferral_does_nothing_in_another_thread(delivered: list[int]) -> None:
     before = handlers()
     inside: list[bool] = []
 
@@ -180,7 +178,7 @@ def test_another_thread_has_nothing_to_hold(delivered: list[int]) -> None:
     assert inside == [True]
 
 
-def test_a_forked_process_gives_them_back(delivered: list[int]) -> None:
+def test_forked_process_restores_the_handlers(delivered: list[int]) -> None:
     before = handlers()
 
     def child() -> int:
@@ -192,7 +190,7 @@ def test_a_forked_process_gives_them_back(delivered: list[int]) -> None:
     assert exitcode == 0 and delivered == []
 
 
-def test_what_another_thread_forks_meanwhile_hears_signals(delivered: list[int]) -> None:
+def test_process_forked_by_another_thread_receives_signals(delivered: list[int]) -> None:
     exitcodes: list[int] = []
 
     def child() -> int:

@@ -70,7 +70,7 @@ def scene() -> Iterator[Scene]:
 
 @pytest.mark.usefixtures("patient_stacks")
 @pytest.mark.parametrize("what", ["busy_loop", "waits_in_c", "waits_in_python"])
-def test_a_process_that_hangs_shows_its_stack_and_lives_on(what: str, scene: Scene) -> None:
+def test_hanging_process_dumps_its_stack_and_lives(what: str, scene: Scene) -> None:
     pid = scene.start(what)
     scene.wait_until_ready()
     for _ in range(3):
@@ -93,7 +93,7 @@ def crowd() -> Iterator[int]:
             process.wait()
 
 
-def test_a_process_that_has_no_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_a_free_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most stacks of busy loops were missing where others wanted the cores, too."""
     monkeypatch.setattr(stack_dump, "_QUEUE_SECONDS", 20.0)
     pid = scene.start("busy_loop")
@@ -104,7 +104,7 @@ def test_a_process_that_has_no_core_is_waited_for(scene: Scene, crowd: int, monk
 
 
 @pytest.mark.usefixtures("patient_stacks")
-def test_each_answer_is_the_newest(scene: Scene) -> None:
+def test_stack_returned_is_the_newest(scene: Scene) -> None:
     pid = scene.start("waits_in_python")
     scene.wait_until_ready()
     told = [scene.file.request(pid) for _ in range(3)]
@@ -112,7 +112,7 @@ def test_each_answer_is_the_newest(scene: Scene) -> None:
     assert scene.file.read().count("in waits_in_python") == 3, "the file has them all"
 
 
-def test_of_several_notes_the_last_one_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_of_several_dumps_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_dump, "_dump_fd", scene.file.fd)
     assert scene.file.last_note() is None
     for env_id in (3, 4):
@@ -122,7 +122,7 @@ def test_of_several_notes_the_last_one_counts(scene: Scene, monkeypatch: pytest.
     assert scene.file.read() == "", "they are no stack"
 
 
-def test_of_each_thread_the_frames_of_the_engine_are_left_out(scene: Scene) -> None:
+def test_engine_frames_are_left_out_of_each_thread(scene: Scene) -> None:
     theirs, ours = '  File "env.py", line 1 in step', f'  File "{stack_dump.__file__}", line 1 in serve'
     below = '  File "threading.py", line 1 in run'
     threads = [["Thread 0x1 (most recent call first):", theirs], ["Thread 0x2 (most recent call first):", theirs]]
@@ -132,14 +132,14 @@ def test_of_each_thread_the_frames_of_the_engine_are_left_out(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(("what", "says"), [("crashes", "Segmentation fault"), ("aborts", "Aborted")])
-def test_a_process_that_crashes_leaves_its_stack(what: str, says: str, scene: Scene) -> None:
+def test_crashed_process_leaves_its_stack(what: str, says: str, scene: Scene) -> None:
     scene.start(what)
     assert scene.process is not None
     scene.process.wait(30)
     assert says in scene.file.read() and f"in {what}" in scene.file.read()
 
 
-def test_a_stopped_process_is_told_in_words(scene: Scene) -> None:
+def test_stopped_process_is_described(scene: Scene) -> None:
     pid = scene.start("busy_loop")
     scene.wait_until_ready()
     os.kill(pid, signal.SIGSTOP)
@@ -148,13 +148,13 @@ def test_a_stopped_process_is_told_in_words(scene: Scene) -> None:
     assert scene.file.read() == "", "it was not even asked"
 
 
-def test_a_dead_process_is_told_in_words(scene: Scene) -> None:
+def test_dead_process_is_described(scene: Scene) -> None:
     pid = scene.start("aborts")
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert scene.file.request(pid) == "no stack: the process is dead and not reaped"
 
 
-def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
+def test_reaped_process_is_not_signalled(scene: Scene) -> None:
     """A fork server reaps its workers before the parent hears of their ends."""
     pid = scene.start("aborts")
     assert scene.process is not None
@@ -162,7 +162,7 @@ def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
     assert scene.file.request(pid) == ""
 
 
-def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_a_stack_file_is_not_signalled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     file = StackFile("none")
     assert file.fd == -1 and file.read() == ""

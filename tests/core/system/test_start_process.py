@@ -49,7 +49,7 @@ def look(tmp_path, *modules):
     return int(pid), found
 
 
-def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(servers, tmp_path):
+def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
     adapt, state, batched = "vecenv.envs.adapt", "vecenv.envs.state.state", "vecenv.envs.batched"
     first, found = look(tmp_path, adapt, state)
     assert {"vecenv.core.processes.worker_main", "numpy", "gymnasium", adapt, state} <= set(found)
@@ -61,7 +61,7 @@ def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(se
     assert [server._forkserver_pid for _, server in servers] == [first, second]
 
 
-def test_a_server_has_no_descriptor_twice(servers, tmp_path):
+def test_server_has_no_descriptor_twice(servers, tmp_path):
     """All that it has open its workers have, too."""
     pid, _ = look(tmp_path)
     found = [
@@ -71,7 +71,7 @@ def test_a_server_has_no_descriptor_twice(servers, tmp_path):
     assert len(set(found)) == len(found), found
 
 
-def test_a_server_that_was_killed_is_replaced(servers, tmp_path):
+def test_server_that_was_killed_is_replaced(servers, tmp_path):
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     os.kill(first, signal.SIGKILL)
     second, found = look(tmp_path, "vecenv.envs.adapt")
@@ -80,7 +80,7 @@ def test_a_server_that_was_killed_is_replaced(servers, tmp_path):
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
-def test_a_server_is_replaced_although_nobody_waits_for_children(servers, tmp_path, waits):
+def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
     first, _ = look(tmp_path)
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -92,7 +92,7 @@ def test_a_server_is_replaced_although_nobody_waits_for_children(servers, tmp_pa
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatch):
+def test_server_that_does_not_answer_is_abandoned(servers, tmp_path, monkeypatch):
     """A worker that was to be started from one that was stopped was waited for, for ever."""
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     second, _ = look(tmp_path, "vecenv.envs.batched")
@@ -102,7 +102,7 @@ def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatc
     assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
 
 
-def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, monkeypatch):
+def test_worker_start_raises_if_servers_do_not_answer(servers, tmp_path, monkeypatch):
     needed = start_process.modules_of(adapt_and_build)
     pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
     pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_and_build)
@@ -116,7 +116,7 @@ def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, 
     assert look(tmp_path)[0] not in pids
 
 
-def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
+def test_forked_child_keeps_no_server_alive(servers, tmp_path):
     look(tmp_path)
     alive = servers[0][1]._forkserver_alive_fd
     pid = os.fork()
@@ -129,21 +129,21 @@ def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
     os.fstat(alive)
 
 
-def test_only_modules_of_this_package_are_loaded_early():
+def test_preload_is_limited_to_modules_of_this_package():
     """What others do when they are imported, a process that forks may not survive."""
     values = (
         adapt_and_build,
         SNAPSHOTTER,
         None,
         functools.partial(print),
-        test_only_modules_of_this_package_are_loaded_early,
+        test_preload_is_limited_to_modules_of_this_package,
     )
     assert start_process.modules_of(*values) == {"vecenv.envs.adapt", "vecenv.envs.state.state"}
     assert start_process.modules_of() == frozenset()
     assert all(name in sys.modules for name in start_process.modules_of(*values))
 
 
-def test_what_another_thread_spawns_amid_the_start_of_a_worker_has_its_main_script(tmp_path):
+def test_process_spawned_by_another_thread_during_a_start_keeps_its_main_script(tmp_path):
     source = """
         import multiprocessing, threading
         from vecenv.core.system import start_process as spawning
@@ -168,7 +168,7 @@ def test_what_another_thread_spawns_amid_the_start_of_a_worker_has_its_main_scri
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_a_program_may_still_set_its_own_start_method(context, tmp_path):
+def test_program_may_still_set_its_own_start_method(context, tmp_path):
     source = f"""
         import multiprocessing
         from vecenv.core.system import start_process as spawning
@@ -182,7 +182,7 @@ def test_a_program_may_still_set_its_own_start_method(context, tmp_path):
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_a_start_method_of_another_library_s_stays_with_its_processes(context, tmp_path):
+def test_start_method_of_another_library_is_not_used(context, tmp_path):
     """As in a worker of joblib's, where `multiprocessing` starts processes by loky."""
     source = f"""
         import multiprocessing.context
@@ -231,7 +231,7 @@ LOUD = """
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_a_program_that_has_closed_its_standard_descriptors(context, implementation, tmp_path):
+def test_program_with_closed_standard_descriptors(context, implementation, tmp_path):
     """A worker's socket came to stand where its env writes its messages; the parent waited for the rest of a word."""
     script = tmp_path / "loud.py"
     script.write_text(textwrap.dedent(LOUD))

@@ -60,7 +60,7 @@ def pump(control: ControlSocket) -> None:
 # ---- to the worker --------------------------------------------------------------------------
 
 
-def test_a_message_that_nobody_reads_waits_on_this_side(ends: Ends) -> None:
+def test_unread_message_waits_at_the_sender(ends: Ends) -> None:
     control, theirs = ends
     control.send_frame(MESSAGE)
     assert control.has_unsent()
@@ -68,7 +68,7 @@ def test_a_message_that_nobody_reads_waits_on_this_side(ends: Ends) -> None:
     assert poll_briefly([control], Deadline(0.0)) == set()
 
 
-def test_a_default_timeout_of_the_program_is_no_matter(ends: Ends) -> None:
+def test_default_socket_timeout_is_ignored(ends: Ends) -> None:
     control, _ = ends
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(PATIENCE)
@@ -107,7 +107,7 @@ def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
     assert found == [MESSAGE, b"\0", b"\1", b""]
 
 
-def test_nothing_is_kept_for_a_worker_that_is_gone(ends: Ends) -> None:
+def test_messages_for_a_dead_worker_are_dropped(ends: Ends) -> None:
     control, theirs = ends
     control.send_frame(MESSAGE)
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_nothing_is_kept_for_a_worker_that_is_gone(ends: Ends) -> None:
     assert not control.has_unsent()
 
 
-def test_a_worker_that_is_gone_ends_no_program_that_has_given_sigpipe_back() -> None:
+def test_send_to_a_dead_worker_raises_no_sigpipe() -> None:
     program = """
 import multiprocessing, signal
 from vecenv.core.system.worker_socket import ControlSocket
@@ -137,7 +137,7 @@ ControlSocket(ours).send_frame(b"anybody?", [0])
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_a_descriptor_that_cannot_be_passed_on_is_an_error(ends: Ends) -> None:
+def test_descriptor_that_cannot_be_sent_is_an_error(ends: Ends) -> None:
     control, _ = ends
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -154,7 +154,7 @@ def raw(theirs: Connection) -> socket.socket:
 
 
 @pytest.mark.parametrize("message", [b"", b"word", MESSAGE], ids=len)
-def test_a_frame_is_taken_once_it_has_come_whole(ends: Ends, message: bytes) -> None:
+def test_frame_is_taken_once_complete(ends: Ends, message: bytes) -> None:
     control, theirs = ends
     frame = struct.pack("!i", len(message)) + message
     taken = None
@@ -173,7 +173,7 @@ def test_a_frame_is_taken_once_it_has_come_whole(ends: Ends, message: bytes) -> 
     assert not control.is_at_eof()
 
 
-def test_a_long_frame_has_a_longer_head(ends: Ends) -> None:
+def test_long_frame_has_a_longer_header(ends: Ends) -> None:
     """Which says that more than 2 GiB follow; nobody minds if they are fewer."""
     control, theirs = ends
     with raw(theirs) as writer:
@@ -200,7 +200,7 @@ def test_frames_that_came_together_are_taken_one_by_one(ends: Ends) -> None:
     assert control.is_at_eof()
 
 
-def test_half_a_frame_of_a_worker_that_is_gone_is_none(ends: Ends) -> None:
+def test_incomplete_frame_of_a_dead_worker_is_dropped(ends: Ends) -> None:
     control, theirs = ends
     with raw(theirs) as writer:
         writer.send(struct.pack("!i", 10) + b"half")
@@ -211,7 +211,7 @@ def test_half_a_frame_of_a_worker_that_is_gone_is_none(ends: Ends) -> None:
     assert poll_briefly([control], Deadline(0.0)) == set()  # it has nothing more to say
 
 
-def test_a_wait_ends_with_a_word_an_end_or_room(ends: Ends) -> None:
+def test_wait_ends_with_a_message_end_of_stream_or_room(ends: Ends) -> None:
     control, theirs = ends
     read_end, write_end = os.pipe()
     with ExitStack() as stack:
@@ -263,7 +263,7 @@ def stops(method: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: str, implementation: str) -> None:
+def test_worker_stopped_before_its_boot_message_is_late(context: str, implementation: str) -> None:
     pool = recovering_pool([heavy()] * 2, context=context, limits=Limits(construct=0.5))
     late = r"worker 0 \(env 0\) did not finish construct of its envs within 0.5 s; it is alive"
     with stops("send_boot"), pytest.raises(WorkerTimeoutError, match=late):
@@ -271,7 +271,7 @@ def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: st
     pool.close()
 
 
-def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(implementation: str) -> None:
+def test_successor_stopped_before_its_boot_message_is_replaced(implementation: str) -> None:
     """What it is handed over tells all that its env was asked: here 12 MB."""
     with recovering_pool([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
         play(pool, 30)
@@ -284,7 +284,7 @@ def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(impl
         assert pids and pids[0] not in pool.worker_pids
 
 
-def test_a_worker_that_is_stopped_amid_its_report_is_late(implementation: str) -> None:
+def test_worker_stopped_within_its_report_is_late(implementation: str) -> None:
     """Its spaces are more than the socket holds."""
     pool = recovering_pool([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
     original = Worker.has_message
