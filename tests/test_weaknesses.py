@@ -37,23 +37,23 @@ WEAKNESSES = {
     ),
     4: (
         "a space's dtype edited in place",
-        ["wrappers/test_ding.py::test_w4_a_float64_space_is_shown_as_float32_and_left_alone"],
+        ["wrappers/test_ding.py::test_w4_float64_space_is_declared_float32_and_the_original_unchanged"],
     ),
-    5: ("int32 actions refused", ["wrappers/test_ding.py::test_w5_every_integer_action_reaches_the_env_as_int"]),
-    6: ("no reset after close", ["wrappers/test_ding.py::test_w6_reset_after_close_makes_the_env_again"]),
+    5: ("int32 actions refused", ["wrappers/test_ding.py::test_w5_integer_actions_of_every_type_reach_the_env_as_int"]),
+    6: ("no reset after close", ["wrappers/test_ding.py::test_w6_reset_after_close_rebuilds_the_env"]),
     7: ("a clone that shares its env", ["wrappers/test_ding.py::test_w7_clone_shares_nothing"]),
     8: (
         "truncation lost",
         [
             "envs/test_adapt.py::test_w8_truncation_is_not_lost",
-            "wrappers/test_ding.py::test_w8_the_time_limit_shows_in_info",
+            "wrappers/test_ding.py::test_w8_time_limit_is_in_info",
         ],
     ),
-    9: ("Gymnasium by id broken", ["wrappers/test_ding.py::test_w9_a_gymnasium_env_by_id_needs_no_reward_range"]),
+    9: ("Gymnasium by id broken", ["wrappers/test_ding.py::test_w9_gymnasium_env_by_id_needs_no_reward_range"]),
     10: (
         "callers unchecked, single lives in evaluation",
         [
-            "wrappers/test_ding.py::test_w10_an_unknown_caller_is_refused",
+            "wrappers/test_ding.py::test_w10_unknown_caller_is_refused",
             "wrappers/test_ding.py::test_w10_evaluation_plays_whole_games",
         ],
     ),
@@ -139,7 +139,7 @@ WEAKNESSES = {
         "few spaces in shared memory, silent broadcasts",
         [
             f"{CONTRACT}::test_observations_of_all_spaces_come_back",
-            "envs/test_buffers.py::test_w33_what_does_not_fit_is_refused_and_not_broadcast",
+            "envs/test_buffers.py::test_w33_misfit_data_are_refused_and_not_broadcast",
         ],
     ),
     34: ("IndexError for nothing ready", ["managers/test_v2.py::test_ready_obs_is_one_batch"]),
@@ -159,7 +159,7 @@ WEAKNESSES = {
         [
             "envs/check/test_check.py::test_w37_uint8_images_are_allowed",
             "envs/check/test_check.py::test_w37_discrete_bounds_are_exact",
-            "envs/check/test_check.py::test_w37_an_endless_episode_is_found",
+            "envs/check/test_check.py::test_w37_endless_episode_is_found",
             "envs/check/test_check.py::test_w37_views_of_one_buffer_share_memory",
         ],
     ),
@@ -167,18 +167,21 @@ WEAKNESSES = {
         "channels guessed, the process ended for want of OpenCV",
         [
             "wrappers/test_observation.py::test_w38_channel_first_and_small_frames_match_the_space",
-            "wrappers/test_observation.py::test_w38_missing_opencv_is_an_error_not_the_end_of_the_process",
+            "wrappers/test_observation.py::test_w38_missing_opencv_is_an_error_and_does_not_end_the_process",
         ],
     ),
-    39: ("a mean over features", ["wrappers/test_norm.py::test_w39_one_observation_is_not_averaged_over_its_features"]),
+    39: (
+        "a mean over features",
+        ["wrappers/test_norm.py::test_w39_single_observation_is_not_averaged_over_its_features"],
+    ),
     40: (
         "the previous action one step late",
         [
             "wrappers/test_observation.py::test_w40_previous_action_and_reward_are_those_just_taken",
-            "wrappers/test_observation.py::test_w40_a_reset_clears_them",
+            "wrappers/test_observation.py::test_w40_reset_clears_them",
         ],
     ),
-    41: ("a time limit out of reach for configs", ["wrappers/test_episode.py::test_w41_it_is_registered"]),
+    41: ("a time limit out of reach for configs", ["wrappers/test_episode.py::test_w41_time_limit_is_registered"]),
     42: (
         "shapes evaluated as code and never computed",
         [
@@ -189,27 +192,27 @@ WEAKNESSES = {
     43: (
         "a time limit taken for a real end",
         [
-            "alf/gym/test_wrapper.py::test_a_time_out_signalled_by_the_env_is_no_real_end",
-            "alf/batched/test_parallel.py::test_a_time_out_is_no_real_end_in_a_batch_either",
+            "alf/gym/test_wrapper.py::test_time_out_signalled_by_the_env_is_not_a_termination",
+            "alf/batched/test_parallel.py::test_time_out_is_not_a_termination_in_a_batch",
         ],
     ),
     44: (
         "envs stepped to learn their infos, late keys break batches",
         [
-            "alf/gym/test_wrapper.py::test_making_it_neither_resets_nor_steps_the_env",
-            "alf/gym/test_wrapper.py::test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing",
+            "alf/gym/test_wrapper.py::test_constructor_neither_resets_nor_steps_the_env",
+            "alf/gym/test_wrapper.py::test_declared_info_is_in_every_step_and_late_keys_are_dropped",
         ],
     ),
     45: (
         "a close without limit, errors about tuples, answers to other calls",
         [
-            "alf/batched/test_faults.py::test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it",
-            "alf/batched/test_faults.py::test_what_happens_in_a_constructor_is_told_as_it_is",
-            "alf/batched/test_parallel.py::test_calls_between_steps_answer_for_themselves",
+            "alf/batched/test_faults.py::test_hanging_env_times_out_and_close_does_not_wait",
+            "alf/batched/test_faults.py::test_constructor_errors_keep_their_type",
+            "alf/batched/test_parallel.py::test_calls_between_steps_return_their_own_results",
             "alf/batched/test_parallel.py::test_num_spare_envs_can_be_read",
         ],
     ),
-    46: ("illegal moves never refused", ["envs/board/test_games.py::test_an_illegal_action_raises_if_asked_to"]),
+    46: ("illegal moves never refused", ["envs/board/test_games.py::test_illegal_action_raises_on_request"]),
     47: (
         "a tree search that cannot be called",
         ["envs/board/test_bots.py::test_mcts_is_called_with_a_state_and_a_player_index"],
@@ -219,12 +222,12 @@ WEAKNESSES = {
         "spaces that do not contain the data",
         [
             "envs/board/test_games.py::test_spaces_contain_every_step_of_many_games",
-            "envs/board/test_games.py::test_the_spaces_say_whose_turn_it_can_be",
+            "envs/board/test_games.py::test_to_play_space_contains_possible_players_only",
         ],
     ),
     50: (
         "the score of the wrong player",
-        ["envs/board/test_games.py::test_the_agent_is_player_1_whoever_starts"],
+        ["envs/board/test_games.py::test_agent_is_player_1_whoever_starts"],
     ),
     51: (
         "a game without the three modes",
@@ -236,22 +239,22 @@ WEAKNESSES = {
     52: (
         "replays written over, frames left from an unfinished game, unknown modes drawn",
         [
-            "envs/board/test_rendering.py::test_each_game_is_a_file_of_its_own",
-            "envs/board/test_rendering.py::test_frames_of_an_unfinished_game_are_gone_with_it",
-            "envs/board/test_rendering.py::test_without_a_path_the_current_folder_is_used",
-            "envs/board/test_rendering.py::test_an_unknown_mode_draws_nothing",
+            "envs/board/test_rendering.py::test_each_game_has_its_own_file",
+            "envs/board/test_rendering.py::test_frames_of_an_unfinished_game_are_dropped",
+            "envs/board/test_rendering.py::test_replay_without_a_path_uses_the_current_folder",
+            "envs/board/test_rendering.py::test_unknown_mode_draws_nothing",
         ],
     ),
     53: (
         "a space that is right after a reset only",
         [
             "wrappers/test_lightzero.py::test_spaces_are_right_from_the_start_and_contain_every_step",
-            "wrappers/test_lightzero.py::test_masks_are_fresh_ones",
+            "wrappers/test_lightzero.py::test_masks_are_new_arrays",
         ],
     ),
     54: (
         "discrete actions that never reach the upper bound",
-        ["wrappers/test_lightzero.py::test_discrete_actions_reach_both_ends_of_the_real_bounds"],
+        ["wrappers/test_lightzero.py::test_discrete_actions_reach_both_bounds"],
     ),
 }
 

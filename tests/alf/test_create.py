@@ -95,7 +95,7 @@ def camera():
 # ---- load ---------------------------------------------------------------------------------------------
 
 
-def test_layers_from_inside_out(camera):
+def test_layers_are_applied_from_inside_out(camera):
     stacked = functools.partial(FrameStack, stack_size=2, fields=["frame"])
     env = load(camera, gym_env_wrappers=[stacked], alf_env_wrappers=[NonEpisodicAgent])
     assert layers(env)[:7] == [
@@ -106,26 +106,26 @@ def test_layers_from_inside_out(camera):
     assert env.duration == 7 and "TimeLimit" not in layers(env)[3:], "Gymnasium's own limit is not there"
 
 
-def test_layers_can_be_left_out(camera):
+def test_layers_are_optional(camera):
     env = load(camera, max_episode_steps=0, image_channel_first=False, normalize_action=False, clip_action=False)
     assert layers(env)[0] == "AlfGymWrapper" and not {"TimeLimit", "NormalizedAction"} & set(layers(env))
     assert env.observation_spec()["frame"].shape == (6, 5, 3) and env.action_spec().maximum == 3
 
 
-def test_unbounded_actions_need_a_decision(camera):
+def test_unbounded_actions_need_an_explicit_choice(camera):
     with pytest.raises(ValueError, match="do not normalize"):
         load(camera, bound=np.inf)
     assert load(camera, bound=np.inf, normalize_action=False).action_spec().maximum == np.inf
 
 
 @pytest.mark.parametrize(("wanted", "duration"), [(None, 500), (3, 3)])
-def test_the_limit_is_the_registered_one_or_the_callers(wanted, duration):
+def test_time_limit_is_the_registered_one_or_the_argument(wanted, duration):
     env = load("CartPole-v1", max_episode_steps=wanted)
     assert env.duration == duration and isinstance(env, TimeLimit)
     env.close()
 
 
-def test_names_that_are_wrong():
+def test_wrong_names_are_refused():
     with pytest.raises(gymnasium.error.Error):
         load("NoSuchEnv-v0")
     with pytest.raises(ValueError, match="max_episode_steps"):
@@ -133,7 +133,7 @@ def test_names_that_are_wrong():
     load("gymnasium.envs.classic_control:CartPole-v1").close()
 
 
-def test_the_env_id_and_the_discount_are_passed_on():
+def test_env_id_and_discount_are_passed_on():
     env = load("CartPole-v1", env_id=4, discount=0.9)
     assert env.reset().env_id == 4 and env.step(0).discount == np.float32(0.9)
     env.close()
@@ -142,18 +142,18 @@ def test_the_env_id_and_the_discount_are_passed_on():
 # ---- layouts --------------------------------------------------------------------------------------------
 
 
-def test_by_default_it_is_parallel():
+def test_create_is_parallel_by_default():
     with create(num_parallel_environments=3, seed=10) as env:
         assert isinstance(env, ParallelAlfEnvironment) and env.batch_size == 3
         assert env.reset().env_info["seed"].tolist() == [10, 11, 12]
 
 
-def test_the_default_name_is_cartpole():
+def test_default_name_is_cartpole():
     with create_environment(num_parallel_environments=2, tensors=False) as env:
         assert env.reset().observation.shape == (2, 4) and env.task_names == ["CartPole-v0"]
 
 
-def test_envs_that_share_a_worker():
+def test_envs_per_worker():
     with create(num_parallel_environments=6, batch_size_per_env=3, seed=0) as env:
         assert env.num_workers == 2 and env.batch_size == 6
         assert env.reset().env_info["seed"].tolist() == list(range(6))
@@ -194,7 +194,7 @@ def test_envs_that_share_a_worker():
         ("batched_wrappers", [5]),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_by_name(key, value):
+def test_create_refuses_wrong_arguments_by_name(key, value):
     with pytest.raises(ConfigError, match=f"^{key}: expected .*{re.escape(repr(value))}$"):
         create_environment(**{"num_parallel_environments": 2, key: value})
 
@@ -215,13 +215,13 @@ def test_arguments_that_make_no_sense_are_refused_by_name(key, value):
         ("clip_action", 0),
     ],
 )
-def test_arguments_of_load_that_make_no_sense_are_refused_by_name(key, value):
+def test_load_refuses_wrong_arguments_by_name(key, value):
     with pytest.raises(ConfigError, match=f"^{key}: expected .*, got {re.escape(repr(value))}$"):
         load(**{"environment_name": "CartPole-v1", key: value})
 
 
 @pytest.mark.parametrize("key", ["gym_env_wrappers", "alf_env_wrappers", "batched_wrappers"])
-def test_a_wrapper_that_forgets_to_return_is_named(key):
+def test_wrapper_that_returns_none_is_named(key):
     def forgetful(env):
         pass
 
@@ -231,20 +231,20 @@ def test_a_wrapper_that_forgets_to_return_is_named(key):
         make("CartPole-v1", **{key: [forgetful]})
 
 
-def test_a_seed_may_be_larger_than_torch_takes():
+def test_seed_may_exceed_the_range_of_torch():
     pytest.importorskip("torch")
     with create(num_parallel_environments=1, seed=2**70, backend="serial") as env:
         assert len(env.reset().reward) == 1
 
 
-def test_a_wrapper_that_raises_leaves_no_worker():
+def test_wrapper_that_raises_leaves_no_worker():
     made = []
     with pytest.raises(ZeroDivisionError):
         create(num_parallel_environments=1, batched_wrappers=[lambda env: made.append(env) or env, lambda env: 1 / 0])
     assert made[0]._pool.closed
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     with create(num_parallel_environments=np.int64(2), num_spare_envs=np.int8(1), seed=np.int64(3)) as env:
         assert len(env.reset().reward) == 2 and env.seeds == (3, 4, 5)
 
@@ -257,12 +257,12 @@ def test_numbers_of_numpy_are_numbers():
         (["CartPole-v1"], "env_constructors[0] is not callable but str"),
     ],
 )
-def test_constructors_that_are_none_are_refused_by_name(constructors, says):
+def test_constructors_of_wrong_type_are_refused_by_name(constructors, says):
     with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
         ParallelAlfEnvironment(constructors)
 
 
-def test_spare_envs_come_on_top():
+def test_spare_envs_are_additional():
     with create(num_parallel_environments=2, num_spare_envs=1, seed=5, backend="serial") as env:
         assert env.batch_size == 2 and env.num_spare_envs_for_reload == 1
         env.reset()
@@ -270,13 +270,13 @@ def test_spare_envs_come_on_top():
 
 
 @pytest.mark.parametrize("fn", [load_batch, functools.partial(functools.partial(load_batch))])
-def test_a_load_function_of_batches_is_used_as_it_is(fn):
+def test_batched_load_function_is_used_unchanged(fn):
     env = create_environment("x", fn, num_parallel_environments=3, seed=4, tensors=False)
     assert isinstance(env, BatchEnvironmentWrapper) and env.batch_size == 3
     assert env.reset().env_info["seed"].tolist() == [4, 5, 6]
 
 
-def test_a_load_function_of_batches_in_workers():
+def test_batched_load_function_in_workers():
     options = {"num_parallel_environments": 4, "batch_size_per_env": 2, "seed": 4, "tensors": False}
     with create_environment("x", load_batch, **options) as env, create(**options) as flat:
         assert isinstance(env, ParallelAlfEnvironment) and env.batch_size == 4 and env.num_workers == 2
@@ -285,7 +285,7 @@ def test_a_load_function_of_batches_in_workers():
             assert_same(env.step(np.ones(4, np.int64)), flat.step(np.ones(4, np.int64)))
 
 
-def test_nonparallel_is_a_thread_or_not_even_that():
+def test_nonparallel_uses_a_thread_or_none():
     with create(num_parallel_environments=1, nonparallel=True, seed=3) as env:
         assert isinstance(env, ThreadEnvironment) and env.reset().env_info["seed"].tolist() == [3]
     env = create_environment("x", load_here, num_parallel_environments=1, nonparallel=True, seed=3, tensors=False)
@@ -319,7 +319,7 @@ def test_evaluation_has_its_own_functions_and_sizes():
         assert isinstance(env, BatchEnvironmentWrapper), "without one of its own evaluation uses the same"
 
 
-def test_a_list_of_names_is_multitask():
+def test_names_in_a_list_are_tasks():
     make = functools.partial(
         create_environment, ["short", "long"], load_toy, num_parallel_environments=2, tensors=False
     )
@@ -337,7 +337,7 @@ def test_a_list_of_names_is_multitask():
         create_environment(["a", "b"], load_batch)
 
 
-def test_another_class_of_parallel_environments():
+def test_parallel_environment_class_may_be_replaced():
     class Seeded(BatchEnvironmentWrapper):
         def seed(self, seeds):
             for env, seed in zip(self._envs, seeds, strict=True):
@@ -355,7 +355,7 @@ def test_another_class_of_parallel_environments():
 
 @pytest.mark.parametrize("bound", [None, 7])
 @pytest.mark.parametrize("names", ["x", ["a", "b"]], ids=str)
-def test_load_functions_that_ask_are_told_how_many_envs_there_are(bound, names):
+def test_load_functions_receive_the_number_of_envs(bound, names):
     def load_told(name, env_id=None, num_parallel_environments=0):
         return AlfGymWrapper(ToyEnv(num_parallel_environments))
 
@@ -437,7 +437,7 @@ def test_torch_is_seeded_in_workers_where_an_env_uses_it(kind, context):
     np.testing.assert_array_equal(drawn, expected.double().numpy())
 
 
-def test_the_callers_torch_goes_on_where_it_was():
+def test_callers_torch_generator_is_unchanged():
     torch = pytest.importorskip("torch")
     load_fn = functools.partial(load_with_torch, DrawsAtOnce)
     make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=2, tensors=False)
@@ -474,7 +474,7 @@ class Unseeded(VectorReward):
     ],
     ids=str,
 )
-def test_envs_that_have_no_seed_do_without(options):
+def test_envs_without_a_seed_method_are_not_seeded(options):
     def load_unseeded(name, env_id=0):
         return AlfEnvironmentBaseWrapper(Unseeded(env_id))
 
@@ -487,7 +487,7 @@ def test_envs_that_have_no_seed_do_without(options):
 
 
 @pytest.mark.parametrize("shape", [{"nonparallel": True}, {"batch_size_per_env": 1}], ids=str)
-def test_an_option_that_nothing_has_is_refused_with_workers_and_without(shape):
+def test_unknown_option_is_refused_with_and_without_workers(shape):
     with pytest.raises(ConfigError, match="unknown option 'step_timout'"):
         create(num_parallel_environments=1, step_timout=3.0, **shape)
     create(num_parallel_environments=1, step_timeout=30.0, reset_ahead=False, backend="serial", **shape).close()
@@ -509,10 +509,10 @@ def test_an_option_that_nothing_has_is_refused_with_workers_and_without(shape):
         (False, False, False, (None, None)),
     ],
 )
-def test_which_environments_a_trainer_makes(flag, evaluate, parallel, result):
+def test_trainer_environments_are_created(flag, evaluate, parallel, result):
     assert no_thread_env_for_conf(flag, evaluate, parallel) == result
 
 
-def test_every_image_is_seen_channels_first(camera):
+def test_images_are_channels_first(camera):
     env = gymnasium.make(camera, disable_env_checker=True)
     assert ImageChannelFirst(env).observation_space["frame"].shape == (3, 6, 5)

@@ -62,7 +62,7 @@ def assert_one_line(run: Run, code: int, *parts: str) -> None:
         assert part in run.err
 
 
-def test_every_mode_is_measured_printed_and_written(tmp_path: Path):
+def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
     """In a process of its own: matplotlib and Gymnasium's workers keep descriptors as long as they live."""
     json_path, plot_path = tmp_path / "bench.json", tmp_path / "bench.png"
     command = [sys.executable, "-m", "vecenv", *SHORT, "--json", str(json_path), "--plot", str(plot_path)]
@@ -90,7 +90,7 @@ def test_every_mode_is_measured_printed_and_written(tmp_path: Path):
     assert width > 400 and height > 100
 
 
-def test_skipped_modes_are_not_run_and_ratios_to_them_are_missing(run, tmp_path: Path):
+def test_skipped_modes_are_not_run_and_have_no_ratios(run, tmp_path: Path):
     path = tmp_path / "bench.json"
     skip = ("--skip", "plain", "--skip", "gymnasium", "--skip", "async")
     assert run(*SHORT, *skip, "--no-copy", "--workers", "1", "--json", str(path)).code == 0
@@ -137,7 +137,7 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
     ],
     ids=lambda value: " ".join(value) or None,
 )
-def test_nonsense_is_one_line_and_exit_code_2(run, options: list[str], parts: list[str]):
+def test_wrong_arguments_are_one_line_and_exit_code_2(run, options: list[str], parts: list[str]):
     assert_one_line(run("bench", *options), 2, *parts)
 
 
@@ -215,12 +215,12 @@ def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("Sequences", NO_LOOPS, 2, ["Sequence(Discrete(3)", "--skip gymnasium"]),
     ],
 )
-def test_an_env_that_cannot_be_measured_is_one_line(run, odd_envs, name: str, skip, code: int, parts: list[str]):
+def test_unmeasurable_env_is_one_line(run, odd_envs, name: str, skip, code: int, parts: list[str]):
     assert_one_line(run(*SHORT, "--env", f"odd_envs:Odd{name}-v0", *skip), code, *parts)
 
 
 @pytest.mark.parametrize("flag, name", [("--json", "bench.json"), ("--plot", "bench.png")])
-def test_a_file_that_cannot_be_written_is_found_before_the_run(run, tmp_path: Path, flag: str, name: str):
+def test_unwritable_file_is_found_before_the_run(run, tmp_path: Path, flag: str, name: str):
     result = run("bench", flag, str(tmp_path / "missing" / name))
     assert_one_line(result, 2, flag, "missing", "does not exist")
     directory = tmp_path / name
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_is_found_before_the_run(run, tmp_path: Pa
     assert result.out == ""
 
 
-def test_no_command_is_one_line_and_exit_code_2(run):
+def test_missing_command_is_one_line_and_exit_code_2(run):
     assert_one_line(run(), 2, "command")
 
 
@@ -245,13 +245,13 @@ def test_version(run):
         ("ale_py", ["bench", "--env", "ALE/Pong-v5"], "atari"),
     ],
 )
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(package: str, argv: list[str], extra: str):
+def test_missing_extra_is_named_with_its_install_command(package: str, argv: list[str], extra: str):
     program = WITHOUT_PACKAGE.format(package=package, argv=argv)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "vecenv[{extra}]"')
 
 
-def test_without_matplotlib_the_table_is_still_printed():
+def test_table_is_printed_without_matplotlib():
     argv = [*SHORT, "--skip", "gymnasium", "--skip", "async"]
     program = WITHOUT_PACKAGE.format(package="matplotlib", argv=argv)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
@@ -275,20 +275,20 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
 
 
 @pytest.mark.parametrize("lockstep, is_reported", [(0.61, True), (0.98, False), (None, False)])
-def test_uneven_cores_are_told_of(capsys, lockstep, is_reported):
+def test_uneven_cores_are_reported(capsys, lockstep, is_reported):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, lockstep, [1000.0])])
     assert ("0.61 of the ceiling" in capsys.readouterr().out) == is_reported
 
 
 @pytest.mark.parametrize("stolen, is_reported", [(0.13, True), (0.001, False), (0.0, False)])
-def test_stolen_time_is_told_of(capsys, stolen, is_reported):
+def test_stolen_time_is_reported(capsys, stolen, is_reported):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, None, [1000.0])], stolen)
     out = capsys.readouterr().out
     assert ("took 13% of its cores' time" in out) == is_reported and ("took" in out) == is_reported
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])
-def test_a_narrow_terminal_loses_no_digits(width, capsys, monkeypatch):
+def test_narrow_terminal_keeps_all_digits(width, capsys, monkeypatch):
     """After minutes of measuring it had '34…' microseconds."""
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal

@@ -155,18 +155,18 @@ def check(capsys):
     return check
 
 
-def test_a_good_env(check):
+def test_good_env_passes(check):
     code, out, _ = check("CartPole-v1")
     assert code == 0 and out.endswith("CartPole-v1: keeps every rule\n")
     for part in ("pickling", "reset", "spaces", "step", "aliasing", "determinism", "gymnasium"):
         assert f"{part}: ok\n" in out
 
 
-def test_the_env_is_closed(check, here):
+def test_env_is_closed(check, here):
     assert check("own_envs:Closes", "--no-spawn")[0] == 0 and sys.modules["own_envs"].Closes.times == 1
 
 
-def test_an_env_that_cannot_be_closed_breaks_one_rule_more(check, here):
+def test_env_that_fails_to_close_is_a_violation(check, here):
     code, out, err = check("own_envs:ClosesBadly", "--no-spawn", "--max-steps", "20")
     assert code == 1 and err == ""
     assert "  endless: episode 0 did not end within 20 steps" in out, "what was found before is told"
@@ -177,28 +177,28 @@ def test_an_env_that_cannot_be_closed_breaks_one_rule_more(check, here):
     "name, rule",
     [("LeavesAtStep", "step"), ("LeavesAtClose", "close"), ("LeavesLater", "recovery")],
 )
-def test_an_env_that_leaves_the_program_breaks_a_rule(check, here, name, rule):
+def test_env_that_calls_exit_is_a_violation(check, here, name, rule):
     """The program ended with the env's own code, and nothing was said."""
     code, out, err = check(f"own_envs:{name}", "--no-spawn", "--max-steps", "20", "--determinism")
     assert code == 1 and err == "" and f"  {rule}: SystemExit raised: 3\n" in out
 
 
-def test_ctrl_c_in_a_constructor_is_not_an_error_of_it(check, here):
+def test_ctrl_c_in_a_constructor_is_not_an_error_of_the_env(check, here):
     assert check("own_envs:interrupted") == (130, "", "vecenv check: interrupted\n")
 
 
-def test_a_vector_env_is_no_single_env(check, here):
+def test_vector_env_is_refused(check, here):
     code, _, err = check("own_envs:several", "--no-spawn")
     assert code == 2 and "makes no single env but a vector env" in err
 
 
-def test_an_environment_of_alf_is_told_as_such(check, here):
+def test_alf_environment_is_refused_by_name(check, here):
     """Four rules were broken by it, all because its results are TimeSteps."""
     code, out, err = check("own_envs:of_alf", "--no-spawn")
     assert (code, out) == (2, "") and "makes an ALF environment" in err and len(err.splitlines()) == 1
 
 
-def test_every_violation_in_one_run(check, here):
+def test_violations_are_all_reported_in_one_run(check, here):
     code, out, _ = check("own_envs:Broken", "--no-spawn")
     assert code == 1
     for rule in (
@@ -214,12 +214,12 @@ def test_every_violation_in_one_run(check, here):
     assert out.splitlines()[-1] == "own_envs:Broken: 7 rules broken"
 
 
-def test_an_endless_env_is_found_by_the_step_limit(check, here):
+def test_endless_env_is_found_by_the_step_limit(check, here):
     code, out, _ = check("own_envs:Endless", "--no-spawn", "--max-steps", "20")
     assert code == 1 and "endless: episode 0 did not end within 20 steps" in out
 
 
-def test_the_constructor_is_called_in_a_fresh_interpreter(check, here):
+def test_constructor_is_called_in_a_fresh_interpreter(check, here):
     assert check("own_envs:shorter")[0] == 0
     (here / "guard.py").write_text("import sys\nassert 'guard' not in sys.argv[0]\n")
     text = (here / "own_envs.py").read_text()
@@ -233,12 +233,12 @@ def test_the_constructor_is_called_in_a_fresh_interpreter(check, here):
 
 
 @pytest.mark.parametrize("name", ["own_envs:shorter", "own_envs:Family.Member", "own_envs:FromModule-v0"])
-def test_names_of_ones_own(check, here, name):
+def test_env_names_may_be_module_paths(check, here, name):
     code, out, _ = check(name, "--no-spawn")
     assert code == 0, out
 
 
-def test_arguments_reach_the_factory(check, here):
+def test_env_arguments_reach_the_factory(check, here):
     assert check("own_envs:shorter", "--no-spawn", "--env-kwarg", "max_steps=50", "--max-steps", "3")[0] == 1
 
 
@@ -258,7 +258,7 @@ def test_arguments_reach_the_factory(check, here):
         ("exits:thing", "SystemExit: 3"),
     ],
 )
-def test_nonsense_is_one_line_and_exit_code_2(check, here, name, says):
+def test_wrong_arguments_are_one_line_and_exit_code_2(check, here, name, says):
     (here / "broken.py").write_text("1 / 0")
     (here / "exits.py").write_text("raise SystemExit(3)")
     code, out, err = check(name)
@@ -266,13 +266,13 @@ def test_nonsense_is_one_line_and_exit_code_2(check, here, name, says):
 
 
 @pytest.mark.parametrize("options", [["--max-steps", "0"], ["--seed", "-1"], ["--episodes", "x"]])
-def test_bad_options(options):
+def test_bad_options_are_refused(options):
     with pytest.raises(SystemExit) as caught:
         main(["check", "CartPole-v1", *options])
     assert caught.value.code == 2
 
 
-def test_without_spaces_no_recovery_is_tried(check, here):
+def test_recovery_check_is_skipped_without_spaces(check, here):
     code, out, err = check("own_envs:SpacedByText", "--no-spawn", "--determinism")
     assert code == 1 and err == "" and "recovery after a crash: cannot be tried without proper spaces" in out
     assert "own_envs:SpacedByText: 2 rules broken" in out, "each space, and nothing that only follows from it"
@@ -283,7 +283,7 @@ def test_determinism_of_a_good_env(check):
     assert code == 0 and "recovery after a crash: any episode" in out
 
 
-def test_determinism_names_what_is_lost(check, here):
+def test_determinism_check_names_the_lost_state(check, here):
     code, out, _ = check("own_envs:drifting", "--no-spawn", "--determinism")
     assert "two runs from one seed: alike" in out
     assert "state not carried over: own_envs.Drifts: unknown class" in out and "get_state()" in out
@@ -291,30 +291,30 @@ def test_determinism_names_what_is_lost(check, here):
     assert code == 1 and "determinism: observation of step 0 differs" in out
 
 
-def test_determinism_tells_of_global_generators(check, here):
+def test_determinism_check_reports_global_generators(check, here):
     _, out, _ = check("own_envs:Draws", "--no-spawn", "--determinism")
     assert "draws from the global generators" in out and "recovery after a crash: any episode" in out
 
 
-def test_what_makes_no_env_is_one_line(check):
+def test_failing_factory_is_one_line(check):
     code, _, err = check("json:dumps", "--no-spawn")
     assert code == 2 and "json:dumps" in err and err.count("\n") == 1
 
 
-def test_it_runs_as_a_module(here):
+def test_check_runs_as_a_module(here):
     command = [sys.executable, "-m", "vecenv", "check", "own_envs:Endless", "--max-steps", "5", "--no-spawn"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "endless" in done.stdout, done.stderr
 
 
-def test_an_env_without_close_keeps_every_rule(check, here):
+def test_env_without_close_passes(check, here):
     (here / "unclosed.py").write_text(
         "from tests.scripted import Plain\n\nclass NoClose(Plain):\n    close = property()\n"
     )
     assert check("unclosed:NoClose", "--no-spawn")[0] == 0
 
 
-def test_a_working_directory_that_was_removed_is_done_without(check, tmp_path, monkeypatch):
+def test_removed_working_directory_is_tolerated(check, tmp_path, monkeypatch):
     """It was a traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -31,7 +31,7 @@ def run(argv, stdout=subprocess.PIPE):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_output_that_nobody_reads_ends_a_command_quietly(command):
+def test_closed_output_pipe_ends_a_command_quietly(command):
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -42,7 +42,7 @@ def test_output_that_nobody_reads_ends_a_command_quietly(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(command):
+def test_unwritable_output_is_one_line_and_exit_code_1(command):
     with open("/dev/full", "w") as full:
         done = run(["-m", *command], full)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
@@ -50,7 +50,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(command):
 
 
 @pytest.mark.parametrize("error", [OSError(5, "of a device"), BrokenPipeError(32, "of a simulator"), KeyError("bug")])
-def test_what_is_neither_ours_nor_of_the_output_is_raised(error, capsys):
+def test_other_os_errors_are_raised(error, capsys):
     def command():
         raise error
 
@@ -59,7 +59,7 @@ def test_what_is_neither_ours_nor_of_the_output_is_raised(error, capsys):
     assert caught.value is error and capsys.readouterr().err == ""
 
 
-def test_exit_codes(capsys):
+def test_exit_codes_of_commands(capsys):
     def fail():
         raise StateError("two\nlines")
 
@@ -81,14 +81,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_what_a_benchmark_cannot_do_is_told_before_it_measures(command):
+def test_benchmark_reports_missing_requirements_before_measuring(command):
     """Some ended in a ZeroDivisionError or a KeyError, others after minutes, when the file was to be written."""
     pytest.importorskip("rich")
     done = run(["-m", *f"benchmarks.{command}".split()])
     assert done.returncode == 2 and MISTAKES[command] in done.stderr and done.stdout == ""
 
 
-def test_a_soak_without_the_package_of_its_envs_is_one_line_and_exit_code_2():
+def test_soak_without_its_env_package_is_one_line_and_exit_code_2():
     done = run(["-c", WITHOUT_MUJOCO])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
     assert "gymnasium[mujoco]" in done.stderr

@@ -29,7 +29,7 @@ from vecenv.errors import ConfigError, EnvError, WorkerDiedError
 SECONDS = 0.02
 
 
-def test_sync_mode_does_not_count_steps_that_only_reset():
+def test_sync_mode_does_not_count_reset_steps():
     envs = [ToyEnv(length) for length in (1, 2, 3, 10)]
     mode = SyncMode("sync", SyncVectorEnv([functools.partial(_identity, env) for env in envs]), ())
     for _ in range(3):
@@ -52,7 +52,7 @@ def test_workers_count_steps_that_advance_an_env(backend: str):
     mode.close()
 
 
-def test_async_mode_counts_what_it_received_inside_the_window():
+def test_async_mode_counts_steps_received_in_the_window():
     envs = ScriptedAsyncEnv(num_envs=5, length=3)
     mode = AsyncMode("async", envs, wait_num=2)
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_async_mode_counts_what_it_received_inside_the_window():
 
 
 @pytest.mark.parametrize("store", [False, True])
-def test_loop_processes_run_all_at_once_and_report_one_by_one(store: bool):
+def test_loop_processes_run_together_and_report_in_turn(store: bool):
     loops = LoopProcesses([[FrameEnv] * 2, [FrameEnv]], store=store)
     try:
         for _ in range(2):
@@ -79,7 +79,7 @@ def test_loop_processes_run_all_at_once_and_report_one_by_one(store: bool):
 
 
 @pytest.mark.parametrize("fault", [RaiseAtInit, RaiseAtReset])
-def test_a_loop_that_cannot_build_its_env_says_why(fault):
+def test_loop_reports_a_failing_constructor(fault):
     with pytest.raises(EnvError, match="an env of a plain loop raised .*: toy env"):
         LoopProcesses([[fault]])
 
@@ -103,7 +103,7 @@ class Leaves(ToyEnv):
 @pytest.mark.parametrize(
     ("fault", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
 )
-def test_an_env_that_raises_while_loops_run_is_told(fault, says):
+def test_loop_reports_an_env_that_raises(fault, says):
     loops = LoopProcesses([[ToyEnv], [fault]])
     try:
         with pytest.raises(EnvError, match=f"an env of a plain loop raised {says}"):
@@ -112,7 +112,7 @@ def test_an_env_that_raises_while_loops_run_is_told(fault, says):
         loops.close()
 
 
-def test_a_loop_whose_process_is_killed_is_told():
+def test_loop_reports_a_killed_process():
     loops = LoopProcesses([[ToyEnv]])
     try:
         loops._processes[0].kill()
@@ -124,13 +124,13 @@ def test_a_loop_whose_process_is_killed_is_told():
         loops.close()
 
 
-def test_with_fewer_envs_than_cores_every_loop_of_the_ceiling_has_one(monkeypatch):
+def test_ceiling_with_fewer_envs_than_cores_gives_each_loop_one(monkeypatch):
     monkeypatch.setattr(measure, "usable_cores", lambda: 3)
     monkeypatch.setattr(measure, "LoopMode", lambda name, shares, **options: shares)
     assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
 
 
-def test_the_ceiling_deals_the_envs_out_over_the_cores():
+def test_ceiling_distributes_envs_over_cores():
     mode = measure.ceiling_loops([ToyEnv] * (2 * usable_cores() + 1))
     assert mode._num_envs == 2 * usable_cores() + 1
     assert len(mode._processes._processes) == usable_cores()
@@ -138,7 +138,7 @@ def test_the_ceiling_deals_the_envs_out_over_the_cores():
     mode.close()
 
 
-def test_a_lockstep_waits_for_the_slower_loop():
+def test_lockstep_waits_for_the_slower_loop():
     slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
     mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], time_rounds=True)
     try:
@@ -149,14 +149,14 @@ def test_a_lockstep_waits_for_the_slower_loop():
     assert window.steps > 30 and window.lockstep is not None and 0 < window.lockstep < 0.5
 
 
-def test_modes_take_turns():
+def test_modes_alternate():
     modes = [ScriptedMode("a", [1, 2, 3]), ScriptedMode("b", [10, 20, 30])]
     turns = list(measure.interleave(modes, SECONDS, rounds=2))
     assert [name for name, _ in turns] == ["a", "b", "a", "b"]
     assert [window.steps for _, window in turns] == [2, 20, 3, 30], "the first windows warm up"
 
 
-def test_summaries_are_medians_and_ratios_are_formed_inside_a_round():
+def test_summary_is_the_median_and_ratios_are_per_round():
     modes = [ScriptedMode("plain loop", []), ScriptedMode("fast", [])]
     windows = {
         "plain loop": [Window(100, 10, 1.0, 1.0), Window(50, 5, 1.0, 1.0), Window(200, 20, 1.0, 1.0)],
@@ -171,7 +171,7 @@ def test_summaries_are_medians_and_ratios_are_formed_inside_a_round():
     assert fast.cpu_seconds_per_1000_steps == pytest.approx(1000 * 6 / 900)
 
 
-def test_env_factories_travel_and_a_checked_one_is_quiet():
+def test_env_factories_pickle_and_checked_ones_are_quiet():
     factory = check_env(registered_env("CartPole-v1", {"sutton_barto_reward": True}))
     assert factory.kwargs["quiet"]
     env = pickle.loads(pickle.dumps(factory))()
@@ -181,7 +181,7 @@ def test_env_factories_travel_and_a_checked_one_is_quiet():
         check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}))
 
 
-def test_a_quiet_env_is_made_where_stderr_is_closed():
+def test_quiet_env_is_built_where_stderr_is_closed():
     make = "import os; os.close(2); from vecenv.cli.target import registered_env as of; of('CartPole-v1', quiet=True)()"
     subprocess.run([sys.executable, "-c", make], check=True, timeout=60)
 
@@ -195,7 +195,7 @@ def test_premade_actions_fit_the_space_and_repeat():
     assert all(space.contains(action) for action in next(rows))
 
 
-def test_rows_are_taken_out_of_nested_actions():
+def test_rows_of_nested_actions():
     space = spaces.Dict(
         move=spaces.Box(-1, 1, (2,)),
         keys=spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]),
@@ -210,14 +210,14 @@ def test_rows_are_taken_out_of_nested_actions():
     assert taken["word"] == (batch["word"][4], batch["word"][1])
 
 
-def test_the_machine_is_described_and_a_process_that_is_gone_uses_no_cpu():
+def test_machine_description_and_cpu_time_of_a_dead_process():
     assert usable_cores() >= 1
     assert {"processor", "usable_cores", "system", "python", "numpy", "gymnasium"} <= set(describe_machine())
     assert cpu_seconds(2**22 + 1) == 0.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others do not count it")
-def test_stolen_time_is_what_the_kernel_counts(tmp_path: Path, monkeypatch):
+def test_stolen_time_equals_the_kernels_count(tmp_path: Path, monkeypatch):
     def count(ticks: int) -> None:
         (tmp_path / "stat").write_text(f"cpu  900 0 300 7000 10 0 5 {ticks} 0 0\n")
 

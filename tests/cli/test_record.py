@@ -104,7 +104,7 @@ def frames(paths):
     return [imageio_ffmpeg.count_frames_and_secs(str(path))[0] for path in paths]
 
 
-def test_as_many_files_as_episodes_in_order(record, tmp_path):
+def test_record_writes_one_file_per_episode_in_order(record, tmp_path):
     code, files, _ = record("CartPole-v1", "--episodes", 3, "--out", tmp_path / "new" / "folder", "--seed", 1)
     assert code == 0 and len(files) == 3
     assert sorted(map(Path, files)) == sorted((tmp_path / "new" / "folder").iterdir())
@@ -112,14 +112,14 @@ def test_as_many_files_as_episodes_in_order(record, tmp_path):
     assert len(set(frames(files))) > 1
 
 
-def test_a_seed_repeats_the_videos(record, tmp_path):
+def test_seed_repeats_the_videos(record, tmp_path):
     runs = [record("CartPole-v1", "--episodes", 2, "--out", tmp_path, "--seed", seed)[1] for seed in (4, 4, 5)]
     assert frames(runs[0]) == frames(runs[1]) and len({*runs[0], *runs[1], *runs[2]}) == 6
     contents = [[Path(file).read_bytes() for file in files] for files in runs]
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_an_env_of_ones_own(record, tmp_path, monkeypatch):
+def test_record_of_a_users_env(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_envs.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -128,7 +128,7 @@ def test_an_env_of_ones_own(record, tmp_path, monkeypatch):
     sys.modules.pop("recorded_envs")
 
 
-def test_a_base_env_records_by_its_own_means(record, tmp_path, monkeypatch):
+def test_base_env_records_with_its_own_method(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_ding.py").write_text(DING)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -138,12 +138,12 @@ def test_a_base_env_records_by_its_own_means(record, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("game", ["TicTacToeEnv", "Connect4Env", "GomokuEnv"])
-def test_legal_moves_only_are_played(record, tmp_path, game):
+def test_record_plays_legal_moves_only(record, tmp_path, game):
     code, files, err = record(f"vecenv:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
     assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error, too
 
 
-def test_a_seed_repeats_the_actions_that_an_env_offers_itself(record, tmp_path, monkeypatch):
+def test_seed_repeats_random_action_of_the_env(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_offers.py").write_text(OFFERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -153,7 +153,7 @@ def test_a_seed_repeats_the_actions_that_an_env_offers_itself(record, tmp_path, 
     assert first == again != other and len(first) == 30 and set(first) == {1, 3}
 
 
-def test_actions_that_have_no_form_as_an_array_are_sampled(record, tmp_path, monkeypatch):
+def test_actions_without_array_form_are_sampled(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_tuples.py").write_text(TUPLES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -172,25 +172,25 @@ def test_actions_that_have_no_form_as_an_array_are_sampled(record, tmp_path, mon
         ("gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv", "makes no single env but a vector env"),
     ],
 )
-def test_what_cannot_be_recorded_is_one_line_before_the_first_step(record, tmp_path, env, says):
+def test_unrecordable_env_is_one_line_before_the_first_step(record, tmp_path, env, says):
     code, files, err = record(env, "--out", tmp_path / "out")
     assert code == 2 and files == [] and says in err and err.count("\n") == 1
 
 
-def test_files_of_other_formats_are_named_too(record, tmp_path):
+def test_files_of_other_formats_are_listed(record, tmp_path):
     code, files, _ = record("vecenv:TicTacToeEnv", "--out", tmp_path)
     assert code == 0 and len(files) == 1 and files[0].endswith(".gif")
     assert files == [str(path) for path in tmp_path.iterdir()]
 
 
-def test_a_folder_that_cannot_be_made(record, tmp_path):
+def test_folder_that_cannot_be_created_is_one_line(record, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = record("CartPole-v1", "--out", tmp_path / "file" / "below")
     assert code == 2 and "cannot make folder" in err
 
 
 @pytest.mark.parametrize("package, extra", [("rich", "video"), ("moviepy", "video"), ("pygame", None)])
-def test_a_missing_package_is_named(package, extra, tmp_path):
+def test_missing_package_is_named(package, extra, tmp_path):
     program = WITHOUT_PACKAGE.format(package=package, argv=["record", "CartPole-v1", "--out", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
@@ -199,14 +199,14 @@ def test_a_missing_package_is_named(package, extra, tmp_path):
         assert done.returncode == 2 and f'pip install "vecenv[{extra}]"' in done.stderr
 
 
-def test_sigterm_ends_it_though_the_env_draws_with_sdl(tmp_path):
+def test_sigterm_ends_a_recording_with_sdl(tmp_path):
     (tmp_path / "terminated.py").write_text(TERMINATED)
     command = [sys.executable, "-m", "vecenv", "record", "terminated:make"]
     done = subprocess.run(command, capture_output=True, timeout=120, cwd=tmp_path)
     assert done.returncode == -signal.SIGTERM
 
 
-def test_without_a_working_directory_a_relative_folder_is_refused(tmp_path, monkeypatch, capsys):
+def test_relative_folder_without_a_working_directory_is_refused(tmp_path, monkeypatch, capsys):
     """It was a traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -85,7 +85,7 @@ def replay(project: Path, *words: Any, cwd: Path, stdin: str | None = None) -> s
     return run("-m", "vecenv", "replay", project.parent / "file", *words, cwd=cwd, stdin=stdin)
 
 
-def test_envs_of_a_module_beside_the_script(project: Path, elsewhere: Path) -> None:
+def test_replay_imports_modules_beside_the_script(project: Path, elsewhere: Path) -> None:
     """It ended in ModuleNotFoundError: neither sys.path nor the working directory was in the file."""
     done = replay(project, cwd=elsewhere)
     assert done.returncode == -signal.SIGSEGV, done.stderr
@@ -103,7 +103,7 @@ def test_envs_of_a_module_beside_the_script(project: Path, elsewhere: Path) -> N
     ]
 
 
-def test_an_import_that_fails_is_one_line(project: Path, elsewhere: Path) -> None:
+def test_failing_import_is_one_line(project: Path, elsewhere: Path) -> None:
     (project / "myenvs.py").rename(project / "moved.py")
     try:
         done = replay(project, cwd=elsewhere)
@@ -121,14 +121,14 @@ def test_leaving_the_debugger_is_quiet(keys: str, project: Path, elsewhere: Path
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_the_debugger_stops_in_the_step_that_crashed(project: Path, elsewhere: Path) -> None:
+def test_debugger_stops_in_the_step_that_crashed(project: Path, elsewhere: Path) -> None:
     done = replay(project, "--pdb", cwd=elsewhere, stdin="p 'elapsed', self.elapsed_steps\nq\n")
     places = re.findall(r"^> (\S+)\(\d+\)(\w+)\(\)", done.stdout, re.MULTILINE)
     assert places[0] == (str(project / "myenvs.py"), "step")
     assert "('elapsed', 2)" in done.stdout
 
 
-def test_the_debugger_goes_on_from_an_earlier_step(project: Path, elsewhere: Path) -> None:
+def test_debugger_starts_at_an_earlier_step(project: Path, elsewhere: Path) -> None:
     stop = reproducer.load(project.parent / "file").entries[1].step_id
     keys = "p 'elapsed', self.elapsed_steps\nb myenvs.py:10\nc\np 'elapsed', self.elapsed_steps\nq\n"
     done = replay(project, "--pdb", "--until", stop, cwd=elsewhere, stdin=keys)
@@ -137,7 +137,7 @@ def test_the_debugger_goes_on_from_an_earlier_step(project: Path, elsewhere: Pat
 
 
 @pytest.mark.parametrize("keys", ["q\n", "", "n\nq\n"], ids=["q", "end of input", "n q"])
-def test_leaving_the_debugger_in_an_earlier_step_ends_it(keys: str, project: Path, elsewhere: Path) -> None:
+def test_leaving_the_debugger_in_an_earlier_step_ends_the_replay(keys: str, project: Path, elsewhere: Path) -> None:
     """It went on with the next command, as if the env had raised bdb.BdbQuit, and then nothing failed."""
     stop = reproducer.load(project.parent / "file").entries[1].step_id
     done = replay(project, "--pdb", "--until", stop, cwd=elsewhere, stdin=keys)
@@ -167,14 +167,14 @@ def file(tmp_path: Path) -> str:
         return pool._engine.reproduce(0, Op.STEP, 2).save("because")
 
 
-def test_an_episode_that_does_not_fail_again(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_episode_that_does_not_fail_again_is_reported(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", file]) == 0
     *_, reset, step, end = capsys.readouterr().out.splitlines()
     assert (reset, step) == ("1: reset, seed 3", "2: step, action 1, reward 1.0")
     assert end == "the episode was repeated to its end; nothing failed this time"
 
 
-def test_files_that_are_none(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_files_are_refused(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     episode = reproducer.load(file)
     (tmp_path / "older").write_bytes(pickle.dumps((1, episode)))
     (tmp_path / "other").write_text("hello")

@@ -19,13 +19,13 @@ from vecenv.envs.step_formats import AGENTS, is_abnormal, read_flags, to_timeste
 
 
 @pytest.mark.parametrize("make", [numbers_env, lambda: gymnasium.make("CartPole-v1")])
-def test_a_gymnasium_env_comes_back_as_it_is(make):
+def test_gymnasium_env_is_returned_unchanged(make):
     env = make()
     assert adapt(env) is env and original(adapt(env)) is env
 
 
 @pytest.mark.parametrize("make", [Plain, Ding, lambda: GymToGymnasiumWrapper(numbers_env(3))])
-def test_old_envs_get_gymnasiums_calls(make):
+def test_old_envs_get_the_gymnasium_api(make):
     env = adapt(make())
     assert isinstance(env, gymnasium.Env)
     obs, info = env.reset(seed=3, options={"ignored": True})
@@ -37,7 +37,7 @@ def test_old_envs_get_gymnasiums_calls(make):
     assert obs in env.observation_space
 
 
-def test_the_original_is_reachable_with_its_attributes():
+def test_original_env_is_reachable_with_its_attributes():
     plain = Plain()
     env = adapt(plain)
     assert original(env) is plain and env.unwrapped is plain
@@ -48,7 +48,7 @@ def test_the_original_is_reachable_with_its_attributes():
     assert plain.closed
 
 
-def test_an_adapted_env_pickles_and_copies_without_endless_recursion():
+def test_adapted_env_pickles_and_copies_without_endless_recursion():
     for env in (pickle.loads(pickle.dumps(adapt(Plain()))), copy.deepcopy(adapt(Plain()))):
         assert env.flavour == "vanilla"
     with pytest.raises(AttributeError):
@@ -115,12 +115,12 @@ def test_flags_of_several_agents(done, info, flags):
 
 
 @pytest.mark.parametrize("done", ["yes", {"a": "yes"}, {}, [None, True], object], ids=repr)
-def test_a_done_that_is_none_is_a_type_error(done):
+def test_done_of_wrong_type_is_a_type_error(done):
     with pytest.raises(TypeError, match="done: expected a bool"):
         read_flags(done, {})
 
 
-def test_a_time_out_in_the_agents_infos_ends_the_episode_by_truncation():
+def test_time_out_in_agent_infos_truncates_the_episode():
     class Team(Plain):
         def step(self, action):
             obs, reward, done, info = super().step(action)
@@ -146,13 +146,13 @@ class FiveValues(Plain):
         return obs, reward, done, False, info
 
 
-def test_a_plain_object_with_new_calls():
+def test_plain_object_with_the_new_api():
     env = adapt(FiveValues())
     assert env.reset()[1] == {"fresh": True}
     assert env.step(0)[1:4] == (1.0, False, False)
 
 
-def test_ends_of_several_agents_with_new_calls():
+def test_agent_flags_with_the_new_api():
     class Team(FiveValues):
         def step(self, action):
             obs, reward, done, truncated, info = super().step(action)
@@ -163,7 +163,7 @@ def test_ends_of_several_agents_with_new_calls():
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (True, False)]
 
 
-def test_an_old_class_that_derives_from_gymnasiums_is_recognised():
+def test_old_class_that_derives_from_gymnasiums_is_recognised():
     class OldOverGymnasium(gymnasium.Env):
         observation_space = spaces.Discrete(2)
         action_space = spaces.Discrete(2)
@@ -179,7 +179,7 @@ def test_an_old_class_that_derives_from_gymnasiums_is_recognised():
     assert env.step(0)[2:4] == (True, False)
 
 
-def test_a_tuple_observation_is_not_taken_for_obs_and_info():
+def test_tuple_observation_is_not_taken_for_obs_and_info():
     class Pairs(Plain):
         def __init__(self):
             super().__init__()
@@ -191,7 +191,7 @@ def test_a_tuple_observation_is_not_taken_for_obs_and_info():
     assert adapt(Pairs()).reset() == ((1, {"a": 0}), {})
 
 
-def test_a_tuple_observation_with_an_info_is_told_from_it():
+def test_tuple_observation_with_an_info_is_split():
     class Pairs(Plain):
         def __init__(self):
             super().__init__()
@@ -239,7 +239,7 @@ class NamesASeed(Ding):
         return super().reset()
 
 
-def test_a_seed_is_passed_on_to_a_reset_that_names_it_and_holds_for_that_episode():
+def test_seed_reaches_a_reset_that_accepts_it_and_lasts_one_episode():
     """It went to `seed`, and so began another sequence for good."""
     env = NamesASeed()
     adapted = adapt(env)
@@ -249,7 +249,7 @@ def test_a_seed_is_passed_on_to_a_reset_that_names_it_and_holds_for_that_episode
     assert env.given == [("seed", 5), ("reset", 8), ("reset", None)]
 
 
-def test_a_seed_for_one_reset_takes_the_place_of_that_episode_s_own():
+def test_seed_of_one_reset_replaces_that_episodes_seed():
     class NoSeedMethod(NamesASeed):
         seed = None
 
@@ -261,7 +261,7 @@ def test_a_seed_for_one_reset_takes_the_place_of_that_episode_s_own():
     assert env.given == [("reset", episode_seed(5, 0)), ("reset", 8), ("reset", episode_seed(5, 2))]
 
 
-def test_the_action_space_of_a_base_env_is_its_own_to_seed():
+def test_action_space_of_a_base_env_is_not_seeded():
     def drawn_by(env):
         env.action_space.seed(1)
         adapt(env).seed(5)
@@ -287,7 +287,7 @@ def test_seeds_of_an_old_env_by_episode():
     assert plain.seeds == [episode_seed(5, 0), episode_seed(5, 1), 6, 6, 7]
 
 
-def test_an_env_without_a_seed_method_gets_it_at_reset():
+def test_env_without_a_seed_method_is_seeded_at_reset():
     class NoSeed(FiveValues):
         seed = None
 
@@ -298,7 +298,7 @@ def test_an_env_without_a_seed_method_gets_it_at_reset():
     assert plain.seeds == [4, None]
 
 
-def test_a_bad_seed_is_a_config_error():
+def test_bad_seed_is_a_config_error():
     with pytest.raises(ConfigError):
         adapt(Plain()).seed(-1)
 
@@ -313,12 +313,12 @@ def step_with(info, obs=None, done=None):
     return env.step(0)
 
 
-def test_an_abnormal_timestep_passes_through():
+def test_abnormal_timestep_passes_through():
     obs, reward, terminated, truncated, info = step_with({"abnormal": True})
     assert (obs, reward, terminated, truncated) == (None, None, False, False) and info["abnormal"] is True
 
 
-def test_a_missing_observation_is_marked_abnormal():
+def test_missing_observation_is_marked_abnormal():
     assert step_with({})[4]["abnormal"] is True
 
 
@@ -330,7 +330,7 @@ def test_w28_lists_of_infos_of_any_length(info):
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_which_sequence_infos_were_is_said_to_those_who_ask(kind):
+def test_info_sequence_type_is_recorded(kind):
     class Answers(Ding):
         def step(self, action):
             return BaseEnvTimestep(np.zeros(2), None, False, kind([{}, {}]))
@@ -348,14 +348,14 @@ def test_other_infos_are_type_errors():
         step_with("info")
 
 
-def test_the_envs_own_info_is_not_written_into():
+def test_envs_own_info_is_not_modified():
     info = {}
     step_with(info, obs=np.zeros(2), done=True)
     assert info == {}
 
 
 @pytest.mark.parametrize("result", [(1, 2, 3), 5, None])
-def test_an_unknown_form_of_step_says_what_was_expected(result):
+def test_unknown_step_form_is_an_error_that_names_the_expected(result):
     class Odd(Plain):
         def step(self, action):
             return result
@@ -371,7 +371,7 @@ def test_step_before_reset_is_a_state_error():
         adapt(Plain()).step(0)
 
 
-def test_what_is_no_env_is_refused():
+def test_adapt_refuses_objects_that_are_not_envs():
     with pytest.raises(TypeError, match="no env: it has no reset"):
         adapt(object())
 
@@ -406,7 +406,7 @@ def test_ensure_spaces_lets_other_errors_through():
         ensure_spaces(adapt(Broken()))
 
 
-def test_ensure_spaces_says_when_there_are_none():
+def test_ensure_spaces_raises_when_there_are_none():
     class Spaceless(Plain):
         def __init__(self):
             super().__init__()
@@ -417,7 +417,7 @@ def test_ensure_spaces_says_when_there_are_none():
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_an_env_that_does_not_come_to_have_spaces_is_closed(lazy):
+def test_env_without_spaces_is_closed(lazy):
     """Nobody else had it; and what its `close` raises is not what the caller is to hear."""
 
     class Spaceless(Plain):
@@ -441,7 +441,7 @@ def test_an_env_that_does_not_come_to_have_spaces_is_closed(lazy):
     assert Spaceless.num_closes == 1
 
 
-def test_a_vector_env_that_is_refused_is_closed():
+def test_refused_vector_env_is_closed():
     envs = gymnasium.vector.SyncVectorEnv([numbers_env])
     with pytest.raises(TypeError, match="is a vector env"):
         adapt_and_build(envs)
@@ -469,7 +469,7 @@ def test_spaces_of_old_gym_become_gymnasiums():
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space", "reward_space"])
-def test_which_space_is_none_is_said(name):
+def test_missing_space_is_named(name):
     class Env:
         observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
 
@@ -489,7 +489,7 @@ def test_find_attr_looks_through_layers():
     assert find_attr(env, "special") == 5 and find_attr(env, "absent", "default") == "default"
 
 
-def test_rendering_with_the_old_argument():
+def test_render_passes_the_old_argument():
     class Renders(Plain):
         def render(self, mode="human"):
             return mode
@@ -498,7 +498,7 @@ def test_rendering_with_the_old_argument():
 
 
 @pytest.mark.parametrize("given, shown", [({"render_fps": 9}, {"render_fps": 9}), ("none of the kind", {}), (None, {})])
-def test_metadata_that_are_no_mapping_keep_no_env_out(given, shown):
+def test_metadata_of_wrong_type_are_tolerated(given, shown):
     """`GymVectorEnvManager` and `VectorEnv` raised TypeError: 'str' object is not a mapping."""
 
     class Described(Plain):

@@ -23,12 +23,12 @@ ACTIONS = {"tuple": (2, 1), "dict": {"left": 2, "right": 1}, "stack": np.array([
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mode", ["single", "double"])
-def test_the_toys_keep_the_rules(mode, form):
+def test_toys_pass_the_check(mode, form):
     check_all(TwoAgentEnv({"mode": mode, "form": form}), spawn=False)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_game(form):
+def test_forms_of_the_env_play_the_same_game(form):
     env = TwoAgentEnv({"form": form})
     env.seed(3, dynamic_seed=False)
     first = env.reset()
@@ -45,7 +45,7 @@ def test_every_form_is_the_same_game(form):
     assert total[0] > 0 > total[1]
 
 
-def test_an_episode_ends_when_both_have_arrived():
+def test_episode_ends_when_both_agents_have_arrived():
     env = TwoAgentEnv({"size": 2})
     env.reset()
     done = False
@@ -81,12 +81,12 @@ def test_seeds_of_the_two_agents():
 
 
 @pytest.mark.parametrize("cfg", [{"mode": "triple"}, {"form": "graph"}, {"size": 1}])
-def test_bad_configs(cfg):
+def test_bad_configs_are_refused(cfg):
     with pytest.raises(ConfigError, match=next(iter(cfg))):
         TwoAgentEnv(cfg)
 
 
-def test_step_before_reset():
+def test_step_before_reset_is_an_error():
     env = TwoAgentEnv()
     with pytest.raises(StateError):
         env.step((0, 0))
@@ -100,7 +100,7 @@ def test_two_agents_are_registered():
     assert ENV_REGISTRY.get("two_agents") is TwoAgentEnv
 
 
-def test_the_hybrid_toy_keeps_the_rules():
+def test_hybrid_toy_passes_the_check():
     check_all(HybridEnv(), spawn=False)
     check_all(DingEnvWrapper(HybridEnv(), {"env_wrapper": "gym_hybrid_default"}), spawn=False)
 
@@ -128,7 +128,7 @@ def test_hybrid_arrival_terminates():
     assert terminated and reward > 0.9
 
 
-def test_tuple_inside_dict_outside():
+def test_tuple_observations_may_hold_dicts():
     inner = GymHybridDictActionWrapper(HybridEnv())
     env = DingEnvWrapper(inner)
     env.seed(2)

@@ -28,7 +28,7 @@ def test_to_ndarray_keeps_containers():
     assert to_ndarray([]) is None
 
 
-def test_to_ndarray_does_not_copy_what_fits():
+def test_to_ndarray_does_not_copy_fitting_arrays():
     array = np.zeros(3, np.float32)
     assert to_ndarray(array) is array and to_ndarray(array, np.float32) is array
     assert to_ndarray(array, np.int64).dtype == np.int64
@@ -39,7 +39,7 @@ def test_to_ndarray_takes_tensors():
     assert to_ndarray(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
 
 
-def test_to_ndarray_refuses_other_things():
+def test_to_ndarray_refuses_other_types():
     with pytest.raises(TypeError, match="object"):
         to_ndarray(object())
 
@@ -67,7 +67,7 @@ def test_w4_space_dtype_is_not_edited_in_place():
     assert shown.contains(present_obs(np.array([0.0, 0.3]), space))
 
 
-def test_present_space_goes_into_containers_and_keeps_what_fits():
+def test_present_space_maps_containers_and_keeps_fitting_spaces():
     image = spaces.Box(0, 255, (2,), np.uint8)
     nested = spaces.Dict({"a": spaces.Box(0.0, 1.0, (1,), np.float64), "b": spaces.Tuple([image])})
     shown = present_space(nested)
@@ -81,7 +81,7 @@ def test_present_obs_of_nested_spaces():
     assert obs["a"].dtype == np.float32 and obs["b"][0].dtype == np.int64
 
 
-def test_present_obs_gives_arrays_of_their_own():
+def test_present_obs_returns_separate_arrays():
     part = spaces.Box(0.0, 1.0, (1,), np.float32)
     array = np.zeros(1, np.float32)
     nested = {"a": (array, Pair(array, "text"))}
@@ -106,7 +106,7 @@ def test_w5_int32_actions_are_taken(dtype):
     assert normalise_action(dtype(2), None) == 2
 
 
-def test_one_element_arrays_stay_where_the_space_has_them():
+def test_one_element_arrays_stay_arrays_if_the_space_has_them():
     box, multi = spaces.Box(-1, 1, (1,)), spaces.MultiDiscrete([3])
     action = np.array([1])
     assert normalise_action(action, multi) is action
@@ -121,7 +121,7 @@ def test_w5_dict_actions_are_not_edited_in_place():
     assert normal["a"] == 1 and isinstance(action["a"], np.ndarray)
 
 
-def test_tuple_and_tree_actions():
+def test_actions_of_tuples_and_trees():
     space = spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (2,))])
     choice, parameters = normalise_action([np.array([1]), np.zeros(2)], space)
     assert choice == 1 and parameters.shape == (2,)
@@ -139,7 +139,7 @@ def test_other_actions_are_type_errors(action):
         normalise_action(action, spaces.Discrete(2))
 
 
-def test_random_actions_as_arrays():
+def test_random_actions_are_arrays():
     assert action_to_ndarray(3).tolist() == [3] and action_to_ndarray(3).dtype == np.int64
     assert action_to_ndarray({"a": 1})["a"].shape == (1,)
     with pytest.raises(TypeError):

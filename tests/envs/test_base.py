@@ -108,7 +108,7 @@ def test_env_cfg_factories_keep_an_easydict():
 
 
 @pytest.mark.parametrize("count", [None, -1, "two", True])
-def test_a_bad_count_is_a_config_error(count):
+def test_bad_count_is_a_config_error(count):
     with pytest.raises(ConfigError, match="collector_env_num"):
         Ding.create_collector_env_cfg({} if count is None else {"collector_env_num": count})
 
@@ -136,13 +136,13 @@ def test_get_vec_env_setting_gives_class_and_cfgs(registered):
     assert cfg == {"type": registered, "collector_env_num": 2, "evaluator_env_num": 3}
 
 
-def test_get_vec_env_setting_leaves_out_what_is_not_wanted(registered):
+def test_get_vec_env_setting_leaves_out_unwanted_parts(registered):
     cfg = {"type": registered, "collector_env_num": 2}
     assert get_vec_env_setting(cfg, eval_=False)[2] is None
     assert get_vec_env_setting({"type": registered, "evaluator_env_num": 1}, collect=False)[1] is None
 
 
-def test_an_env_whose_factory_pops_cannot_hurt_the_caller():
+def test_env_factory_that_pops_does_not_change_the_callers_config():
     class Pops(Ding):
         @staticmethod
         def create_collector_env_cfg(cfg):

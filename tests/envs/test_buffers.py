@@ -16,7 +16,7 @@ KEPT = ShmBuffer(np.uint8, (1,))
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
-def test_every_dtype_and_shape(dtype, shape):
+def test_buffer_of_every_dtype_and_shape(dtype, shape):
     """W33: float16 was a KeyError."""
     array = np.ones(shape, dtype)
     buffer = ShmBuffer(dtype, shape)
@@ -25,7 +25,7 @@ def test_every_dtype_and_shape(dtype, shape):
     assert np.array_equal(buffer.get(), array) and buffer.get().shape == shape
 
 
-def test_copies_or_views():
+def test_buffer_returns_copies_or_views():
     copying, sharing = ShmBuffer(np.float32, (2,)), ShmBuffer(np.float32, (2,), copy_on_get=False)
     before = copying.get(), sharing.get()
     for buffer in (copying, sharing):
@@ -37,13 +37,13 @@ def test_copies_or_views():
 @pytest.mark.parametrize(
     "wrong", [[0.0, 0.0], 1.0, None, np.zeros(1, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)]
 )
-def test_w33_what_does_not_fit_is_refused_and_not_broadcast(wrong):
+def test_w33_misfit_data_are_refused_and_not_broadcast(wrong):
     buffer = ShmBuffer(np.float32, (2,))
     with pytest.raises(AssertionError, match=r"expected an array float32 \(2,\)"):
         buffer.fill(wrong)
 
 
-def test_containers_nest():
+def test_buffer_containers_nest():
     container = ShmBufferContainer({"a": np.float32, "b": np.uint8}, {"a": (2,), "b": {"c": (1,), "d": ()}})
     data = {"a": np.ones(2, np.float32), "b": {"c": np.full(1, 7, np.uint8), "d": np.array(3, np.uint8)}}
     container.fill(data)
@@ -58,7 +58,7 @@ def _fill(container):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_fills_it(method):
+def test_buffer_is_filled_by_a_child_process(method):
     container = ShmBufferContainer(np.int64, {"x": (3,)})
     child = multiprocessing.get_context(method).Process(target=_fill, args=(container,))
     child.start()
@@ -67,7 +67,7 @@ def test_a_child_fills_it(method):
     child.close()
 
 
-def test_lambdas_travel():
+def test_lambdas_pickle_in_a_wrapper():
     with pytest.raises((AttributeError, pickle.PicklingError)):
         pickle.dumps(lambda: 1)
     offset = 4

@@ -22,7 +22,7 @@ def test_episode_seeds_differ_between_episodes_and_envs():
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-def test_a_static_seed_is_the_same_for_every_episode():
+def test_static_seed_is_the_same_for_every_episode():
     assert [episode_seed(5, k, dynamic=False) for k in range(3)] == [5, 5, 5]
 
 
@@ -34,11 +34,11 @@ def test_w2_dynamic_seeds_leave_the_global_generators_alone():
     assert (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
 
 
-def test_unseeded_gives_none():
+def test_unseeded_episode_seed_is_none():
     assert EpisodeSeeds().advance() is None
 
 
-def test_seeding_again_starts_the_sequence_anew():
+def test_seeding_again_restarts_the_sequence():
     seeds = EpisodeSeeds()
     seeds.seed(3)
     first = [seeds.advance() for _ in range(3)]

@@ -57,7 +57,7 @@ class ArrayAndNone(gymnasium.Env):
         return {"mask": None, "position": np.array([1, 2], np.float32)}, 0.0, False, False, {}
 
 
-def test_it_is_a_space():
+def test_object_space_is_a_space():
     space = NoneSpace(seed=3)
     assert space.contains(space.sample()) and not space.contains(np.zeros(1)) and None in space
     assert space == NoneSpace() != spaces.Discrete(1) and len({space, NoneSpace()}) == 1
@@ -68,7 +68,7 @@ def test_it_is_a_space():
     assert SPACE.contains(SPACE.sample())
 
 
-def test_it_has_neither_a_column_nor_a_place_in_the_mail():
+def test_object_space_has_no_column_and_no_payload():
     spec = Spec(SPACE, "obs")
     assert [leaf.path for leaf in spec.leaves] == ["obs/pair/1"] and spec.num_objects == 0
     value = {"mask": None, "pair": (None, 2)}
@@ -77,14 +77,14 @@ def test_it_has_neither_a_column_nor_a_place_in_the_mail():
         spec.conform({"mask": 1, "pair": (None, 2)})
 
 
-def test_beside_objects_it_leaves_their_numbers_alone():
+def test_object_space_leaves_numbers_beside_it_unchanged():
     spec = Spec(spaces.Dict(a=NoneSpace(), b=spaces.Text(3), c=NoneSpace(), d=spaces.Text(3)), "obs")
     assert spec.num_objects == 2
     assert spec.objects({"a": None, "b": "x", "c": None, "d": "y"}) == ["x", "y"]
 
 
 @pytest.mark.parametrize("cls", [BaseEnvManager, SyncSubprocessEnvManager, SubprocessEnvManagerV2])
-def test_a_manager_gives_it_beside_arrays_alone(cls):
+def test_object_space_beside_arrays_in_a_manager(cls):
     """Managers prepare results ahead where a row is nothing but arrays; here it is not."""
     with cls([ArrayAndNone] * 2, {"num_workers": 2} if cls is not BaseEnvManager else {}) as manager:
         manager.launch()
@@ -96,7 +96,7 @@ def test_a_manager_gives_it_beside_arrays_alone(cls):
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_vector_env_gives_what_gymnasium_gives(backend, mode):
+def test_object_space_in_a_vector_env_gives_gymnasiums_result(backend, mode):
     ours = VectorEnv(
         [NoneEnv] * 3, backend=backend, autoreset_mode=mode, num_workers=2 if backend == "process" else None
     )
@@ -119,7 +119,7 @@ def test_a_vector_env_gives_what_gymnasium_gives(backend, mode):
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_anything_else_in_its_place_is_an_error(backend):
+def test_object_space_refuses_other_values(backend):
     envs = VectorEnv([functools.partial(NoneEnv, wrong=True)], backend=backend)
     try:
         envs.reset(seed=0)

@@ -42,12 +42,12 @@ def rollout(env: gym.Env[Any, Any], seed: int, steps: int = 12) -> list[Any]:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_toy_tells_what_it_does(cls):
+def test_toys_have_docstrings(cls):
     assert cls.__doc__
 
 
 @pytest.mark.parametrize("cls", WELL_BEHAVED)
-def test_gymnasiums_own_check_passes(cls):
+def test_toys_pass_gymnasiums_checker(cls):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on unbounded boxes
         check_env(cls(), skip_render_check=True)
@@ -76,7 +76,7 @@ def test_episodes_end_at_their_length(truncate):
     assert ends == [(False, False), (False, False), (not truncate, truncate)]
 
 
-def test_toy_observations_tell_steps_and_actions():
+def test_toy_observations_contain_steps_and_actions():
     env = toys.ToyEnv(length=None, num_actions=5)
     first = env.reset(seed=0)[0]
     assert first.tolist()[:2] == [0, 0]
@@ -90,7 +90,7 @@ def test_toy_observations_tell_steps_and_actions():
     assert env.reset()[0][1] == 0
 
 
-def test_an_episode_runs_again_from_the_generator_alone():
+def test_episode_repeats_from_the_generator_state_alone():
     env, twin = toys.ToyEnv(), toys.ToyEnv()
     env.reset(seed=0)
     env.step(1)
@@ -108,7 +108,7 @@ def test_discrete_observations_are_ints():
         toys.ToyEnv(obs="text")
 
 
-def test_count_env_tells_seed_and_episode():
+def test_count_env_observes_seed_and_episode():
     env = toys.CountEnv(length=2)
     assert env.reset(seed=123456)[1] == {"steps": 0, "episode": 1, "seed": 123456}
     env.step(0)
@@ -130,19 +130,19 @@ def test_cached_envs_return_one_object(cls):
         cls(length=3)
 
 
-def test_frame_env_moves_atari_sized_observations():
+def test_frame_env_has_atari_sized_observations():
     obs = toys.FrameEnv().reset()[0]
     assert (obs.dtype, obs.shape) == (np.uint8, (4, 84, 84))
 
 
-def test_busy_env_takes_its_time():
+def test_busy_env_takes_its_duration():
     env = toys.BusyEnv(busy_us=2000)
     start = time.perf_counter()
     env.step(0)
     assert time.perf_counter() - start >= 0.002
 
 
-def test_sleep_env_sleeps_by_its_seed(monkeypatch):
+def test_sleep_env_duration_follows_its_seed(monkeypatch):
     asked: list[float] = []
     monkeypatch.setattr(time, "sleep", asked.append)
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_sleep_env_sleeps_by_its_seed(monkeypatch):
     assert env.total_sleep > 0
 
 
-def test_keeps_action_describes_what_came():
+def test_keeps_action_describes_its_action():
     env = toys.KeepsAction(spaces.Box(-1, 1, (2,), np.float32))
     assert env.reset()[1] == {}
     action = np.zeros(2, np.float32)
@@ -191,7 +191,7 @@ def test_keeps_action_notices_a_reused_buffer():
         env.step(np.zeros(2))
 
 
-def test_keeps_info_notices_that_an_info_was_written_to():
+def test_keeps_info_notices_a_modified_info():
     env = toys.KeepsInfo()
     env.reset()
     info = env.step(0)[4]
@@ -201,7 +201,7 @@ def test_keeps_info_notices_that_an_info_was_written_to():
         env.step(0)
 
 
-def test_keeps_options_notices_that_options_were_written_to():
+def test_keeps_options_notices_modified_options():
     env = toys.KeepsOptions()
     options = {"level": np.zeros(2)}
     env.reset(options=options)
@@ -255,7 +255,7 @@ def test_aliased_obs_is_one_array():
         (toys.RaiseUnpicklableError, toys.UnpicklableError),
     ],
 )
-def test_raising_at_a_step(cls, error):
+def test_fault_raises_at_a_step(cls, error):
     env = cls(at=3)
     env.reset(seed=0)
     env.step(0)
@@ -266,7 +266,7 @@ def test_raising_at_a_step(cls, error):
     assert env.num_steps == 2
 
 
-def test_raising_elsewhere():
+def test_fault_raises_in_other_calls():
     with pytest.raises(RuntimeError, match="cannot be built"):
         toys.RaiseAtInit()
     env = toys.RaiseAtReset(at=2)
@@ -275,14 +275,14 @@ def test_raising_elsewhere():
         env.reset()
 
 
-def test_every_call_with_at_none():
+def test_fault_with_at_none_is_in_every_call():
     env = toys.RaiseAtReset(at=None)
     for _ in range(3):
         with pytest.raises(ValueError, match="cannot reset"):
             env.reset()
 
 
-def test_once_means_once_over_several_lives(tmp_path):
+def test_fault_once_counts_over_several_lives(tmp_path):
     once = tmp_path / "done"
     with pytest.raises(RuntimeError):
         toys.RaiseAtInit(once=once)
@@ -294,7 +294,7 @@ def test_once_means_once_over_several_lives(tmp_path):
     env.step(0)
 
 
-def test_the_errors_resist_pickling():
+def test_errors_resist_pickling():
     with pytest.raises(TypeError):
         pickle.loads(pickle.dumps(toys.WeirdError(1, reason="x")))
     with pytest.raises(TypeError, match="cannot pickle"):
@@ -302,14 +302,14 @@ def test_the_errors_resist_pickling():
 
 
 @pytest.mark.parametrize("cls", [toys.WrongDtype, toys.WrongShape])
-def test_wrong_observations_come_at_their_step(cls):
+def test_fault_wrong_observation_is_at_its_step(cls):
     env = cls(at=2)
     fits = [env.observation_space.contains(env.reset(seed=0)[0])]
     fits += [env.observation_space.contains(env.step(0)[0]) for _ in range(3)]
     assert fits == [True, True, False, True]
 
 
-def test_infos_that_are_huge_or_do_not_pickle():
+def test_fault_infos_are_huge_or_do_not_pickle():
     env = toys.HugeInfo(nbytes=1000)
     env.reset()
     assert len(env.step(0)[4]["blob"]) == 1000
@@ -332,13 +332,13 @@ def drive(env: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", toys.MOMENTS)
-def test_a_fault_comes_in_its_call_and_only_there(moment):
+def test_fault_occurs_in_its_call_only(moment):
     with pytest.raises(ZeroDivisionError, match=f"at a {moment}"):
         drive(toys.Raises(moment=moment, length=2))
 
 
 @pytest.mark.parametrize("moment, count", [("reset", 2), ("step", 3), ("autoreset", 1), ("call", 1), ("close", 1)])
-def test_at_counts_the_calls_of_that_moment(moment, count):
+def test_fault_at_counts_the_calls_of_its_moment(moment, count):
     env = toys.Raises(at=count + 1, moment=moment, length=2)
     drive(env)
     for _ in range(2):  # a call that failed has not been made
@@ -347,7 +347,7 @@ def test_at_counts_the_calls_of_that_moment(moment, count):
         assert env.num_calls[moment] == count
 
 
-def test_a_seeded_reset_after_the_end_is_no_autoreset():
+def test_fault_autoreset_excludes_seeded_resets():
     env = toys.Raises(moment="autoreset", length=1)
     for _ in range(2):
         env.reset(seed=1)
@@ -357,7 +357,7 @@ def test_a_seeded_reset_after_the_end_is_no_autoreset():
 
 
 @pytest.mark.parametrize("moment", toys.MOMENTS)
-def test_once_holds_at_every_moment(moment, tmp_path):
+def test_fault_once_applies_at_every_moment(moment, tmp_path):
     once = tmp_path / "done"
     with pytest.raises(ZeroDivisionError):
         drive(toys.Raises(None, moment=moment, once=once, length=2))
@@ -365,7 +365,7 @@ def test_once_holds_at_every_moment(moment, tmp_path):
 
 
 @pytest.mark.parametrize("name", toys.FAULTS)
-def test_each_fault_says_when_it_is_possible(name):
+def test_fault_refuses_impossible_moments(name):
     cls = toys.FAULTS[name]
     assert set(cls.moments) <= set(toys.MOMENTS)
     for moment in set(toys.MOMENTS) - set(cls.moments):
@@ -374,7 +374,7 @@ def test_each_fault_says_when_it_is_possible(name):
 
 
 @pytest.mark.parametrize("name", ["wrong dtype", "wrong shape", "huge", "unpicklable", "leak", "child"])
-def test_faults_that_show_in_values_come_at_each_moment(name):
+def test_fault_values_appear_at_each_moment(name):
     cls = toys.FAULTS[name]
     for moment in cls.moments:
         env = cls(at=1, moment=moment, length=2)
@@ -418,7 +418,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
-def test_leaks_memory_keeps_what_it_takes():
+def test_leaks_memory_keeps_its_allocations():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # fresh: no free memory of other tests to reuse
     done = subprocess.run([sys.executable, "-c", LEAK], env=environ, capture_output=True, text=True, timeout=50)
     assert int(done.stdout) > 28 << 20, done.stderr  # of 32 MiB
@@ -522,7 +522,7 @@ print(json.dumps({name: try_out(name) for name in sys.argv[1:]}))
 """
 
 
-def test_crimes_that_take_the_process_along():
+def test_faults_that_end_the_process():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL, *FATAL_FAULTS], env=environ, capture_output=True, text=True, timeout=100
@@ -531,7 +531,7 @@ def test_crimes_that_take_the_process_along():
     assert json.loads(done.stdout) == FATAL_FAULTS
 
 
-def test_every_crime_is_tried():
+def test_faults_are_all_tested():
     tried = {fault.split()[0] for fault in FATAL_FAULTS} | {"Raises", "RaiseAtInit", "RaiseAtReset", "RaiseAtStep"}
     tried |= {"RaiseWeirdError", "RaiseUnpicklableError"}
     tried |= {"LeaksMemory", "SpawnsChild", "WrongDtype", "WrongShape", "HugeInfo", "UnpicklableInfo", "FaultEnv"}

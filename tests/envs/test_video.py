@@ -33,7 +33,7 @@ class Painted(gymnasium.Wrapper):
         return np.full((32, 32, 3), self.env.unwrapped.step_count * 20 % 256, np.uint8)
 
 
-def test_each_episode_becomes_a_file_at_its_end(tmp_path):
+def test_video_file_per_episode_at_its_end(tmp_path):
     env = DingEnvWrapper(Painted(numbers_env(5)))
     env.enable_save_replay(str(tmp_path))
     for episode in range(2):
@@ -48,7 +48,7 @@ def test_each_episode_becomes_a_file_at_its_end(tmp_path):
     assert len(files) == 2 and [count_frames(path) for path in files] == [6, 6]
 
 
-def test_gymnasium_1_2_has_a_recorder_with_another_number_of_type_parameters():
+def test_video_recorder_of_gymnasium_1_2_has_other_type_parameters():
     """There `import vecenv.wrappers` failed."""
     program = """
         from typing import Generic, TypeVar
@@ -63,7 +63,7 @@ def test_gymnasium_1_2_has_a_recorder_with_another_number_of_type_parameters():
 
 
 @pytest.mark.parametrize("steps", range(1, 16))
-def test_no_frame_is_lost_to_rounding(tmp_path, steps):
+def test_video_rounding_loses_no_frame(tmp_path, steps):
     env = Painted(numbers_env(steps))
     env.metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
     recorder = EpisodeRecorder(env, tmp_path, "fast")
@@ -72,7 +72,7 @@ def test_no_frame_is_lost_to_rounding(tmp_path, steps):
     assert count_frames(tmp_path / "fast-episode-0.mp4") == steps + 1
 
 
-def test_an_odd_size_is_playable(tmp_path):
+def test_video_of_an_odd_size_is_playable(tmp_path):
     class Odd(Painted):
         def render(self):
             return np.zeros((33, 35, 3), np.uint8)
@@ -84,7 +84,7 @@ def test_an_odd_size_is_playable(tmp_path):
     assert count_frames(recorder.video_paths[0]) == 2
 
 
-def test_two_envs_in_one_folder_do_not_overwrite(tmp_path):
+def test_videos_of_two_envs_in_one_folder_do_not_collide(tmp_path):
     for _ in range(2):
         env = DingEnvWrapper(Painted(numbers_env(2)))
         env.enable_save_replay(str(tmp_path))
@@ -95,7 +95,7 @@ def test_two_envs_in_one_folder_do_not_overwrite(tmp_path):
     assert len(list(tmp_path.glob("*.mp4"))) == 2
 
 
-def test_an_episode_cut_short_is_kept(tmp_path):
+def test_video_of_an_unfinished_episode_is_kept(tmp_path):
     env = EpisodeRecorder(Painted(numbers_env(9)), tmp_path, "cut")
     env.reset()
     env.step(0)
@@ -106,7 +106,7 @@ def test_an_episode_cut_short_is_kept(tmp_path):
     assert env.video_paths == [str(tmp_path / "cut-episode-0.mp4"), str(tmp_path / "cut-episode-1.mp4")]
 
 
-def test_a_running_env_by_id_records_from_its_next_reset(tmp_path):
+def test_enable_save_replay_of_a_running_env_starts_at_the_next_reset(tmp_path):
     pytest.importorskip("pygame")
     env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
     env.reset()
@@ -121,7 +121,7 @@ def test_a_running_env_by_id_records_from_its_next_reset(tmp_path):
     assert count_frames(file) == steps + 1
 
 
-def test_the_default_folder(tmp_path, monkeypatch):
+def test_default_video_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = DingEnvWrapper(Painted(numbers_env(1)))
     env.enable_save_replay()
@@ -131,7 +131,7 @@ def test_the_default_folder(tmp_path, monkeypatch):
     assert len(list((tmp_path / "video").glob("*.mp4"))) == 1
 
 
-def test_an_env_that_does_not_render_is_an_error_at_reset():
+def test_env_that_does_not_render_is_an_error_at_reset():
     env = DingEnvWrapper(numbers_env())
     env.enable_save_replay("unused")
     with pytest.raises(ConfigError, match="replay of Scripted: expected render_mode 'rgb_array', got None"):
@@ -141,7 +141,7 @@ def test_an_env_that_does_not_render_is_an_error_at_reset():
 @pytest.mark.parametrize(
     "frame, says", [(None, "got NoneType"), ("text", "got str"), (NotImplementedError, "no render")]
 )
-def test_an_env_that_says_it_renders_and_does_not(frame, says, tmp_path):
+def test_env_that_renders_nothing_despite_its_mode_is_an_error(frame, says, tmp_path):
     class Blind(Painted):
         def render(self):
             if frame is NotImplementedError:
@@ -156,7 +156,7 @@ def test_an_env_that_says_it_renders_and_does_not(frame, says, tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (32, 32, 1), (32, 32, 4)], ids=str)
-def test_grey_frames_and_those_with_an_alpha_channel(shape, tmp_path):
+def test_frames_in_grey_and_with_alpha(shape, tmp_path):
     class Grey(Painted):
         def render(self):
             return np.full(shape, self.env.unwrapped.step_count * 20 % 256, np.uint8)
@@ -171,7 +171,7 @@ def test_grey_frames_and_those_with_an_alpha_channel(shape, tmp_path):
 @pytest.mark.parametrize(
     "frame", [np.zeros((32, 32, 3), np.float32), np.zeros((32, 32, 2), np.uint8), np.zeros(4, np.uint8)]
 )
-def test_arrays_that_are_no_frames(frame, tmp_path):
+def test_frames_of_wrong_shape_are_errors(frame, tmp_path):
     class Odd(Painted):
         def render(self):
             return frame
@@ -182,7 +182,7 @@ def test_arrays_that_are_no_frames(frame, tmp_path):
     recorder.close()
 
 
-def test_frames_that_change_their_size(tmp_path):
+def test_frames_that_change_size_are_errors(tmp_path):
     class Growing(Painted):
         def render(self):
             return np.zeros((32 + self.env.unwrapped.step_count, 32, 3), np.uint8)
@@ -194,7 +194,7 @@ def test_frames_that_change_their_size(tmp_path):
     recorder.close()
 
 
-def test_a_video_that_cannot_be_written_is_told_of_and_leaves_no_file(tmp_path):
+def test_unwritable_video_is_reported_and_leaves_no_file(tmp_path):
     """As on a full disk: no file of this process or its encoder may grow beyond 1 kB."""
     program = """
         import resource, signal, sys, warnings
@@ -217,7 +217,7 @@ def test_a_video_that_cannot_be_written_is_told_of_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_frames_that_come_as_lists(tmp_path):
+def test_frames_may_be_lists(tmp_path):
     class Listed(Painted):
         render_mode = "rgb_array_list"
 
@@ -231,13 +231,13 @@ def test_frames_that_come_as_lists(tmp_path):
     assert [count_frames(path) for path in tmp_path.iterdir()] == [4]
 
 
-def test_an_unwritable_path_is_an_error_naming_the_env(tmp_path):
+def test_unwritable_path_is_an_error_naming_the_env(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="replay of Scripted: cannot make folder"):
         EpisodeRecorder(Painted(numbers_env()), tmp_path / "file" / "below")
 
 
-def test_an_env_brought_back_records_by_itself_under_the_same_name():
+def test_recovered_env_records_under_the_same_name():
     class Records(gymnasium.Wrapper):
         def enable_save_replay(self, replay_path, token):
             self.told = replay_path, token
@@ -250,7 +250,7 @@ def test_an_env_brought_back_records_by_itself_under_the_same_name():
     assert twin.env.told == env.env.told == ("two", "token-2")
 
 
-def test_a_missing_encoder_says_the_pip_command(tmp_path, monkeypatch):
+def test_missing_encoder_error_has_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "moviepy", None)
     with pytest.raises(DependencyError, match=r"pip install \"vecenv\[video\]\""):
         EpisodeRecorder(Painted(numbers_env()), tmp_path)
@@ -270,7 +270,7 @@ class InterruptsTheEncoder(np.ndarray):
         return super().__getitem__(key)
 
 
-def test_a_ctrl_c_amid_a_file_leaves_no_part_of_it(tmp_path):
+def test_ctrl_c_during_a_write_leaves_no_partial_file(tmp_path):
     """Hidden files piled up in the folder, one for each `vecenv record` that was interrupted."""
     recorder = EpisodeRecorder(Painted(numbers_env(5)), tmp_path)
     recorder.reset()

@@ -11,7 +11,7 @@ import pytest
 from vecenv.examples.alf_rollout import main
 
 
-def test_it_prints_step_types_and_the_discounts_of_ends(capsys: pytest.CaptureFixture[str]):
+def test_rollout_prints_step_types_and_discounts(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
         main(["--envs", "4", "--steps", "50", "--limit", "15", "--seed", "3"])
@@ -29,7 +29,7 @@ def test_it_prints_step_types_and_the_discounts_of_ends(capsys: pytest.CaptureFi
     assert ended and cut_off, "both kinds of end are shown"
 
 
-def test_it_runs_as_a_module():
+def test_rollout_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.alf_rollout", "--steps", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def test_it_runs_as_a_module():
 
 
 @pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--limit", "0"], ["--seed", "-1"]])
-def test_a_number_that_is_too_small_is_refused(option: list[str]):
+def test_rollout_refuses_too_small_numbers(option: list[str]):
     with pytest.raises(SystemExit) as caught:
         main(option)
     assert caught.value.code == 2

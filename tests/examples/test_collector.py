@@ -16,7 +16,7 @@ from vecenv.vector import VectorEnv
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("num_episodes", [1, 3, 7])
-def test_every_env_brings_its_share_however_long_its_episodes(backend: str, num_episodes: int):
+def test_collector_takes_equal_shares_from_every_env(backend: str, num_episodes: int):
     lengths = [2, 5, 11]
     envs = VectorEnv([functools.partial(ToyEnv, length) for length in lengths], backend=backend)
     try:
@@ -31,7 +31,7 @@ def test_every_env_brings_its_share_however_long_its_episodes(backend: str, num_
 
 @pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
 @pytest.mark.parametrize("num_episodes", [1, 7])
-def test_so_it_is_through_a_manager(kind: str, num_episodes: int):
+def test_collector_runs_through_a_manager(kind: str, num_episodes: int):
     lengths = [2, 5, 11]
     with create_env_manager({"type": kind}, [functools.partial(ToyEnv, length) for length in lengths]) as manager:
         collected = collect_by_id(manager, lambda obs: dict.fromkeys(obs, 0), num_episodes, seed=0)
@@ -42,7 +42,7 @@ def test_so_it_is_through_a_manager(kind: str, num_episodes: int):
 
 
 @pytest.mark.parametrize("manager", [[], ["--manager", "subprocess"], ["--manager", "async_subprocess"]])
-def test_a_seed_repeats_the_run(manager: list[str], capsys: pytest.CaptureFixture[str]):
+def test_collector_seed_repeats_the_run(manager: list[str], capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
         main(["--envs", "3", "--episodes", "5", "--seed", "7", *manager])
@@ -53,7 +53,7 @@ def test_a_seed_repeats_the_run(manager: list[str], capsys: pytest.CaptureFixtur
     assert outputs[0][2].startswith("speed: ")
 
 
-def test_it_runs_as_a_module():
+def test_collector_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.collector", "--envs", "2", "--episodes", "4"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -61,13 +61,13 @@ def test_it_runs_as_a_module():
 
 
 @pytest.mark.parametrize("option", [["--envs", "0"], ["--episodes", "0"], ["--seed", "-1"]])
-def test_a_number_that_is_too_small_is_refused(option: list[str]):
+def test_collector_refuses_too_small_numbers(option: list[str]):
     with pytest.raises(SystemExit) as caught:
         main(option)
     assert caught.value.code == 2
 
 
-def test_a_game_of_atari_needs_no_import_before():
+def test_collector_runs_an_atari_game_without_an_import():
     pytest.importorskip("ale_py")
     command = [sys.executable, "-m", "vecenv.examples.collector", "--env", "ALE/Breakout-v5"]
     done = subprocess.run([*command, "--envs", "1", "--episodes", "1"], capture_output=True, text=True, timeout=120)

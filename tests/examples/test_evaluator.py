@@ -34,7 +34,7 @@ def scored(length):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_each_env_plays_exactly_its_episodes_however_long_they_are(manager_cls):
+def test_evaluator_plays_exactly_n_episodes_per_env(manager_cls):
     lengths = [1, 3, 7]
     with manager_cls([functools.partial(scored, length) for length in lengths]) as manager:
         evaluated = evaluate(manager, zeros, 4)
@@ -45,7 +45,7 @@ def test_each_env_plays_exactly_its_episodes_however_long_they_are(manager_cls):
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("static", [True, False])
-def test_an_evaluation_in_the_middle_of_anything_repeats_the_first(manager_cls, static):
+def test_evaluator_repeats_its_result_from_any_state(manager_cls, static):
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"}, caller="evaluator")
 
     def upright(obs):  # with it the length of an episode tells its start
@@ -61,7 +61,7 @@ def test_an_evaluation_in_the_middle_of_anything_repeats_the_first(manager_cls, 
     assert len(set(first.all_returns)) > 1
 
 
-def test_a_reset_is_forced_on_an_env_that_is_stepping(tmp_path):
+def test_evaluator_resets_an_env_that_is_stepping(tmp_path):
     """Its late answer is dropped and shifts nothing."""
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
@@ -75,7 +75,7 @@ def test_a_reset_is_forced_on_an_env_that_is_stepping(tmp_path):
     assert evaluated.returns == {0: [3.0] * 2, 1: [3.0] * 2}
 
 
-def test_static_seeds_begin_every_episode_alike():
+def test_evaluator_static_seeds_begin_every_episode_alike():
     with BaseEnvManager(
         [lambda: EvalEpisodeReturnWrapper(gymnasium.make("Acrobot-v1", max_episode_steps=5))]
     ) as manager:
@@ -90,7 +90,7 @@ def test_static_seeds_begin_every_episode_alike():
     assert firsts[0] == firsts[1] == firsts[2] != starts[1].tolist()
 
 
-def test_it_prints_mean_and_spread_and_a_seed_repeats_them(capsys):
+def test_evaluator_prints_mean_and_spread_and_repeats_with_a_seed(capsys):
     outputs = []
     for manager in ("base", "subprocess", "base"):
         main(["--envs", "2", "--episodes", "3", "--seed", "7", "--manager", manager])
@@ -103,19 +103,19 @@ def test_it_prints_mean_and_spread_and_a_seed_repeats_them(capsys):
     assert lines[3].startswith("return: mean ") and "standard deviation" in lines[3]
 
 
-def test_it_runs_as_a_module():
+def test_evaluator_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.evaluator", "--envs", "2", "--episodes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "2 episodes" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("options", [["--envs", "0"], ["--episodes", "0"], ["--seed", "-1"], ["--manager", "x"]])
-def test_bad_options(options):
+def test_evaluator_refuses_bad_options(options):
     with pytest.raises(SystemExit) as caught:
         main(options)
     assert caught.value.code == 2
 
 
-def test_the_numbers():
+def test_evaluator_computes_statistics():
     evaluated = Evaluated({1: [4.0], 0: [1.0, 1.0]})
     assert evaluated.all_returns == [1.0, 1.0, 4.0] and evaluated.mean == 2.0 and evaluated.spread == np.sqrt(2)

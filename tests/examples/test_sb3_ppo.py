@@ -19,7 +19,7 @@ def run(capsys, *options):
     return [line.split() for line in lines]
 
 
-def test_the_same_is_learnt_over_all_vector_envs(capsys: pytest.CaptureFixture[str]):
+def test_sb3_ppo_learns_the_same_over_all_vector_envs(capsys: pytest.CaptureFixture[str]):
     lines = run(capsys, "--envs", "4", "--steps", "256", "--seed", "3")
     assert [words[0] for words in lines] == ["vecenv", "dummy", "subproc"]
     assert all(words[-1] == "s" and float(words[-2]) >= 0 for words in lines)  # a quick machine: 0.0
@@ -28,7 +28,7 @@ def test_the_same_is_learnt_over_all_vector_envs(capsys: pytest.CaptureFixture[s
     assert learnt[0].endswith("after 256 steps,")
 
 
-def test_it_stops_at_the_target(capsys: pytest.CaptureFixture[str]):
+def test_sb3_ppo_stops_at_the_target(capsys: pytest.CaptureFixture[str]):
     (words,) = run(capsys, "--kind", "vecenv", "--envs", "4", "--steps", "20000", "--target", "5")
     text = " ".join(words)
     assert "of the last 100 episodes" in text
@@ -36,13 +36,13 @@ def test_it_stops_at_the_target(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-def test_it_learns():
+def test_sb3_ppo_learns():
     trained = train("vecenv", num_envs=64, max_steps=300_000, target=400.0, seed=0)
     assert trained.mean_return >= 400 and trained.episodes == 100
 
 
 @pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--seed", "-1"], ["--threads", "-1"]])
-def test_a_number_that_is_too_small_is_refused(option: list[str]):
+def test_sb3_ppo_refuses_too_small_numbers(option: list[str]):
     with pytest.raises(SystemExit) as caught:
         main(option)
     assert caught.value.code == 2

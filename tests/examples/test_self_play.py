@@ -12,7 +12,7 @@ from vecenv.examples.self_play import main, make_games, play, random_policy
 
 
 @pytest.mark.parametrize("against", ["self", "bot"])
-def test_results_and_moves_are_those_of_the_games(against: str):
+def test_self_play_results_and_moves_match_the_games(against: str):
     envs = make_games("tictactoe", 4, against, num_workers=2)
     try:
         played = play(envs, random_policy(np.random.default_rng(0)), 30, seed=0)
@@ -24,13 +24,13 @@ def test_results_and_moves_are_those_of_the_games(against: str):
     assert played.results[1] > played.results[-1] if against == "self" else played.results[-1] > 15
 
 
-def test_the_policy_plays_legal_actions_only():
+def test_self_play_policy_plays_legal_actions_only():
     mask = np.zeros((500, 7), np.int8)
     mask[:, 2] = mask[:, 5] = 1
     assert set(random_policy(np.random.default_rng(0))({"action_mask": mask}).tolist()) == {2, 5}
 
 
-def test_a_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
+def test_self_play_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
         main(["--envs", "6", "--games", "20", "--workers", "2", "--seed", "3"])
@@ -41,7 +41,7 @@ def test_a_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     assert "games per second" in outputs[0][2]
 
 
-def test_it_runs_as_a_module():
+def test_self_play_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.self_play", "--game", "gomoku", "--games", "8", "--envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_it_runs_as_a_module():
 
 
 @pytest.mark.parametrize("option", [["--envs", "0"], ["--games", "0"], ["--workers", "0"], ["--seed", "-1"]])
-def test_a_number_that_is_too_small_is_refused(option: list[str]):
+def test_self_play_refuses_too_small_numbers(option: list[str]):
     """A seed below 0 came out of NumPy as a traceback, with all workers started."""
     with pytest.raises(SystemExit) as caught:
         main(option)

@@ -71,12 +71,12 @@ class InfoEnv(ToyEnv):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_cartpole_is_what_dummy_vec_env_gives(backend):
+def test_cartpole_equals_dummy_vec_env(backend):
     compare([CARTPOLE] * 3, num_steps=200, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_infos_are_what_dummy_vec_env_gives(backend):
+def test_infos_equal_dummy_vec_env(backend):
     compare([functools.partial(InfoEnv, length) for length in (3, 4, 5)], backend=backend)
 
 
@@ -94,7 +94,7 @@ def test_infos_are_what_dummy_vec_env_gives(backend):
     ids=lambda space: type(space).__name__,
 )
 @pytest.mark.parametrize("actions", [Box(-1, 1, (2,), np.float32), MultiDiscrete([2, 3])], ids=["box", "multi"])
-def test_spaces(observations, actions):
+def test_spaces_are_accepted(observations, actions):
     compare(
         [functools.partial(SpaceEnv, observations, actions, length=n) for n in (3, 4)], num_steps=12, backend="serial"
     )
@@ -120,7 +120,7 @@ class EchoEnv(gymnasium.Env):
     [Tuple((Discrete(4), Discrete(4))), Dict(a=Discrete(4), b=Box(-1, 1, (2,), np.float32))],
     ids=["tuple", "dict"],
 )
-def test_actions_of_several_parts_come_one_by_one(space, backend):
+def test_actions_of_several_parts_are_split_per_env(space, backend):
     env_fns = [functools.partial(EchoEnv, space)] * 2
     space.seed(1)
     with (
@@ -136,7 +136,7 @@ def test_actions_of_several_parts_come_one_by_one(space, backend):
             ours.step(actions[:1])
 
 
-def test_a_dict_of_columns_will_do():
+def test_actions_may_be_a_dict_of_columns():
     with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, Dict(a=Discrete(4)))] * 2, backend="serial")) as envs:
         envs.reset()
         infos = envs.step({"a": np.array([1, 3])})[3]
@@ -154,7 +154,7 @@ def test_a_dict_of_columns_will_do():
     ],
     ids=["binary", "discrete", "box", "bytes"],
 )
-def test_floats_for_spaces_of_whole_numbers(space, actions, backend):
+def test_float_actions_for_integer_spaces(space, actions, backend):
     with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, space)] * 2, backend=backend)) as envs:
         envs.reset()
         infos = envs.step(np.array(actions, np.float32))[3]
@@ -162,7 +162,7 @@ def test_floats_for_spaces_of_whole_numbers(space, actions, backend):
         assert {np.asarray(info["action"]).dtype.kind for info in infos} == {"f" if isinstance(space, Box) else "i"}
 
 
-def test_floats_are_refused_by_a_strict_vec_env():
+def test_float_actions_are_refused_by_a_strict_vec_env():
     with contextlib.closing(
         SB3VecEnv([functools.partial(EchoEnv, Discrete(3))] * 2, backend="serial", strict=True)
     ) as envs:
@@ -172,7 +172,7 @@ def test_floats_are_refused_by_a_strict_vec_env():
 
 
 @pytest.mark.parametrize("space", [MultiBinary(3), Box(0, 9, (2,), np.int64)], ids=["binary", "box"])
-def test_policies_of_floats_learn(space):
+def test_float_policies_learn(space):
     with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, space)] * 2, backend="serial")) as envs:
         PPO("MlpPolicy", envs, n_steps=4, batch_size=8, n_epochs=1, seed=1, device="cpu").learn(8)
 
@@ -196,7 +196,7 @@ class TellingEnv(ToyEnv):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_infos_of_resets_and_of_ends_are_as_the_env_gave_them(backend):
+def test_reset_and_final_infos_are_unchanged(backend):
     with (
         contextlib.closing(DummyVecEnv([TellingEnv] * 2)) as theirs,
         contextlib.closing(SB3VecEnv([TellingEnv] * 2, backend=backend)) as ours,
@@ -215,7 +215,7 @@ def test_infos_of_resets_and_of_ends_are_as_the_env_gave_them(backend):
         assert num_ends > 0
 
 
-def test_it_tells_whether_it_waits_or_is_closed():
+def test_vec_env_reports_waiting_and_closed():
     envs = SB3VecEnv([ToyEnv] * 2, backend="serial")
     envs.reset()
     assert not envs.closed and not envs.waiting
@@ -236,7 +236,7 @@ class Truncating(ToyEnv):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_time_limits_and_terminal_observations_are_told_apart_and_belong_to_the_caller(backend):
+def test_time_limits_and_terminal_observations_are_marked_and_owned_by_the_caller(backend):
     env_fns = [functools.partial(Truncating, 3), functools.partial(AliasedObs, 2)]
     with contextlib.closing(SB3VecEnv(env_fns, backend=backend)) as envs:
         envs.seed(0)
@@ -252,7 +252,7 @@ def test_time_limits_and_terminal_observations_are_told_apart_and_belong_to_the_
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_large_observations_stay_the_callers(backend):
+def test_large_observations_stay_owned_by_the_caller(backend):
     """They are lent while few are kept, see tests/vector/test_leases.py, and copied then."""
     env_fns = [functools.partial(SpaceEnv, Dict(frame=Box(0, 255, (64, 64), np.uint8), more=Discrete(3)))] * 6
     with (
@@ -308,7 +308,7 @@ def marked(request):
     [(None, [0, 1, 2, 3]), (2, [2]), ([3, 1], [3, 1]), (range(2), [0, 1]), (-1, [3]), ([1, 1], [1, 1]), ([], [])],
     ids=repr,
 )
-def test_indices_choose_envs_in_their_order(marked, indices, expected):
+def test_indices_select_envs_in_order(marked, indices, expected):
     assert marked.get_attr("number", indices) == expected
     assert marked.env_method("plus", 10, indices=indices, times=2) == [20 + number for number in expected]
     assert marked.env_is_wrapped(Marked, indices) == [True] * len(expected)
@@ -316,7 +316,7 @@ def test_indices_choose_envs_in_their_order(marked, indices, expected):
     assert marked.get_attr("number") == [7 if n in expected else n for n in range(4)]
 
 
-def test_attributes_are_found_below_and_tested_without_travelling(marked):
+def test_attributes_are_found_in_inner_envs_and_tested_without_pickling(marked):
     assert marked.get_attr("spec", 0)[0].id == "CartPole-v1"
     assert marked.get_attr("gravity") == [9.8] * 4
     assert marked.has_attr("gravity")
@@ -328,14 +328,14 @@ def test_attributes_are_found_below_and_tested_without_travelling(marked):
         marked.get_attr("number", 4)
 
 
-def test_attributes_of_an_old_env_are_set_in_the_env_itself():
+def test_attributes_of_an_old_env_are_set_on_the_env_itself():
     with contextlib.closing(SB3VecEnv([Plain] * 2, backend="serial")) as envs:
         envs.reset()
         envs.set_attr("length", 1)
         assert envs.step([0, 0])[2].tolist() == [True, True]
 
 
-def test_an_attribute_that_was_set_outlives_an_episode_and_a_worker():
+def test_attributes_set_by_the_caller_outlast_episodes_and_workers():
     """As SB3's callbacks set one amid training, where no reset has a seed."""
     with contextlib.closing(SB3VecEnv([functools.partial(ToyEnv, 3)] * 2, num_workers=2)) as envs:
         envs.reset()
@@ -347,7 +347,7 @@ def test_an_attribute_that_was_set_outlives_an_episode_and_a_worker():
         assert envs.get_attr("truncate") == [False, True]
 
 
-def test_an_exception_of_a_method_arrives_as_itself(marked):
+def test_exception_of_a_method_keeps_its_type(marked):
     with pytest.raises(LookupError, match="number 2") as caught:
         marked.env_method("fail", indices=[2, 3])
     assert "in fail" in str(caught.value.__cause__)
@@ -364,7 +364,7 @@ def test_wrappers_are_known_by_class_and_base_class(marked):
 # ---- with Stable-Baselines3's own ------------------------------------------------------------------
 
 
-def test_make_vec_env_builds_it_with_monitors():
+def test_make_vec_env_builds_with_monitors():
     kwargs = {"n_envs": 3, "seed": 4, "env_kwargs": {"max_episode_steps": 15}}
     ours = make_vec_env("CartPole-v1", vec_env_cls=SB3VecEnv, vec_env_kwargs={"num_workers": 2}, **kwargs)
     with contextlib.closing(ours), contextlib.closing(make_vec_env("CartPole-v1", **kwargs)) as theirs:
@@ -392,7 +392,7 @@ class TenthsEnv(ToyEnv):
 
 
 @pytest.mark.parametrize("is_built", [False, True])
-def test_episode_statistics_are_those_of_monitors(is_built):
+def test_episode_statistics_equal_monitors(is_built):
     env_fns = [functools.partial(TenthsEnv, length) for length in (3, 4)]
     options = {"episode_statistics": True, "num_workers": 1}
     envs = SB3VecEnv(VectorEnv(env_fns, autoreset_mode="SameStep", **options) if is_built else env_fns,
@@ -455,7 +455,7 @@ def test_vec_env_wrappers_work_on_top(wrap):
     assert_same(*wrapped)
 
 
-def test_a_learner_learns_the_same_and_evaluates():
+def test_learner_learns_the_same_and_evaluates():
     weights = []
     for vec_env in (SB3VecEnv([CARTPOLE] * 2, num_workers=1), DummyVecEnv([CARTPOLE] * 2)):
         with contextlib.closing(vec_env):
@@ -494,13 +494,13 @@ def test_images_are_tiled():
         assert envs.render().shape == (4, 4, 3)
 
 
-def test_a_recorder_finds_the_frame_rate():
+def test_video_recorder_finds_the_frame_rate():
     env_fn = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")
     with contextlib.closing(SB3VecEnv([env_fn], backend="serial")) as envs:
         assert envs.metadata["render_fps"] == envs.get_attr("metadata")[0]["render_fps"] == 50
 
 
-def test_without_images_it_says_so():
+def test_get_images_without_images_is_an_error():
     with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
         for vec_env in (envs, VecMonitor(envs)):
             with pytest.warns(UserWarning, match="rgb_array") as caught:
@@ -524,7 +524,7 @@ def test_render_modes_must_be_the_same():
 # ---- around a vector env, mistakes, end --------------------------------------------------------------
 
 
-def test_around_a_vector_env():
+def test_vector_env_may_be_wrapped():
     vector_env = VectorEnv([CARTPOLE] * 2, autoreset_mode="SameStep", copy=False)
     with contextlib.closing(SB3VecEnv(vector_env)) as ours, contextlib.closing(DummyVecEnv([CARTPOLE] * 2)) as theirs:
         ours.seed(1), theirs.seed(1)
@@ -533,14 +533,14 @@ def test_around_a_vector_env():
     assert vector_env.closed
 
 
-def test_an_unseeded_first_reset_is_told():
+def test_unseeded_first_reset_reports_its_seeds():
     with contextlib.closing(SB3VecEnv([CARTPOLE] * 2)) as envs:
         first = envs.reset()
         envs.seed(envs.vector_env.seeds[0])
         assert_same(envs.reset(), first)
 
 
-def test_wrong_ways_to_build_it():
+def test_constructor_refuses_wrong_arguments():
     with contextlib.closing(VectorEnv([CARTPOLE])) as vector_env:
         with pytest.raises(ConfigError, match="SAME_STEP"):
             SB3VecEnv(vector_env)
@@ -556,18 +556,18 @@ def test_wrong_ways_to_build_it():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_env_given_twice_is_refused(backend):
+def test_constructor_refuses_one_env_given_twice(backend):
     env = ToyEnv(3)
     with pytest.raises(ValueError, match="envs 0 and 1 returned the same env"):
         SB3VecEnv([lambda: env] * 2, backend=backend, num_workers=1)
 
 
-def test_the_start_method_has_subproc_vec_env_s_name():
+def test_start_method_has_the_name_of_subproc_vec_env():
     with contextlib.closing(SB3VecEnv([CARTPOLE], start_method="fork")) as envs:
         assert envs.reset().shape == (1, 4)
 
 
-def test_calls_at_the_wrong_moment():
+def test_calls_at_the_wrong_moment_are_refused():
     with contextlib.closing(SB3VecEnv([CARTPOLE] * 2)) as envs:
         envs.seed(3)
         first = envs.reset()
@@ -586,7 +586,7 @@ def test_calls_at_the_wrong_moment():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_exception_of_an_env_arrives_as_itself(backend):
+def test_exception_of_an_env_keeps_its_type(backend):
     with contextlib.closing(SB3VecEnv([RaiseAtStep] * 2, backend=backend)) as envs:
         envs.reset()
         with pytest.raises(ZeroDivisionError):
@@ -595,7 +595,7 @@ def test_an_exception_of_an_env_arrives_as_itself(backend):
         assert envs.reset().shape == (2, 4)  # they live
 
 
-def test_a_dead_worker_is_named():
+def test_dead_worker_is_named():
     with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2, on_failure="raise")) as envs:
         envs.reset()
         with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGSEGV"):
@@ -603,7 +603,7 @@ def test_a_dead_worker_is_named():
                 envs.step([0, 0])
 
 
-def test_a_hanging_env_is_a_timeout():
+def test_hanging_env_is_a_timeout():
     limits = {"step_timeout": 0.2, "close_timeout": 0.2}
     with contextlib.closing(SB3VecEnv([HangAtStep] * 2, on_failure="raise", **limits)) as envs:
         envs.reset()
@@ -612,7 +612,7 @@ def test_a_hanging_env_is_a_timeout():
                 envs.step([0, 0])
 
 
-def test_the_end():
+def test_close_ends_everything():
     envs = SB3VecEnv([CARTPOLE])
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(envs)
@@ -626,14 +626,14 @@ def test_the_end():
             call()
 
 
-def test_it_is_closed_at_the_end_of_a_with_statement():
+def test_with_statement_closes():
     with SB3VecEnv([CARTPOLE]) as envs:
         assert envs.reset().shape == (1, 4)
     assert envs.closed
 
 
 @pytest.mark.parametrize("seed", ["x", 1.5, -1, True], ids=repr)
-def test_a_seed_that_is_none_is_told_at_once(seed):
+def test_seed_of_wrong_type_is_refused_at_once(seed):
     with (
         SB3VecEnv([ToyEnv], backend="serial") as envs,
         pytest.raises(ConfigError, match="^seed: expected a whole number"),
@@ -642,7 +642,7 @@ def test_a_seed_that_is_none_is_told_at_once(seed):
 
 
 @pytest.mark.parametrize("options", [5, "x", [{}], [{}, {}, {}], [{}, 5]], ids=repr)
-def test_options_that_are_none_are_told_at_once(options):
+def test_options_of_wrong_type_are_refused_at_once(options):
     with SB3VecEnv([ToyEnv] * 2, backend="serial") as envs:
         with pytest.raises(ConfigError, match="^options: expected a dict, or 2 of them, got"):
             envs.set_options(options)
@@ -651,12 +651,12 @@ def test_options_that_are_none_are_told_at_once(options):
             envs.reset()
 
 
-def test_what_is_no_class_wraps_nothing():
+def test_env_is_wrapped_with_a_non_class_is_false():
     with SB3VecEnv([ToyEnv], backend="serial") as envs, pytest.raises(TypeError, match="expected a class, got 5"):
         envs.env_is_wrapped(5)
 
 
-def test_two_names_of_one_option_that_differ_are_refused():
+def test_conflicting_option_names_are_refused():
     with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:
         SB3VecEnv([ToyEnv], start_method="fork", context="spawn")
     assert caught.value.key == "start_method"

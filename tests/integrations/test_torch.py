@@ -32,7 +32,7 @@ def lies_in(tensor, memory):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_tensors_are_the_rows_of_the_arena(backend):
+def test_tensors_share_memory_with_the_arena(backend):
     with contextlib.closing(VectorEnv([functools.partial(CountEnv, 3)] * 4, backend=backend, copy=False)) as envs:
         envs.reset(seed=1)
         for _ in range(5):
@@ -54,7 +54,7 @@ def in_arena(envs):
     return envs.implementation == "native"
 
 
-def test_a_batched_env_s_too():
+def test_tensors_of_a_batched_env_share_memory():
     env_fns = [functools.partial(CartPoleVectorEnv, 8)] * 2
     with contextlib.closing(BatchedVectorEnv(env_fns, copy=False)) as envs:
         envs.reset(seed=1)
@@ -62,7 +62,7 @@ def test_a_batched_env_s_too():
         assert obs.shape == (16, 4) and (lies_in(obs, envs._pool.memory) or not in_arena(envs))
 
 
-def test_nested_observations_and_what_is_no_number():
+def test_tensors_of_nested_observations_skip_non_numbers():
     with contextlib.closing(VectorEnv([functools.partial(SpaceEnv, NESTED)] * 2, backend="serial")) as envs:
         obs, infos = as_tensors(envs.reset(seed=1))
         assert obs["camera"].dtype == torch.uint8 and obs["camera"].shape == (2, 3, 4)
@@ -74,18 +74,18 @@ def test_nested_observations_and_what_is_no_number():
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32", "complex128"])
-def test_numbers_of_every_kind_become_tensors(dtype):
+def test_tensors_of_every_number_type(dtype):
     assert as_tensors(np.ones(2, dtype)).dtype == getattr(torch, dtype)
 
 
-def test_on_the_cpu_a_device_is_no_copy():
+def test_cpu_device_makes_no_copy():
     array = np.arange(6.0).reshape(2, 3)
     moved = to_device({"a": (array,)}, "cpu")["a"][0]
     assert moved.data_ptr() == array.ctypes.data
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_call_per_batch(backend):
+def test_pin_makes_one_call_per_batch(backend):
     env_fns = [functools.partial(CountEnv, 3)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False)) as envs:
         wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs, stats_key="stats")
@@ -99,7 +99,7 @@ def test_one_call_per_batch(backend):
         to_cpu.close()
 
 
-def test_named_tuples_stay_what_they_are():
+def test_named_tuples_keep_their_type():
     graph = Graph(Box(-1, 1, (2,)), None).sample()
     moved = to_device([graph], "cpu")[0]
     assert type(moved) is type(graph) and moved.edges is None
@@ -107,12 +107,12 @@ def test_named_tuples_stay_what_they_are():
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:x", "mps", 3.5, None])
-def test_no_such_device(device):
+def test_unknown_device_is_an_error(device):
     with pytest.raises(ConfigError, match="^device.*$"):  # one line
         to_device(np.ones(2), device)
 
 
-def test_closed_envs_and_what_cannot_be_registered():
+def test_closed_envs_and_unregistrable_memory_are_errors():
     envs = VectorEnv([CountEnv], backend="serial")
     with pytest.raises(ConfigError, match="device 'cpu': only memory for CUDA"):
         PinnedMemory(envs, "cpu")
@@ -120,7 +120,7 @@ def test_closed_envs_and_what_cannot_be_registered():
 
 
 @WITHOUT_CUDA
-def test_without_cuda_it_says_so():
+def test_pinning_without_cuda_is_an_error():
     with contextlib.closing(VectorEnv([CountEnv], backend="serial")) as envs:
         for call in (
             lambda: ToDevice(envs, "cuda"),
@@ -133,7 +133,7 @@ def test_without_cuda_it_says_so():
                 call()
 
 
-def test_only_vecenv_s_own_have_such_memory():
+def test_pinning_needs_a_vecenv_env():
     with (
         contextlib.closing(gymnasium.make_vec("CartPole-v1", 2, "sync")) as foreign,
         pytest.raises(ConfigError, match="expected a vector env of vecenv, got SyncVectorEnv"),
@@ -144,7 +144,7 @@ def test_only_vecenv_s_own_have_such_memory():
 @WITH_CUDA
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_pinned_copies_hold_what_the_rows_held(backend, depth):
+def test_pinned_copies_equal_the_rows(backend, depth):
     env_fns = [functools.partial(CountEnv, 5)] * 8
     with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False, depth=depth)) as envs:
         with ToDevice(envs, "cuda") as to_cuda:
@@ -162,7 +162,7 @@ def test_pinned_copies_hold_what_the_rows_held(backend, depth):
 
 
 @WITH_CUDA
-def test_arrays_of_one_s_own_are_copied_at_once():
+def test_arrays_outside_the_arena_are_copied_at_once():
     with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial")) as envs, ToDevice(envs, "cuda") as to_cuda:
         assert not to_cuda.is_pinned
         obs, _ = envs.reset(seed=1)
@@ -172,7 +172,7 @@ def test_arrays_of_one_s_own_are_copied_at_once():
 
 
 @WITH_CUDA
-def test_memory_is_registered_once_and_again_after_the_end():
+def test_memory_is_registered_once_and_again_after_close():
     with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial", copy=False)) as envs:
         with PinnedMemory(envs), pytest.raises(RuntimeError, match="already"):
             PinnedMemory(envs)

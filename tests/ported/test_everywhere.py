@@ -89,7 +89,7 @@ def reward_shape_of(env_name):
 
 @pytest.mark.parametrize("name", MANAGERS)
 @pytest.mark.parametrize("env_name", ENVS)
-def test_in_managers(name, env_name):
+def test_ported_env_in_managers(name, env_name):
     manager_cls, cfg = MANAGERS[name]
     with manager_cls([ENVS[env_name]] * NUM_ENVS, {"episode_num": TRACKED_EPISODES, **cfg}) as manager:
         manager.seed(3)
@@ -113,7 +113,7 @@ def test_in_managers(name, env_name):
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("env_name", ENVS)
-def test_in_vector_env(backend, env_name):
+def test_ported_env_in_vector_env(backend, env_name):
     envs = VectorEnv(
         [ENVS[env_name]] * NUM_ENVS, backend=backend, **({"num_workers": 2} if backend == "process" else {})
     )

@@ -75,13 +75,13 @@ def pong():
 # ---- basic ---------------------------------------------------------------------------------
 
 
-def test_the_env_is_made_at_the_first_reset(env):
+def test_env_is_built_at_the_first_reset(env):
     assert env._init_flag is False and not hasattr(env, "_env")
     env.reset()
     assert env._init_flag
 
 
-def test_data_are_what_the_guide_demands(env):
+def test_data_have_the_forms_of_the_guide(env):
     env.seed(0)
     obs = env.reset()
     timestep = env.step(env.random_action())
@@ -91,7 +91,7 @@ def test_data_are_what_the_guide_demands(env):
     assert type(timestep.done) is bool and isinstance(timestep.info, dict)
 
 
-def test_the_score_is_a_python_number_at_the_end(env):
+def test_score_is_a_python_number_at_the_end(env):
     env.seed(0)
     env.reset()
     total, done = 0.0, False
@@ -125,7 +125,7 @@ def test_static_seeds_start_every_episode_alike_dynamic_ones_do_not(env_cls):
 # ---- advanced ------------------------------------------------------------------------------
 
 
-def test_wrappers_by_their_older_names_keep_old_calls(pong):
+def test_wrappers_by_their_older_names_keep_the_old_api(pong):
     env = NoopResetEnv(pong)
     env = MaxAndSkipEnv(env, skip=4)
     env = ClipRewardEnv(env)
@@ -165,14 +165,14 @@ def test_hybrid_actions_by_the_wrapper():
     assert len(env.step(env.action_space.sample())) == 4
 
 
-def test_three_spaces(env):
+def test_three_spaces_are_defined(env):
     env.reset()
     assert env.observation_space.contains(env.step(env.random_action()).obs)
     assert env.reward_space.shape == (1,)
     assert env.action_space.contains(env.action_space.sample())
 
 
-def test_a_replay_in_the_order_of_the_guide(env_cls, tmp_path):
+def test_replay_in_the_order_of_the_guide(env_cls, tmp_path):
     pytest.importorskip("moviepy")
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     if env_cls is MujocoEnv:
@@ -209,20 +209,20 @@ def test_configs_for_training_and_evaluation():
         env.close()
 
 
-def test_the_default_config_is_merged_under_the_users():
+def test_default_config_is_merged_under_the_users():
     assert MujocoEnv.default_config().cfg_type == "MujocoEnvDict"
     env = MujocoEnv(EasyDict(use_act_scale=True))
     assert env._cfg.use_act_scale is True and env._cfg.delay_reward_step == 0
     assert MujocoEnv.config["use_act_scale"] is False
 
 
-def test_the_check_tool(env_cls):
+def test_check_tool_passes(env_cls):
     env = env_cls({"max_episode_steps": 60} if env_cls is AtariEnv else {})
     check_all(env, spawn=False)
     env.close()
 
 
-def test_the_correct_procedure():
+def test_correct_procedure_passes():
     demonstrate_correct_procedure(CartpoleEnv)
 
 
@@ -230,7 +230,7 @@ def test_the_correct_procedure():
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_in_every_manager(manager_cls, env_cls):
+def test_guide_env_in_every_manager(manager_cls, env_cls):
     cfg = {"max_episode_steps": 60} if env_cls is AtariEnv else {}
     with manager_cls([functools.partial(env_cls, cfg)] * 3, {"episode_num": 1, "num_workers": 2}) as manager:
         manager.seed(3)
@@ -250,7 +250,7 @@ def test_in_every_manager(manager_cls, env_cls):
 
 
 @pytest.mark.parametrize("type_name", ["base", "subprocess", "async_subprocess"])
-def test_a_program_by_config(type_name):
+def test_program_by_config(type_name):
     env_cls, cfgs, _ = get_vec_env_setting(
         EasyDict(type="ported_cartpole", import_names=["tests.ported.guide"], collector_env_num=4), eval_=False
     )
@@ -281,7 +281,7 @@ def test_ding_env_wrapper_of_the_simple_families():
         env.close()
 
 
-def test_box2d():
+def test_box2d_env_by_the_wrapper():
     pytest.importorskip("Box2D")
     env = DingEnvWrapper(cfg={"env_id": "LunarLander-v3"})
     env.seed(0)
@@ -296,7 +296,7 @@ def test_box2d():
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_a_score_by_its_older_name_arrives_as_it_is(manager_cls):
+def test_eval_episode_return_by_its_older_name_is_passed_on(manager_cls):
     with manager_cls([OlderCartpoleEnv] * 2, {"episode_num": 1}) as manager:
         manager.seed(0)
         manager.launch()
@@ -307,12 +307,12 @@ def test_a_score_by_its_older_name_arrives_as_it_is(manager_cls):
     assert len(scores) == 2 and all(type(score) is float and score >= 8 for score in scores)
 
 
-def test_the_check_knows_the_older_name():
+def test_check_accepts_the_older_name():
     with pytest.raises(AssertionError, match="'final_eval_reward' is its older name"):
         check_all(OlderCartpoleEnv(), spawn=False)
 
 
-def test_the_wrapper_writes_the_older_name_on_request():
+def test_wrapper_writes_the_older_name_on_request():
     env = DingEnvWrapper(
         cfg={
             "env_id": "CartPole-v1",

@@ -91,7 +91,7 @@ def public(cls):
 
 
 @pytest.mark.parametrize("name", ["__init__", *public(AsyncVectorEnv)])
-def test_every_member_is_there_and_takes_the_same_arguments(name):
+def test_members_exist_with_the_same_arguments(name):
     theirs, ours = getattr(AsyncVectorEnv, name), getattr(VectorEnv, name, None)
     assert hasattr(VectorEnv, name)
     assert isinstance(ours, property) == isinstance(theirs, property)
@@ -115,7 +115,7 @@ INSIDE = {"parent_pipes", "processes", "error_queue"}
 
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
-def test_every_attribute_is_there(backend):
+def test_attributes_exist(backend):
     envs = {"theirs": AsyncVectorEnv([CountEnv] * 2), "ours": VectorEnv([CountEnv] * 2, backend=backend)}
     try:
         for one in envs.values():
@@ -132,7 +132,7 @@ def test_every_attribute_is_there(backend):
 # ---- results --------------------------------------------------------------------------------
 
 
-def test_create(make):
+def test_create_vector_env(make):
     envs = make([cartpole] * 8)
     assert envs.num_envs == 8
     assert envs.observation_space.shape == (8, 4) and envs.action_space == MultiDiscrete([2] * 8)
@@ -193,21 +193,21 @@ def test_call_get_and_set(make):
 
 
 @pytest.mark.parametrize("name", ["step", "reset", "close"])
-def test_methods_that_cannot_be_called(make, name):
+def test_call_of_missing_methods_is_an_error(make, name):
     envs = make([CountEnv] * 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=name):
         envs.call(name)
 
 
-def test_copies(make):
+def test_copy_true_returns_separate_arrays(make):
     envs = make([cartpole] * 2, copy=True)
     obs, _ = envs.reset(seed=0)
     obs[0] = 0
     assert not np.array_equal(obs, envs.observations)
 
 
-def test_no_copies(make):
+def test_copy_false_returns_views(make):
     envs = make([cartpole] * 2, copy=False)
     obs, _ = envs.reset(seed=0)
     obs[0] = 128
@@ -244,7 +244,7 @@ def test_autoreset(make, mode):
     assert seen[-1][0][1] == (3 if mode == AutoresetMode.NEXT_STEP else 4)
 
 
-def test_masked_resets_leave_the_others_alone(make):
+def test_masked_resets_leave_other_envs_unchanged(make):
     envs = make([functools.partial(CountEnv, None)] * 3, autoreset_mode=AutoresetMode.DISABLED)
     envs.reset(seed=0)
     envs.step(np.zeros(3, np.int64))
@@ -264,7 +264,7 @@ def test_masked_resets_leave_the_others_alone(make):
     ],
 )
 @pytest.mark.usefixtures("as_of_1_4")
-def test_bad_masks(make, mask, error):
+def test_bad_masks_are_refused(make, mask, error):
     envs = make([CountEnv] * 2, autoreset_mode=AutoresetMode.DISABLED)
     envs.reset(seed=0)
     with pytest.raises(error, match="reset_mask"):
@@ -273,13 +273,13 @@ def test_bad_masks(make, mask, error):
 
 @pytest.mark.usefixtures("as_of_1_4")
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
-def test_wrong_number_of_seeds(make, seed):
+def test_seed_count_must_match(make, seed):
     with pytest.raises(ValueError, match="seeds"):
         make([CountEnv] * 2).reset(seed=seed)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_it_goes_as_theirs(make, mode):
+def test_sync_and_async_vector_env_give_equal_results(make, mode):
     """The steps of two classes, with the same seeds and actions, over many episodes."""
     envs = [make([cartpole] * 3), SyncVectorEnv([cartpole] * 3)]
     resets = [one.reset(seed=3) for one in envs]
@@ -307,7 +307,7 @@ END = {name: (lambda envs, name=name: getattr(envs, f"{name}_wait")()) for name 
 
 
 @pytest.mark.parametrize("pending", BEGIN)
-def test_out_of_order(make, pending):
+def test_calls_out_of_order_are_errors(make, pending):
     envs = make([ToyEnv] * 2)
     envs.reset(seed=0)
     for name in BEGIN:
@@ -329,7 +329,7 @@ def test_out_of_order(make, pending):
     END["step"](envs)
 
 
-def test_already_closed(make):
+def test_calls_after_close_are_errors(make):
     envs = make([ToyEnv] * 2)
     envs.reset(seed=0)
     envs.close()
@@ -340,7 +340,7 @@ def test_already_closed(make):
     envs.close()
 
 
-def test_timeouts(make):
+def test_timeouts_are_raised(make):
     if make.name == "serial":
         env_fns = [functools.partial(HangAtStep, at=1)]  # an env in this thread can be interrupted by its own limit
         envs = make(env_fns, step_timeout=0.1)
@@ -363,7 +363,7 @@ def test_timeouts(make):
 # ---- bad input ------------------------------------------------------------------------------
 
 
-def test_spaces_that_differ(make):
+def test_different_spaces_are_refused(make):
     def of(space, actions=None):
         return functools.partial(SpaceEnv, space, actions)
 
@@ -374,7 +374,7 @@ def test_spaces_that_differ(make):
 
 
 @pytest.mark.usefixtures("as_of_1_4")
-def test_observation_modes(make):
+def test_observation_modes_equal_gymnasium(make):
     env_fns = [functools.partial(SpaceEnv, Box(0, high, (2,), np.float32)) for high in (1, 2)]
     envs = make(env_fns, observation_mode="different")
     assert envs.single_observation_space == Box(0, 1, (2,), np.float32)
@@ -388,23 +388,23 @@ def test_observation_modes(make):
 
 @pytest.mark.usefixtures("as_of_1_4")
 @pytest.mark.parametrize("count", [0, -1, 1.5, "two"])
-def test_bad_concurrency(make, count):
+def test_bad_concurrency_is_refused(make, count):
     with pytest.raises(ValueError, match="max_concurrency"):
         make([ToyEnv], max_concurrency=count)
 
 
-def test_bad_autoreset_mode(make):
+def test_bad_autoreset_mode_is_refused(make):
     with pytest.raises(ValueError, match="Sometimes"):
         make([ToyEnv], autoreset_mode="Sometimes")
 
 
 @pytest.mark.usefixtures("as_of_1_4")
-def test_a_worker_that_takes_other_arguments(make):
+def test_worker_argument_is_refused(make):
     with pytest.raises(ValueError, match="worker"):
         make([ToyEnv], worker=lambda: None)
 
 
-def test_an_env_that_raises(make):
+def test_env_exception_keeps_its_type(make):
     class Raises(ToyEnv):
         def step(self, action):
             raise ZeroDivisionError("out of luck")

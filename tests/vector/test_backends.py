@@ -40,12 +40,12 @@ class TestSerial(VectorEnvContract):
 class TestProcess(VectorEnvContract):
     backend = "process"
 
-    def test_workers(self, open_envs):
+    def test_worker_count_and_backends(self, open_envs):
         envs = open_envs([ToyEnv] * 5, num_workers=2)
         assert len(envs.worker_pids) == 2 and all(isinstance(pid, int) for pid in envs.worker_pids)
         assert len(open_envs([ToyEnv] * 5, max_concurrency=3).worker_pids) == 3
 
-    def test_a_step_that_does_not_end_in_time(self, open_envs):
+    def test_step_timeout(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
         envs.step_async([0, 0])
@@ -53,7 +53,7 @@ class TestProcess(VectorEnvContract):
             envs.step_wait(timeout=0.05)
 
     @pytest.mark.parametrize("moment", ["step", "reset"])
-    def test_a_reset_of_some_gives_up_nothing_of_others(self, open_envs, moment):
+    def test_partial_reset_keeps_pending_steps_of_others(self, open_envs, moment):
         hang = HangAtStep if moment == "step" else functools.partial(HangAtReset, at=2)
         envs = open_envs([functools.partial(CountEnv, None), hang], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
@@ -65,7 +65,7 @@ class TestProcess(VectorEnvContract):
         with pytest.raises(AlreadyPendingCallError, match=f"env 0 still owes the answer to a {moment}; .*, or reset"):
             envs.step([0, 0])
 
-    def test_the_others_go_on_while_one_hangs(self, open_envs):
+    def test_other_envs_continue_while_one_hangs(self, open_envs):
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
         envs.send([0, 0])
@@ -77,14 +77,14 @@ class TestProcess(VectorEnvContract):
             envs.recv(2, timeout=0.05)
         assert envs.recv(1)[0][0, STEPS] == 6
 
-    def test_a_batch_of_the_size_that_was_asked_for_is_waited_for_as_long_as_is_said(self, open_envs):
+    def test_recv_waits_for_the_requested_batch_size_until_the_timeout(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1, batch_size=2)
         envs.reset(seed=0)
         envs.send([0, 0])
         with pytest.raises(multiprocessing.TimeoutError, match=r"fewer than 2 answers within 0.05 s"):
             envs.recv(timeout=0.05)
 
-    def test_a_reset_that_does_not_end_in_time(self, open_envs):
+    def test_reset_timeout(self, open_envs):
         envs = open_envs([CountEnv, functools.partial(HangAtReset, at=2)], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
         envs.reset_async(seed=1)
@@ -94,7 +94,7 @@ class TestProcess(VectorEnvContract):
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset_wait(timeout=0.05)
 
-    def test_a_call_begins_at_once(self, open_envs, tmp_path):
+    def test_call_starts_at_once(self, open_envs, tmp_path):
         pipes = [tmp_path / str(i) for i in range(2)]
         for pipe in pipes:
             os.mkfifo(pipe)
@@ -103,7 +103,7 @@ class TestProcess(VectorEnvContract):
         assert [pipe.read_text() for pipe in pipes] == ["now"] * 2  # before anybody waits for the result
         assert envs.call_wait() == (3, 3)
 
-    def test_a_call_that_does_not_end_in_time(self, open_envs, tmp_path):
+    def test_call_timeout(self, open_envs, tmp_path):
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         envs = open_envs([functools.partial(Tells, pipe)])
@@ -126,13 +126,13 @@ class TestProcess(VectorEnvContract):
         envs.close(timeout=60.0)
         assert (tmp_path / "closed").read_text() == "closed"
 
-    def test_a_worker_that_dies(self, open_envs):
+    def test_dead_worker_is_an_error(self, open_envs):
         envs = open_envs([CountEnv, ExitAtStep], num_workers=2, on_failure="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             envs.step([0, 0])
 
-    def test_a_step_that_always_hangs_ends_its_episode(self, open_envs):
+    def test_step_that_always_hangs_truncates_its_episode(self, open_envs):
         """Repeated by another worker it has the limit of a step, not of the reset that was repeated before it."""
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=1.0, num_workers=2)
         envs.reset(seed=0)
@@ -140,7 +140,7 @@ class TestProcess(VectorEnvContract):
         assert truncations.tolist() == [False, True] and not terminations.any() and obs[0, STEPS] == 1
         assert infos["_recovered"].tolist() == [False, True]
 
-    def test_two_vector_envs_do_not_disturb_each_other(self, open_envs):
+    def test_two_vector_envs_are_independent(self, open_envs):
         one, other = open_envs(CountEnv), open_envs(CountEnv)
         one.reset(seed=0)
         other.reset(seed=50)
@@ -148,18 +148,18 @@ class TestProcess(VectorEnvContract):
         assert other.step([0] * 3)[4]["seed"].tolist() == [50, 51, 52]
 
 
-def test_unknown_backend():
+def test_unknown_backend_is_refused():
     with pytest.raises(ConfigError, match="backend: expected one of"):
         VectorEnv([ToyEnv], backend="thread")
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_constructor_that_raises(backend):
+def test_constructor_that_raises_is_an_error(backend):
     with pytest.raises(RuntimeError):
         VectorEnv([ToyEnv, RaiseAtInit], backend=backend)
 
 
-def test_an_env_fn_that_does_not_pickle():
+def test_env_fn_that_does_not_pickle_is_an_error():
     import threading
 
     lock = threading.Lock()
@@ -167,7 +167,7 @@ def test_an_env_fn_that_does_not_pickle():
         VectorEnv([ToyEnv, lambda: ToyEnv(lock)])
 
 
-def test_a_forked_child_is_told_of_its_parent_and_not_of_a_call():
+def test_forked_child_error_names_the_parent():
     with contextlib.closing(VectorEnv([ToyEnv])) as envs:
         envs.reset(seed=0)
         envs.send([0])
@@ -187,7 +187,7 @@ def test_a_forked_child_is_told_of_its_parent_and_not_of_a_call():
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
-def test_start_methods(context):
+def test_start_methods_give_equal_results(context):
     with_local_class = type("Local", (CountEnv,), {})
     envs = VectorEnv([with_local_class] * 2, context=context)
     try:

@@ -19,7 +19,7 @@ LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", 
 
 @pytest.mark.parametrize("value", ["a", 0, -1, float("nan"), [1]], ids=repr)
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_limit_that_is_no_time(name, value):
+def test_timeout_of_wrong_type_is_refused(name, value):
     with pytest.raises(ConfigError, match=f"{name}: expected seconds above 0, got") as caught:
         VectorEnv([ToyEnv], **{name: value})
     assert caught.value.key == name
@@ -40,40 +40,40 @@ def test_a_limit_that_is_no_time(name, value):
     ],
     ids=str,
 )
-def test_failures_that_make_no_sense(failures, says):
+def test_on_failure_of_wrong_value_is_refused(failures, says):
     with pytest.raises(ConfigError, match=says):
         VectorEnv([ToyEnv], failures=failures)
 
 
 @pytest.mark.parametrize("value", ["no", 2, None], ids=repr)
 @pytest.mark.parametrize("name", ["shared_memory", "copy", "daemon", "episode_statistics", "strict", "debug"])
-def test_a_flag_that_is_no_bool(name, value):
+def test_flag_of_wrong_type_is_refused(name, value):
     with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got {value!r}$") as caught:
         VectorEnv([ToyEnv], **{name: value})
     assert caught.value.key == name
 
 
 @pytest.mark.parametrize("name", ["copy", "strict", "debug"])
-def test_a_flag_of_batches_that_is_no_bool(name):
+def test_batched_flag_of_wrong_type_is_refused(name):
     with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got 'no'$"):
         BatchedVectorEnv([ToyEnv], **{name: "no"})
 
 
 @pytest.mark.parametrize("backend", ["threads", None, ["serial"]], ids=repr)
-def test_no_such_backend(backend):
+def test_unknown_backend_is_refused(backend):
     with pytest.raises(ConfigError, match=r"^backend: expected one of \('process', 'serial'\), got"):
         VectorEnv([ToyEnv], backend=backend)
 
 
 @pytest.mark.parametrize("context", ["thread", ""], ids=repr)
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_start_method_is_wrong_whether_it_is_needed_or_not(backend, context):
+def test_start_method_is_validated_even_if_unused(backend, context):
     with pytest.raises(ConfigError, match="^context: expected one of"):
         VectorEnv([ToyEnv], context=context, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_wait_that_makes_no_sense_is_named_and_nothing_is_lost(backend, implementation):
+def test_recv_with_wrong_arguments_is_refused_and_loses_nothing(backend, implementation):
     with contextlib.closing(VectorEnv([ToyEnv] * 2, backend=backend)) as envs:
         envs.reset(seed=0)
         envs.send([0, 0])
@@ -87,7 +87,7 @@ def test_a_wait_that_makes_no_sense_is_named_and_nothing_is_lost(backend, implem
         assert envs.recv(np.int64(2), np.float32(30))[0][:, 0].tolist() == [1.0, 1.0]
 
 
-def test_a_name_that_is_none(implementation):
+def test_name_of_wrong_type_is_refused(implementation):
     batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 2)], backend="serial")
     with VectorEnv([ToyEnv], backend="serial") as envs, batches:
         for one in (envs, batches):
@@ -96,7 +96,7 @@ def test_a_name_that_is_none(implementation):
                     call(5)
 
 
-def test_one_seed_that_is_none_is_shown():
+def test_seed_of_wrong_type_is_named():
     with (
         VectorEnv([ToyEnv] * 2, backend="serial") as envs,
         pytest.raises(TypeError, match=r"^seed: expected a list of 2, each an int or None, got \[1, 'a'\]$"),
@@ -105,7 +105,7 @@ def test_one_seed_that_is_none_is_shown():
 
 
 @pytest.mark.parametrize("seed", [np.array(3), "ab", 3.0], ids=repr)
-def test_seeds_that_are_neither_a_number_nor_a_list(seed):
+def test_seeds_of_wrong_type_are_refused(seed):
     with (
         VectorEnv([ToyEnv] * 2, backend="serial") as envs,
         pytest.raises(TypeError, match=f"^seed: expected an int, a list of 2 or None, got {type(seed).__name__}$"),
@@ -124,7 +124,7 @@ def test_seeds_that_are_neither_a_number_nor_a_list(seed):
     ],
     ids=str,
 )
-def test_a_mask_that_is_none(mask, error):
+def test_mask_of_wrong_type_is_refused(mask, error):
     with contextlib.closing(VectorEnv([ToyEnv] * 2, backend="serial", autoreset_mode="Disabled")) as envs:
         envs.reset(seed=0)
         with pytest.raises(error, match="reset_mask"):
@@ -132,7 +132,7 @@ def test_a_mask_that_is_none(mask, error):
 
 
 @pytest.mark.parametrize("env_ids", ["a", 1.0, [True, False], np.zeros(0)], ids=repr)
-def test_env_ids_that_are_none_are_named_also_where_an_episode_is_over(env_ids):
+def test_env_ids_of_wrong_type_are_named_after_an_episode_end(env_ids):
     with VectorEnv([ToyEnv] * 2, backend="serial", autoreset_mode="Disabled") as envs:
         envs.reset(seed=0)
         while not envs.step([0, 0])[2].any():
@@ -156,7 +156,7 @@ class ChattyEnv(gymnasium.Env):
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_keys_that_a_space_lacks_are_left_out_with_a_warning(backend, implementation):
+def test_keys_outside_the_space_are_dropped_with_a_warning(backend, implementation):
     with contextlib.closing(VectorEnv([ChattyEnv] * 2, backend=backend)) as envs:
         with pytest.warns(UserWarning, match=r"obs: keys \['debug'\] are not in the space"):
             obs, _ = envs.reset(seed=0)
@@ -170,7 +170,7 @@ def test_keys_that_a_space_lacks_are_left_out_with_a_warning(backend, implementa
             envs.step({"a": np.array([2, 0])})
 
 
-def test_keys_that_a_space_lacks_are_refused_where_all_is_to_be_strict():
+def test_keys_outside_the_space_are_refused_in_strict_mode():
     with (
         contextlib.closing(VectorEnv([ChattyEnv] * 2, backend="serial", strict=True)) as envs,
         pytest.raises(SpaceError, match="expected a dict with keys"),

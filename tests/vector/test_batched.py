@@ -87,7 +87,7 @@ class Echo(SpaceEnv):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ALL_SPACES)
-def test_every_space_as_observation_and_action(name, mode):
+def test_spaces_as_observation_and_action(name, mode):
     space = ALL_SPACES[name]
     envs = [functools.partial(Echo, space, space, length=length) for length in (3, 4, 5, 3, 4, 5)]
     compare(envs, 2, mode, num_steps=9)
@@ -106,13 +106,13 @@ def test_nested_spaces_through_processes(mode, copy):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_class", [InfoEnv, CountEnv], ids=lambda cls: cls.__name__)
-def test_infos_and_counts(env_class, backend, mode):
+def test_infos_and_env_counts(env_class, backend, mode):
     envs = [functools.partial(env_class, length=length) for length in (3, 5, 4, 7, 3, 6)]
     compare(envs, 3, mode, backend=backend, num_steps=40)
 
 
 @pytest.mark.parametrize("size, num_workers", [(1, 2), (2, 3), (6, 1)])
-def test_any_size_and_number_of_workers(size, num_workers):
+def test_batches_of_any_size_and_worker_count(size, num_workers):
     envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6, 7, 8)]
     compare(envs, size, AutoresetMode.NEXT_STEP, backend="process", num_workers=num_workers)
 
@@ -126,7 +126,7 @@ class Own(ToyEnv):
 
 
 @pytest.mark.parametrize("seed", [0, np.int64(3), [4, None, 9, 1], [None] * 4], ids=["int", "numpy", "list", "nones"])
-def test_seeds(seed):
+def test_seeds_of_batches(seed):
     seed = int(seed) if isinstance(seed, np.integer) else seed
     compare([functools.partial(Own, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
 
@@ -135,7 +135,7 @@ def test_seeds(seed):
 @pytest.mark.parametrize(
     "make", [lambda: VectorEnv([CountEnv] * 2), lambda: BatchedVectorEnv(batches([CountEnv] * 2, 1))]
 )
-def test_seeds_that_are_no_whole_numbers(make, seed):
+def test_seeds_must_be_integers(make, seed):
     with contextlib.closing(make()) as envs, pytest.raises(TypeError, match="int"):
         envs.reset(seed=seed)
 
@@ -153,7 +153,7 @@ def test_options_reach_the_envs():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_vectorised_cartpole(backend):
+def test_vectorised_cartpole_equals_gymnasium(backend):
     """Batch w gets `seed + w * k`; its arrays lie in Fortran's order, and its rewards are float32."""
     references = [CARTPOLES() for _ in range(2)]
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
@@ -172,7 +172,7 @@ def test_vectorised_cartpole(backend):
             assert_same(envs.step(action), (*expected, {}))
 
 
-def test_results_belong_to_the_caller_unless_copy_is_off():
+def test_results_are_owned_by_the_caller_unless_copy_is_off():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
         envs.reset(seed=1)
         results = [envs.step(np.zeros(8, np.int64)) for _ in range(8)]
@@ -193,7 +193,7 @@ def test_steps_are_counted_per_env():
         assert envs.statistics()["steps"] == 3 * 8
 
 
-def test_a_tensor_of_a_simulator_is_fetched():
+def test_tensors_of_a_simulator_are_converted():
     torch = pytest.importorskip("torch")
 
     class Simulator(CartPoleVectorEnv):
@@ -208,7 +208,7 @@ def test_a_tensor_of_a_simulator_is_fetched():
     assert_same(*results)
 
 
-def test_tensors_in_a_simulator_s_infos_are_fetched_too():
+def test_tensors_in_simulator_infos_are_converted():
     torch = pytest.importorskip("torch")
 
     class Simulator(CartPoleVectorEnv):
@@ -240,7 +240,7 @@ def test_tensors_in_a_simulator_s_infos_are_fetched_too():
             assert_same(envs.step(np.ones(6, np.int64))[4], expected)
 
 
-def test_gymnasium_s_vector_wrappers_work_on_top():
+def test_gymnasiums_vector_wrappers_work_on_top():
     env_fns = [functools.partial(ToyEnv, length) for length in (3, 4, 5, 6)]
     ours, theirs = BatchedVectorEnv(batches(env_fns, 2), backend="serial"), SyncVectorEnv(env_fns)
     results = []
@@ -260,7 +260,7 @@ def test_gymnasium_s_vector_wrappers_work_on_top():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_calls_go_to_every_env_or_to_every_batch(backend):
+def test_calls_reach_every_env_or_every_batch(backend):
     env_fns = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6)]
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend=backend)) as envs:
         assert envs.get_attr("length") == (3, 4, 5, 6)
@@ -282,7 +282,7 @@ def test_calls_go_to_every_env_or_to_every_batch(backend):
         assert envs.get_attr("gravity") == (1.0, 1.0)
 
 
-def test_rendering():
+def test_rendering_of_batches():
     class Drawing(ToyEnv):
         def render(self):
             return np.full((2, 2, 3), self.length)
@@ -297,7 +297,7 @@ def test_rendering():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_cannot_be_hosted(backend):
+def test_unhostable_envs_are_refused(backend):
     with pytest.raises(SpaceError, match="differs"):
         BatchedVectorEnv([CARTPOLES, functools.partial(CartPoleVectorEnv, 5)], backend=backend)
     with pytest.raises(TypeError, match="VectorEnv hosts single envs"):
@@ -310,7 +310,7 @@ def test_what_cannot_be_hosted(backend):
         BatchedVectorEnv([CARTPOLES], backend=backend, failures={"recycle_after": {"episodes": 1}})
 
 
-def test_actions_that_do_not_fit():
+def test_misfit_actions_are_refused():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
         envs.reset(seed=0)
         for actions in (np.zeros(7, np.int64), [0] * 9, 0, np.zeros(8), np.zeros((8, 2), np.int64)):
@@ -319,7 +319,7 @@ def test_actions_that_do_not_fit():
         assert envs.step([0, 1] * 4)[0].shape == (8, 4)
 
 
-def test_resets_of_some_need_what_the_others_observed():
+def test_partial_reset_needs_the_last_observations_of_others():
     env_fns = [functools.partial(CountEnv, 3)] * 4
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2, autoreset_mode="Disabled"))) as envs:
         mask = np.array([True, False, False, False])
@@ -336,7 +336,7 @@ def test_resets_of_some_need_what_the_others_observed():
         assert infos["_steps"].tolist() == mask.tolist()
 
 
-def test_calls_at_the_wrong_moment():
+def test_calls_at_the_wrong_moment_are_refused():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
         with pytest.raises(NoAsyncCallError, match="reset_async first"):
             envs.reset_wait()
@@ -351,14 +351,14 @@ def test_calls_at_the_wrong_moment():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_exception_of_an_env_arrives_as_itself(backend):
+def test_exception_of_an_env_keeps_its_type(backend):
     with contextlib.closing(BatchedVectorEnv(batches([RaiseAtStep] * 4, 2), backend=backend)) as envs:
         envs.reset()
         with pytest.raises(ZeroDivisionError):
             envs.step([0] * 4)
 
 
-def test_a_hanging_env_is_a_timeout_and_a_reset_gives_it_up():
+def test_hanging_env_times_out_and_a_reset_abandons_it():
     env_fns = batches([HangAtStep] * 2, 1)
     limits = {"step_timeout": 0.2, "close_timeout": 0.2}
     with contextlib.closing(BatchedVectorEnv(env_fns, on_failure="raise", **limits)) as envs:
@@ -367,14 +367,14 @@ def test_a_hanging_env_is_a_timeout_and_a_reset_gives_it_up():
             envs.step([0] * 2)
 
 
-def test_an_unseeded_first_reset_is_told():
+def test_unseeded_first_reset_reports_its_seeds():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
         first = envs.reset()
         assert envs.seeds[1] == envs.seeds[0] + 4
         assert_same(envs.reset(seed=envs.seeds[0]), first)
 
 
-def test_nones_are_no_seeds():
+def test_seeds_of_none_are_not_seeds():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
         first = envs.reset(seed=[None] * 8)  # these vector envs take no lists
         assert envs.seeds[1] == envs.seeds[0] + 4
@@ -387,7 +387,7 @@ def test_nones_are_no_seeds():
         assert envs.reset()[0].shape == (8, 4)
 
 
-def test_a_first_reset_draws_what_it_is_not_given():
+def test_first_reset_draws_missing_seeds():
     with contextlib.closing(BatchedVectorEnv(batches([CountEnv] * 6, 2), backend="serial")) as envs:
         seeds = [1, None, 3, 4, None, None]
         first = envs.reset(seed=seeds)
@@ -407,7 +407,7 @@ def seeded_before(env_fn):
 
 @pytest.mark.parametrize("seed", [None, [None] * 4], ids=["none", "nones"])
 @pytest.mark.parametrize("env_fn", [CARTPOLES, batches([ToyEnv] * 4, 4)[0]], ids=["vectorised", "single"])
-def test_vector_envs_keep_the_generators_they_have(env_fn, seed):
+def test_vector_envs_keep_their_generators(env_fn, seed):
     with (
         contextlib.closing(BatchedVectorEnv([functools.partial(seeded_before, env_fn)])) as envs,
         contextlib.closing(seeded_before(env_fn)) as twin,
@@ -417,7 +417,7 @@ def test_vector_envs_keep_the_generators_they_have(env_fn, seed):
 
 
 @pytest.mark.parametrize("keeper", [0, 1])
-def test_of_a_vector_env_those_envs_are_seeded_that_have_no_generators(keeper):
+def test_vector_env_seeds_only_envs_without_generators(keeper):
     env_fns = [Own if i == keeper else ToyEnv for i in range(2)]
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend="serial")) as envs:
         envs.reset()
@@ -427,7 +427,7 @@ def test_of_a_vector_env_those_envs_are_seeded_that_have_no_generators(keeper):
         assert envs.seeds[0][keeper] is None
 
 
-def test_the_end():
+def test_close_ends_everything():
     envs = BatchedVectorEnv([CARTPOLES] * 2)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(envs)
@@ -442,24 +442,24 @@ def test_the_end():
 # ---- single parts ------------------------------------------------------------------------------------
 
 
-def test_infos_that_are_no_arrays_stand_for_each_env():
+def test_infos_that_are_not_arrays_are_repeated_for_each_env():
     infos = join_infos([{"load": 3, "name": "left"}, {"load": 0.5, "name": None}], 2)
     assert_same(infos, {"load": np.array([3, 3, 0.5, 0.5]), "name": np.array(["left", "left", None, None], object)})
 
 
-def test_values_of_one_key_of_different_kinds_become_objects():
+def test_info_values_of_mixed_types_become_objects():
     assert join_infos([{"x": {"deep": 1}}, {"x": 3}], 2)["x"].tolist() == [{"deep": 1}] * 2 + [3] * 2
     assert join_infos([{"x": np.array(3)}, {"x": None}], 2)["x"].tolist() == [np.array(3)] * 2 + [None] * 2
 
 
-def test_whole_numbers_of_batches_of_different_dtypes():
+def test_info_integers_of_mixed_dtypes():
     most, large, negative = np.array([2**64 - 1, 1], np.uint64), np.array([2**60 + 1, 2]), np.array([-1, 2])
     assert_same(join_infos([{"x": large}, {"x": most}], 2)["x"], np.concatenate([large.astype(np.uint64), most]))
     joined = join_infos([{"x": most}, {"x": negative}], 2)["x"]
     assert joined.dtype == object and joined.tolist() == [2**64 - 1, 1, -1, 2]
 
 
-def test_keys_that_some_batches_lack_have_masks():
+def test_info_keys_missing_in_some_batches_have_masks():
     infos = join_infos(
         [None, {"lives": np.array([3, 2])}, {"lives": np.array([1, 0]), "_lives": np.array([True, False])}], 2
     )
@@ -469,7 +469,7 @@ def test_keys_that_some_batches_lack_have_masks():
     )
 
 
-def test_a_dict_that_some_batches_lack_has_no_masks_within():
+def test_info_dict_missing_in_some_batches_has_no_inner_masks():
     """The dict's own mask says it, as where one vector env gives them all."""
     told = {"episode": {"r": np.array([2.0, 0.0])}, "_episode": np.array([True, False])}
     expected = {"episode": {"r": np.array([2.0, 0.0, 0.0, 0.0])}, "_episode": np.array([True, False, False, False])}
@@ -477,7 +477,7 @@ def test_a_dict_that_some_batches_lack_has_no_masks_within():
     assert_same(join_infos([told, {"lives": np.array([1, 1])}], 2)["episode"], expected["episode"])
 
 
-def test_keys_that_are_no_strings():
+def test_info_keys_that_are_not_strings():
     joined = join_infos([{0: np.array([1, 2]), "_0": np.array([True, True])}, None], 2)
     assert_same(joined, {0: np.array([1, 2, 0, 0]), "_0": np.array([True, True, False, False])})
 
@@ -497,7 +497,7 @@ class RaisesAtFour(CountEnv):
 
 @pytest.mark.parametrize("num_failures", [1, 2, 5])
 @pytest.mark.parametrize("copy", [True, False])
-def test_what_a_reset_by_mask_leaves_alone_is_what_was_shown_last(copy, num_failures):
+def test_reset_by_mask_keeps_last_delivered_rows_outside_the_mask(copy, num_failures):
     env_fns = batches([RaisesAtFour] * 4, 2, autoreset_mode=AutoresetMode.DISABLED)
     with contextlib.closing(BatchedVectorEnv(env_fns, copy=copy, backend="serial", debug=True)) as envs:
         envs.reset(seed=1)
@@ -523,7 +523,7 @@ class RaisesAtReset(RaisesAtFour):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_masked", [True, False], ids=["mask", "all"])
-def test_a_reset_that_raised_in_one_batch_is_one_of_the_others(mode, is_masked):
+def test_reset_that_raises_in_one_batch_leaves_the_others(mode, is_masked):
     env_fns = batches([RaisesAtReset] * 6, 2, autoreset_mode=mode)
     with contextlib.closing(BatchedVectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=1)
@@ -538,7 +538,7 @@ def test_a_reset_that_raised_in_one_batch_is_one_of_the_others(mode, is_masked):
         assert envs.step(np.zeros(6, np.int64))[0][:, 0].tolist() == [4 if is_masked else 1] * 2 + [1] * 4
 
 
-def test_a_reset_of_some_gives_up_nothing_of_other_batches():
+def test_partial_reset_keeps_pending_steps_of_other_batches():
     env_fns = batches([CountEnv, HangAtStep], 1)
     with contextlib.closing(BatchedVectorEnv(env_fns, num_workers=2, close_timeout=0.1)) as envs:
         envs.reset(seed=1)
@@ -559,7 +559,7 @@ def test_batches_of_different_autoreset_modes_are_refused():
 
 
 @pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0}], ids=str)
-def test_who_does_not_wait_for_the_end_is_told_of_nothing(how, caplog):
+def test_close_without_waiting_reports_nothing(how, caplog):
     for _ in range(5):
         envs = BatchedVectorEnv([CARTPOLES] * 2)
         envs.reset(seed=0)
@@ -573,7 +573,7 @@ def test_arrays_of_different_shapes_become_objects():
     assert [row.shape for row in infos["x"]] == [(1,), (1,), (3,), (3,)]
 
 
-def test_the_row_of_a_vector_env():
+def test_row_ranges_of_a_vector_env():
     with contextlib.closing(BatchedEnv(CARTPOLES())) as env:
         obs, _ = env.reset(seed=3)
         assert env.observation_space.contains(obs)
@@ -583,7 +583,7 @@ def test_the_row_of_a_vector_env():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_graphs_stay_graphs(backend, implementation):
+def test_graph_observations_stay_graphs(backend, implementation):
     space = Graph(Box(-1, 1, (2,), np.float32), None)
     env_fns = [functools.partial(SpaceEnv, space)] * 4
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend=backend)) as envs:
@@ -594,7 +594,7 @@ def test_graphs_stay_graphs(backend, implementation):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, (3, 4)), (2, (3, 4, 5, 6))])
-def test_generators_are_the_envs(size, expected):
+def test_np_random_returns_the_envs_generators(size, expected):
     env_fns = [functools.partial(gymnasium.make, "CartPole-v1")] * len(expected)
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, size), backend="serial")) as envs:
         envs.reset(seed=3)
@@ -604,7 +604,7 @@ def test_generators_are_the_envs(size, expected):
         ]
 
 
-def test_object_infos_of_several_axes_are_filled_as_gymnasium_fills_them():
+def test_object_infos_of_several_axes_are_filled_like_gymnasium():
     own = np.array([["a", "b"], ["c", "d"]], object)
     joined = join_infos([{"x": own, "_x": np.ones(2, np.bool_)}, {}], 2)
     assert joined["x"].tolist() == [["a", "b"], ["c", "d"], [0, 0], [0, 0]]

@@ -137,17 +137,17 @@ def assert_lossless(env_fns: Sequence[EnvFn], num_steps: int, deaths: dict[int, 
 
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_lost(mode: AutoresetMode, copy: bool) -> None:
+def test_crash_recovery_is_exact(mode: AutoresetMode, copy: bool) -> None:
     assert_lossless([toys(mode)] * 2, 40, {0: 1, 9: 0, 23: 1, 39: 0}, copy=copy)
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_nothing_is_lost_of_vectorised_envs(context: str) -> None:
+def test_crash_recovery_of_vectorised_envs_is_exact(context: str) -> None:
     counts = assert_lossless([cart_poles] * 3, 60, {10: 0, 50: 1}, num_workers=2, context=context)
     assert counts["steps_replayed"] >= 10
 
 
-def test_wrappers_of_vector_envs_go_on_where_they_were() -> None:
+def test_wrappers_of_vector_envs_are_restored() -> None:
     """The second seeded reset is no start: the running mean goes over it."""
     assert_lossless([wrapped] * 2, 60, {10: 0, 50: 1}, reseed={30: {"seed": 8}})
 
@@ -163,12 +163,12 @@ def test_wrappers_of_vector_envs_go_on_where_they_were() -> None:
     ],
     ids=["list", "some", "mask", "mask of a batch", "none"],
 )
-def test_resets_in_between_are_repeated_too(reseed: dict[str, Any]) -> None:
+def test_partial_resets_are_replayed(reseed: dict[str, Any]) -> None:
     assert_lossless([toys(DISABLED)] * 2, 30, {12: 0, 25: 1}, reseed={10: reseed}, seed=[1, 2, 3, 4, 5, 6])
 
 
 @pytest.mark.parametrize("seed", [None, [None] * 6, [1, None, 3, None, None, None]], ids=["none", "nones", "some"])
-def test_a_first_reset_without_seeds_can_be_repeated(seed: Any) -> None:
+def test_first_reset_without_seeds_can_be_replayed(seed: Any) -> None:
     with opened([toys(NEXT)] * 2, num_workers=2) as envs:
         _, marks = play(envs, 5, {2: 0, 4: 1}, seed=seed)
     assert marks == ["replayed"] * 2
@@ -181,14 +181,14 @@ def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("keeps_often")
 @pytest.mark.parametrize("env_fn", [cart_poles, wrapped, Tally], ids=lambda fn: fn.__name__)
-def test_what_was_given_up_is_not_needed_where_states_are_kept(env_fn: EnvFn) -> None:
+def test_abandoned_steps_are_not_replayed_after_a_snapshot(env_fn: EnvFn) -> None:
     """One seeded reset, far more steps than the log has room for."""
     failures = {"max_log_bytes": 40_000}
     counts = assert_lossless([env_fn] * 2, 600, {500: 0, 550: 1, 551: 1, 590: 0}, failures=failures)
     assert counts["steps_replayed"] < 500 + 550 + 551 + 590
 
 
-def test_deaths_right_after_a_state_was_kept() -> None:
+def test_crashes_right_after_a_snapshot_are_recovered() -> None:
     """The answers that are checked when it is all repeated begin with the first one after the state."""
     zeros = np.zeros(8, np.int64)
     with opened([cart_poles], failures={"max_log_bytes": 4000}) as envs, contextlib.closing(cart_poles()) as twin:
@@ -208,7 +208,7 @@ def test_deaths_right_after_a_state_was_kept() -> None:
 
 
 @pytest.mark.usefixtures("keeps_often")
-def test_what_a_state_would_lack_is_not_kept() -> None:
+def test_incomplete_snapshots_are_not_kept() -> None:
     """Of single envs in a vector env, states amid their episodes are unknown: all since the seed is repeated."""
     counts = assert_lossless([toys(NEXT)] * 2, 120, {110: 0})
     assert counts["steps_replayed"] == 111  # the reset and 110 steps
@@ -225,7 +225,7 @@ def lose(envs: BatchedVectorEnv, num_steps: int = 60) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
-def test_a_lost_batch_ends_truncated_and_begins_with_the_next_step(copy: bool) -> None:
+def test_lost_batch_is_truncated_and_reset_in_the_next_step(copy: bool) -> None:
     with opened([toys(NEXT)] * 2, copy=copy, **LOST) as envs:
         last, (obs, rewards, terminations, truncations, infos) = lose(envs)
         np.testing.assert_array_equal(obs[:3], last[0][:3])
@@ -243,7 +243,7 @@ def test_a_lost_batch_ends_truncated_and_begins_with_the_next_step(copy: bool) -
 
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 @pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 60, 60)], ids=["all", "some"])
-def test_envs_of_a_lost_batch_that_had_ended_do_not_end_again(lengths: Sequence[int], copy: bool) -> None:
+def test_lost_batch_does_not_truncate_envs_that_had_ended(lengths: Sequence[int], copy: bool) -> None:
     env_fns = [functools.partial(ToyEnv, n) for n in lengths]
     lost = functools.partial(SyncVectorEnv, env_fns, autoreset_mode=NEXT)
     zeros = np.zeros(6, np.int64)
@@ -265,7 +265,7 @@ def test_envs_of_a_lost_batch_that_had_ended_do_not_end_again(lengths: Sequence[
         assert envs.step(zeros)[1][:3].tolist() == [1, 1, 1]
 
 
-def test_a_lost_batch_begins_in_the_same_step_where_the_mode_is_that() -> None:
+def test_lost_batch_resets_in_the_same_step_in_same_step_mode() -> None:
     with opened([toys(SAME)] * 2, **LOST) as envs:
         last, (obs, _, terminations, truncations, infos) = lose(envs)
         assert truncations[:3].all() and not terminations[:3].any()
@@ -293,7 +293,7 @@ class NoNewStart(ToyEnv):
         return super().reset(seed=seed, options=options)
 
 
-def test_a_lost_batch_that_cannot_begin_in_the_same_step_begins_in_the_next(tmp_path: Any) -> None:
+def test_lost_batch_resets_in_the_next_step_if_the_same_step_is_impossible(tmp_path: Any) -> None:
     path = tmp_path / "there"
     env_fns = [functools.partial(NoNewStart, n, path) for n in (50, 60, 70)]
     with opened([functools.partial(SyncVectorEnv, env_fns, autoreset_mode=SAME)] * 2, **LOST) as envs:
@@ -311,7 +311,7 @@ def test_a_lost_batch_that_cannot_begin_in_the_same_step_begins_in_the_next(tmp_
         assert envs.call("get_wrapper_attr", "elapsed_steps") == (1, 1, 1, 48, 48, 48)
 
 
-def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
+def test_lost_batch_waits_for_its_reset_in_disabled_mode() -> None:
     with opened([toys(DISABLED)] * 2, **LOST) as envs:
         _, (_, _, terminations, truncations, _) = lose(envs)
         assert truncations[:3].all()
@@ -323,7 +323,7 @@ def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_reported", [True, False], ids=["after its end", "at once"])
-def test_a_lost_batch_begins_anew_whatever_the_mask(mode: AutoresetMode, is_reported: bool) -> None:
+def test_lost_batch_resets_all_envs_whatever_the_mask(mode: AutoresetMode, is_reported: bool) -> None:
     with opened([toys(mode)] * 2, **LOST) as envs:
         play(envs, 60, {})
         kill(envs, 0)
@@ -339,7 +339,7 @@ def test_a_lost_batch_begins_anew_whatever_the_mask(mode: AutoresetMode, is_repo
 
 
 @pytest.mark.usefixtures("keeps_often")
-def test_a_batch_that_came_back_to_a_state_is_reset_in_part() -> None:
+def test_batch_restored_from_a_snapshot_is_reset_in_part() -> None:
     with opened([TallyInPart], failures={"max_log_bytes": 3000}) as envs:
         envs.reset(seed=1)
         for _ in range(200):  # more than is kept, so the state is what it comes back from
@@ -350,7 +350,7 @@ def test_a_batch_that_came_back_to_a_state_is_reset_in_part() -> None:
 
 
 @pytest.mark.usefixtures("keeps_often")
-def test_a_step_is_refused_at_once_while_one_is_owed() -> None:
+def test_step_is_refused_while_a_reset_is_due() -> None:
     """Also one before which states would be kept, for which the workers are asked."""
     with opened([Tally], failures={"max_restarts": 0}, step_timeout=3.0) as envs:
         envs.reset(seed=1)
@@ -365,7 +365,7 @@ def test_a_step_is_refused_at_once_while_one_is_owed() -> None:
         assert envs.reset(seed=1)[0].tolist() in ([8] * 3, [9] * 3)
 
 
-def test_after_a_loss_the_next_death_costs_nothing_again() -> None:
+def test_crash_after_a_loss_replays_only_the_new_episode() -> None:
     with opened([cart_poles] * 2, failures={"max_log_bytes": 20_000}) as envs:
         lose(envs, 400)
         assert envs.statistics()["truncated"] == 1
@@ -376,7 +376,7 @@ def test_after_a_loss_the_next_death_costs_nothing_again() -> None:
         assert not second[3].any() and np.abs(second[0][:8] - first[0][:8]).max() < 1
 
 
-def test_a_hang_is_a_death() -> None:
+def test_hang_is_recovered_like_a_crash() -> None:
     hangs = [functools.partial(SyncVectorEnv, [functools.partial(HangAtStep, at=3), functools.partial(CountEnv, 9)])]
     with opened(hangs, step_timeout=1.0, close_timeout=0.3) as envs:
         envs.reset(seed=1)
@@ -389,7 +389,7 @@ def test_a_hang_is_a_death() -> None:
         assert envs.statistics()["restarts"] == 2
 
 
-def test_a_crash_that_comes_again_has_a_file_that_repeats_it(tmp_path: Any) -> None:
+def test_repeated_crash_writes_a_reproducer(tmp_path: Any) -> None:
     crash = functools.partial(SyncVectorEnv, [functools.partial(SegfaultAtStep, at=3)] * 2)
     with opened([crash], failures={"on_repeat": "raise", "reproducer_dir": str(tmp_path)}) as envs:
         envs.reset(seed=1)
@@ -404,7 +404,7 @@ def test_a_crash_that_comes_again_has_a_file_that_repeats_it(tmp_path: Any) -> N
     assert [kind for kind, _ in kinds] == ["reset", "step", "step"]
 
 
-def test_raising_is_a_choice() -> None:
+def test_on_failure_raise() -> None:
     with opened([cart_poles] * 2, on_failure="raise") as envs:
         envs.reset(seed=1)
         kill(envs, 1)
@@ -412,7 +412,7 @@ def test_raising_is_a_choice() -> None:
             envs.step(np.zeros(16, np.int64))
 
 
-def test_an_attribute_that_was_set_outlives_the_next_reset() -> None:
+def test_attribute_set_by_the_caller_outlasts_the_next_reset() -> None:
     """What is repeated begins there: the attribute was what it had been when the env was built."""
     env_fn = functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, None)] * 2)
     with opened([env_fn, env_fn], num_workers=2) as envs:

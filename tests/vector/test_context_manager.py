@@ -21,7 +21,7 @@ from vecenv.envs.toys import ToyEnv
     ],
     ids=["VectorEnv", "BatchedVectorEnv", "make_vec"],
 )
-def test_it_is_closed_at_the_end_however_that_comes(make, backend):
+def test_with_statement_closes_on_every_exit(make, backend):
     made = make(backend=backend)
     with made as envs:
         assert envs is made and envs.reset(seed=0)[0].shape[1] == 4

@@ -52,14 +52,14 @@ def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=Non
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ALL_SPACES)
-def test_every_space_as_observation_and_action(name, mode):
+def test_spaces_as_observation_and_action(name, mode):
     space = ALL_SPACES[name]
     envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (1, 3, 4)]
     compare(envs, backend="serial", mode=mode, num_steps=50)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_space_at_once_through_processes(mode, implementation):
+def test_spaces_all_at_once_through_processes(mode, implementation):
     space = Dict(ALL_SPACES)
     envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (2, 3, 5)]
     compare(envs, backend="process", mode=mode, num_steps=25, num_workers=2)
@@ -97,7 +97,7 @@ class Custom(gymnasium.Space):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_custom_space(backend, mode, implementation):
+def test_custom_space_equals_gymnasium(backend, mode, implementation):
     compare(functools.partial(SpaceEnv, Custom(), length=3), backend=backend, mode=mode)
 
 
@@ -126,7 +126,7 @@ class NoteEnv(gymnasium.Env):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_final_observation_that_is_an_object_stays_as_it_was(backend, implementation):
+def test_final_observation_objects_are_not_modified(backend, implementation):
     with contextlib.closing(VectorEnv([NoteEnv], backend=backend, autoreset_mode="SameStep")) as envs:
         envs.reset(seed=0)
         envs.step([0])
@@ -145,7 +145,7 @@ class GradReward:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_reward_that_is_a_number_but_no_array(backend, implementation):
+def test_reward_that_is_a_number_but_not_an_array(backend, implementation):
     class Env(ToyEnv):
         def step(self, action):
             obs, _, *rest = super().step(action)
@@ -158,7 +158,7 @@ def test_a_reward_that_is_a_number_but_no_array(backend, implementation):
 
 @pytest.mark.parametrize("found", [np.array([-1.0, 0.0, 1.0]), "sparse", (-1, 1)], ids=["array", "word", "range"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_an_env_calls_its_reward_space_may_be_no_space(backend, found):
+def test_reward_space_attribute_need_not_be_a_space(backend, found):
     """Gymnasium knows no such attribute."""
 
     class Env(ToyEnv):
@@ -208,14 +208,14 @@ class EndInfoEnv(ToyEnv):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_class", [InfoEnv, ScalarInfoEnv, EndInfoEnv, CountEnv], ids=lambda cls: cls.__name__)
-def test_infos(env_class, backend, mode):
+def test_infos_equal_gymnasium(env_class, backend, mode):
     envs = [functools.partial(env_class, length=length) for length in (3, 5, 4, 7)]
     compare(envs, backend=backend, mode=mode, num_steps=40)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_env_that_reuses_its_buffer(backend, mode, implementation):
+def test_env_that_reuses_its_buffer_equals_gymnasium(backend, mode, implementation):
     class Theirs(AliasedObs):  # SyncVectorEnv does not copy final observations
         def observe(self):
             return super().observe().copy()
@@ -244,11 +244,11 @@ class ReusesInfo(ToyEnv):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_final_infos_are_those_before_the_reset(backend, implementation):
+def test_final_infos_precede_the_reset(backend, implementation):
     compare(functools.partial(ReusesInfo, length=3), backend=backend, mode=AutoresetMode.SAME_STEP)
 
 
-def test_what_ends_an_episode_stands_in_gymnasium_s_order():
+def test_final_keys_are_in_gymnasiums_order():
     with contextlib.closing(VectorEnv([functools.partial(ToyEnv, length=1)], autoreset_mode="SameStep")) as envs:
         envs.reset(seed=0)
         ends = [key for key in envs.step([0])[4] if "final" in key]
@@ -256,14 +256,14 @@ def test_what_ends_an_episode_stands_in_gymnasium_s_order():
 
 
 @pytest.mark.parametrize("vector_env", [VectorEnv, BatchedVectorEnv])
-def test_gymnasium_s_class_is_a_direct_base(vector_env):
+def test_gymnasiums_vector_env_is_a_direct_base_class(vector_env):
     """Where skrl looks, which refuses what has it only further up."""
     assert gymnasium.vector.VectorEnv in vector_env.__bases__
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", [None, 0, [4, None, 9], np.int64(3)], ids=["none", "int", "list", "numpy"])
-def test_seeds(seed, mode):
+def test_seeds_equal_gymnasium(seed, mode):
     class Own(ToyEnv):
         """Has its generator from the start, so an unseeded reset is not random."""
 
@@ -289,7 +289,7 @@ def test_options_reach_the_envs(backend):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_resets_of_some_at_any_time(backend, mode, implementation):
+def test_partial_resets_at_any_time(backend, mode, implementation):
     rng = np.random.default_rng(4)
     env_fns = [functools.partial(CountEnv, length) for length in (2, 3, 4, 9)]
     with (
@@ -311,7 +311,7 @@ def test_resets_of_some_at_any_time(backend, mode, implementation):
             ended = results[0][2] | results[0][3]
 
 
-def test_different_observation_spaces():
+def test_observation_mode_different():
     def make(high):
         return SpaceEnv(Dict(a=Box(0, high, (2,), np.float32), b=Discrete(high)), length=3)
 
@@ -320,7 +320,7 @@ def test_different_observation_spaces():
         compare(envs, backend=backend, mode=AutoresetMode.NEXT_STEP, observation_mode="different")
 
 
-def test_given_observation_spaces():
+def test_observation_mode_of_given_spaces():
     single, batched = Box(0, 9, (2,), np.float32), Box(0, 9, (3, 2), np.float32)
     envs = [functools.partial(SpaceEnv, Box(0, high, (2,), np.float32), length=3) for high in (2, 3, 4)]
     compare(envs, backend="serial", mode=AutoresetMode.SAME_STEP, observation_mode=(batched, single))
@@ -328,30 +328,30 @@ def test_given_observation_spaces():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Acrobot-v1", "Pendulum-v1"])
-def test_gymnasium_s_own_envs(name, mode):
+def test_gymnasiums_own_envs_give_equal_results(name, mode):
     make = functools.partial(gymnasium.make, name, max_episode_steps=12)
     compare(make, backend="process", mode=mode, num_steps=60)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
-def test_the_number_of_workers_changes_nothing(num_workers):
+def test_worker_count_does_not_change_results(num_workers):
     envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6, 7)]
     compare(envs, backend="process", mode=AutoresetMode.NEXT_STEP, num_workers=num_workers)
 
 
-def test_threads_change_nothing():
+def test_threads_do_not_change_results():
     envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6)]
     compare(envs, backend="process", mode=AutoresetMode.NEXT_STEP, num_workers=2, threads_per_worker=2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["discrete", "box_float32", "multi_discrete", "dict", "tuple", "text"])
-def test_actions_are_what_gymnasium_would_pass(name, backend):
+def test_actions_arrive_as_gymnasium_passes_them(name, backend):
     compare(functools.partial(KeepsAction, ALL_SPACES[name], length=4), backend=backend, mode=AutoresetMode.NEXT_STEP)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_numbers_of_another_byte_order(backend, implementation):
+def test_byte_order_of_numbers_is_converted(backend, implementation):
     order = ">" if sys.byteorder == "little" else "<"
     space = Box(-1, 1, (2,), np.dtype(f"{order}f4"))
     env_fns = [functools.partial(SpaceEnv, space, length=4)] * 2

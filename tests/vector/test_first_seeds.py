@@ -21,7 +21,7 @@ cartpole = functools.partial(gymnasium.make, "CartPole-v1")
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("order", ["one by one", "some seeded", "masked"])
-def test_each_first_reset_is_told(order: str, backend: str) -> None:
+def test_first_reset_reports_its_seeds(order: str, backend: str) -> None:
     mode = "Disabled" if order == "masked" else "NextStep"
     with contextlib.closing(VectorEnv([cartpole] * 3, backend=backend, autoreset_mode=mode)) as envs:
         if order == "one by one":
@@ -42,14 +42,14 @@ def test_each_first_reset_is_told(order: str, backend: str) -> None:
         assert envs.seeds == before, "later ones go on as the generators do"
 
 
-def test_env_i_gets_the_seed_that_was_drawn_and_i() -> None:
+def test_first_seed_of_env_i_is_the_drawn_seed_plus_i() -> None:
     with contextlib.closing(VectorEnv([cartpole] * 4, backend="serial")) as envs:
         envs.async_reset([3, 1])
         envs.recv(2)
         assert envs.seeds[3] - envs.seeds[1] == 2 and envs.seeds[0] is None
 
 
-def test_the_books_of_seeds_tell_what_was_given_and_draw_for_first_resets_only() -> None:
+def test_seed_record_reports_given_seeds_and_draws_for_first_resets_only() -> None:
     with SerialPool([cartpole] * 3, adapt=adapt_and_build) as pool:
         pool.start()
         seeds = EnvSeeds(pool)
@@ -62,7 +62,7 @@ def test_the_books_of_seeds_tell_what_was_given_and_draw_for_first_resets_only()
         assert seeds.draw_missing([None] * 3, [1, 0]) == [None, None]
 
 
-def test_an_env_that_has_its_generator_keeps_it() -> None:
+def test_env_that_has_its_generator_keeps_it() -> None:
     def ready() -> gymnasium.Env:
         env = cartpole()
         env.reset(seed=9)
@@ -74,7 +74,7 @@ def test_an_env_that_has_its_generator_keeps_it() -> None:
         assert first is None and isinstance(second, int)
 
 
-def test_an_env_reset_by_itself_can_be_brought_back() -> None:
+def test_env_reset_outside_the_pool_can_be_restored() -> None:
     with contextlib.closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs:
         for env_id in (1, 0):
             envs.async_reset(env_id)

@@ -107,12 +107,12 @@ def check(seed: int, num_requests: int, is_batched: bool) -> None:
 
 @PROGRAMS
 @pytest.mark.parametrize("seed", range(3))
-def test_programs(seed: int, is_batched: bool, implementation: str) -> None:
+def test_fuzz_programs_equal_gymnasium(seed: int, is_batched: bool, implementation: str) -> None:
     check(seed, 40, is_batched)
 
 
 @pytest.mark.slow
 @PROGRAMS
 @pytest.mark.parametrize("seed", range(100, 124))
-def test_many_programs(seed: int, is_batched: bool, implementation: str) -> None:
+def test_fuzz_many_programs_equal_gymnasium(seed: int, is_batched: bool, implementation: str) -> None:
     check(seed, 100, is_batched)

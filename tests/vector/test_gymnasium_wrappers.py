@@ -84,14 +84,14 @@ NEWER = {"RecordVideo", "ArrayConversion"} if GYMNASIUM < (1, 3) else set()
 REFUSALS = (ValueError,) if GYMNASIUM >= (1, 4) else (ValueError, AssertionError)
 
 
-def test_no_wrapper_is_forgotten():
+def test_gymnasium_wrappers_are_all_covered():
     known = WRAPPERS.keys() | ELSEWHERE
     assert known - NEWER <= set(wrappers.__all__) <= known
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_wrapper(name, mode):
+def test_gymnasium_wrapper_gives_equal_results(name, mode):
     if name == "ResizeObservation":
         pytest.importorskip("cv2")
     env_fn, wrapper = WRAPPERS[name]
@@ -124,7 +124,7 @@ def test_a_wrapper(name, mode):
 
 @pytest.mark.skipif("RecordVideo" in NEWER - set(wrappers.__all__), reason="newer than this Gymnasium")
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_record_video(backend, tmp_path):
+def test_record_video_wrapper(backend, tmp_path):
     pytest.importorskip("moviepy")
     make = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array", max_episode_steps=3)
     envs = wrappers.RecordVideo(
@@ -137,7 +137,7 @@ def test_record_video(backend, tmp_path):
     assert len(list(tmp_path.glob("videos/*.mp4"))) == 2
 
 
-def test_human_rendering(monkeypatch):
+def test_human_rendering_wrapper(monkeypatch):
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     make = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")
@@ -147,7 +147,7 @@ def test_human_rendering(monkeypatch):
         assert pygame.display.get_surface() is not None
 
 
-def test_numpy_to_torch():
+def test_numpy_to_torch_wrapper():
     torch = pytest.importorskip("torch")
     pytest.importorskip("array_api_compat")
     with contextlib.closing(wrappers.NumpyToTorch(VectorEnv([toy] * 2, backend="serial"))) as envs:

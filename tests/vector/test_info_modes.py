@@ -116,7 +116,7 @@ class Censor(gymnasium.Wrapper):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])
-def test_what_arrives(infos, mode, backend):
+def test_info_mode_keeps_the_expected_infos(infos, mode, backend):
     env_fns = [functools.partial(Talker, length) for length in (3, 5, 4, 7)]
     references = [lambda env_fn=env_fn: Censor(env_fn(), infos) for env_fn in env_fns]
     with (
@@ -135,7 +135,7 @@ def test_what_arrives(infos, mode, backend):
 
 
 @pytest.mark.parametrize("infos", ["all", "columns", "done"])
-def test_what_arrives_in_the_order_of_finishing(infos):
+def test_info_mode_keeps_the_expected_infos_in_order_of_arrival(infos):
     """Without C all infos are pickled: with it, and in any order, they are the same."""
     seen = []
     for reverse in (False, True):
@@ -199,7 +199,7 @@ NUMBERS = {"a": 1, "b": 0.5, "c": {"d": np.int8(3), "e": {"f": np.array([1.0, 2.
     ],
     ids=repr,
 )
-def test_what_is_pickled(info, with_mail):
+def test_info_mode_pickles_only_the_expected_infos(info, with_mail):
     assert mailed(info) == (with_mail, pytest.approx(info) if info == {} else AsGiven(info))
     assert mailed({**info, "text": "x"}) == (True, AsGiven({**info, "text": "x"}))
 
@@ -218,7 +218,7 @@ class AsGiven:
 
 
 @pytest.mark.native
-def test_columns_only_are_never_pickled_once_they_are_known():
+def test_info_columns_are_not_pickled_once_known():
     parts = {"text": "x", "object": object(), "big": np.arange(100), "dict": {"text": "y"}, 3: 4, "long": 2**70}
     assert mailed({**NUMBERS, **parts}, "COLUMNS") == (False, AsGiven(NUMBERS))
     assert mailed(parts, "COLUMNS") == (False, {})
@@ -227,7 +227,7 @@ def test_columns_only_are_never_pickled_once_they_are_known():
 
 
 @pytest.mark.native
-def test_a_key_that_changes_its_kind():
+def test_info_key_that_changes_its_type():
     kinds = [1, np.zeros(2), np.zeros(3), {"inner": 1}, "text", None, True, {"inner": np.ones(2)}]
     for first in kinds:
         infos = [{"key": first}] * 2 + [{"key": kind} for kind in kinds]
@@ -263,7 +263,7 @@ class Reuser(ToyEnv):
 @pytest.mark.native
 @pytest.mark.parametrize("infos", ["ALL", "COLUMNS", "DONE"])
 @pytest.mark.parametrize("text", [False, True])
-def test_infos_that_end_episodes_are_not_pickled_once_they_are_known(text, infos):
+def test_final_infos_are_not_pickled_once_known(text, infos):
     """Also where the info of the reset in the same step has to be."""
     options = PoolOptions(infos=Infos[infos], autoreset=Autoreset.SAME_STEP)
     with SerialPool([functools.partial(Reuser, length, text) for length in (2, 3)], options) as pool:
@@ -287,7 +287,7 @@ def test_infos_that_end_episodes_are_not_pickled_once_they_are_known(text, infos
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_final_infos_of_an_env_that_reuses_them_are_those_of_gymnasium(text, backend):
+def test_final_infos_of_an_env_that_reuses_them_equal_gymnasium(text, backend):
     env_fns = [functools.partial(Reuser, length, text and length == 3) for length in (2, 3, 4, 1)]
 
     def copying(env_fn):
@@ -315,7 +315,7 @@ class _InfoCopier(gymnasium.Wrapper):
 
 @pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_what_was_recovered_is_told_in_every_mode(infos, mode, tmp_path):
+def test_recovered_is_reported_in_every_mode(infos, mode, tmp_path):
     env_fns = [functools.partial(SegfaultAtStep, at=3, once=tmp_path / "done", length=4), functools.partial(ToyEnv, 4)]
     with contextlib.closing(VectorEnv(env_fns, num_workers=2, infos=infos, autoreset_mode=mode)) as envs:
         envs.reset(seed=0)
@@ -324,7 +324,7 @@ def test_what_was_recovered_is_told_in_every_mode(infos, mode, tmp_path):
 
 
 @pytest.mark.parametrize("infos", ["none", "done"])
-def test_infos_that_are_not_wanted_are_not_looked_at(infos, backend):
+def test_unwanted_infos_are_not_inspected(infos, backend):
     """A lock cannot be pickled, and neither can what a generator gives be known before it is asked."""
 
     class Locked(ToyEnv):
@@ -336,7 +336,7 @@ def test_infos_that_are_not_wanted_are_not_looked_at(infos, backend):
         assert envs.step([0, 0])[4] == {}
 
 
-def test_an_info_that_is_no_dict_is_an_error_in_every_mode(backend):
+def test_info_of_wrong_type_is_an_error_in_every_mode(backend):
     class Listed(ToyEnv):
         def make_info(self):
             return [] if self.elapsed_steps else {}
@@ -348,7 +348,7 @@ def test_an_info_that_is_no_dict_is_an_error_in_every_mode(backend):
                 envs.step([0])
 
 
-def test_final_observations_come_in_every_mode(backend):
+def test_final_observations_are_delivered_in_every_mode(backend):
     for infos in ("all", "columns", "done", "none"):
         env_fns = [functools.partial(CountEnv, length) for length in (2, 9)]
         with contextlib.closing(VectorEnv(env_fns, backend=backend, infos=infos, autoreset_mode="SameStep")) as envs:
@@ -372,7 +372,7 @@ class Paid(ToyEnv):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_statistics_are_those_of_gymnasium_s_wrapper(mode, backend):
+def test_statistics_equal_gymnasiums_wrapper(mode, backend):
     if mode == AutoresetMode.SAME_STEP and GYMNASIUM < (1, 4):
         pytest.skip("Gymnasium's wrapper leaves out the first step of each episode but the first")
     env_fns = [functools.partial(Paid, length, truncate=length == 4) for length in (3, 1, 4)]
@@ -403,7 +403,7 @@ def test_statistics_are_those_of_gymnasium_s_wrapper(mode, backend):
         assert num_ends > (0 if mode == AutoresetMode.DISABLED else 8)
 
 
-def test_statistics_of_some_envs():
+def test_statistics_of_partial_batches():
     env_fns = [functools.partial(ToyEnv, length) for length in (1, 2, 3)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial", episode_statistics=True, infos="none")) as envs:
         envs.reset(seed=0)
@@ -413,7 +413,7 @@ def test_statistics_of_some_envs():
         assert told["_episode"].tolist() == [False, True] and told["episode"]["l"].tolist() == [0, 1]
 
 
-def test_statistics_begin_anew_with_a_reset():
+def test_statistics_restart_with_a_reset():
     with contextlib.closing(VectorEnv([functools.partial(ToyEnv, 3)], episode_statistics=True)) as envs:
         envs.reset(seed=0)
         envs.step([0])
@@ -422,7 +422,7 @@ def test_statistics_begin_anew_with_a_reset():
         assert lengths == [None, None, [3]]
 
 
-def test_statistics_outlive_a_worker(tmp_path):
+def test_statistics_survive_a_worker(tmp_path):
     env_fns = [functools.partial(SegfaultAtStep, at=3, once=tmp_path / "done", length=4), functools.partial(ToyEnv, 4)]
     began = time.perf_counter()
     with contextlib.closing(VectorEnv(env_fns, num_workers=2, episode_statistics=True, infos="none")) as envs:
@@ -434,7 +434,7 @@ def test_statistics_outlive_a_worker(tmp_path):
         assert (episode["t"] > 0).all() and (episode["t"] < time.perf_counter() - began).all()
 
 
-def test_envs_that_tell_their_statistics_themselves():
+def test_statistics_of_envs_that_record_their_own():
     make = functools.partial(Told, {"episode": 1}, length=1)
     with contextlib.closing(VectorEnv([make], backend="serial", episode_statistics=True)) as envs:
         envs.reset(seed=0)
@@ -443,6 +443,6 @@ def test_envs_that_tell_their_statistics_themselves():
 
 
 @pytest.mark.parametrize("infos", ["some", None, 3])
-def test_no_such_mode(infos):
+def test_unknown_info_mode_is_refused(infos):
     with pytest.raises(ConfigError, match="infos: expected one of"):
         VectorEnv([ToyEnv], backend="serial", infos=infos)

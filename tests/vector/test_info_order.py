@@ -57,12 +57,12 @@ def check(seed: int) -> None:
         assert spelled(one) == spelled(join_rows([own[number] for own in infos])), f"seed {seed}, round {number}"
 
 
-def test_columns_give_what_rows_give() -> None:
+def test_info_columns_equal_row_by_row_infos() -> None:
     for seed in range(150):
         check(seed)
 
 
 @pytest.mark.slow
-def test_columns_give_what_rows_give_many_times() -> None:
+def test_info_columns_equal_row_by_row_infos_many_times() -> None:
     for seed in range(1000, 2000):
         check(seed)

@@ -83,19 +83,19 @@ def array_of(dtype, *values):
     ],
     ids=repr,
 )
-def test_values_of_different_types(values, expected):
+def test_infos_of_mixed_types(values, expected):
     infos = infos_of(*({"key": value} for value in values))
     assert_same(infos, {"key": expected, "_key": np.ones(len(values), np.bool_)})
 
 
-def test_arrays_of_different_shapes_and_dtypes():
+def test_infos_with_arrays_of_mixed_shapes_and_dtypes():
     infos = infos_of({"a": np.zeros(2, np.int8)}, {"a": np.full(2, 0.5)}, {"b": np.zeros(2)}, {"b": np.ones((1, 3))})
     assert_same(infos["a"], np.array([[0, 0], [0.5, 0.5], [0, 0], [0, 0]]))
     assert infos["b"].dtype == object and infos["b"][0] is None
     assert_same(list(infos["b"][2:]), [np.zeros(2), np.ones((1, 3))])
 
 
-def test_whole_numbers_in_arrays_of_different_dtypes():
+def test_infos_with_integer_arrays_of_mixed_dtypes():
     signed, unsigned = np.array([-1, 2**60 + 1]), np.array([1, 2**64 - 1], np.uint64)
     infos = infos_of({"a": np.abs(signed), "b": signed}, {"a": unsigned, "b": unsigned})
     assert_same(infos["a"], np.array([[1, 2**60 + 1], [1, 2**64 - 1]], np.uint64))
@@ -103,7 +103,7 @@ def test_whole_numbers_in_arrays_of_different_dtypes():
     assert_same(list(infos["b"]), [signed, unsigned])
 
 
-def test_times_keep_their_units():
+def test_infos_with_times_keep_their_units():
     """Which NumPy would cast without a word, 5 ms to 0 s."""
     second, tick, hour = np.timedelta64(3, "s"), np.timedelta64(5, "ms"), np.datetime64("2026-01-01T10")
     assert_same(infos_of({"a": second}, {"a": second + second})["a"], np.array([3, 6], "m8[s]"))
@@ -113,13 +113,13 @@ def test_times_keep_their_units():
     assert_same(list(infos_of({"a": day}, {"a": np.array([hour])})["a"]), [day, np.array([hour])])
 
 
-def test_fields_of_records_lose_nothing():
+def test_infos_with_records_keep_all_fields():
     whole, half = np.array([(1,)], [("a", np.int64)]), np.array([(0.5,)], [("a", np.float64)])
     assert_same(list(infos_of({"a": whole}, {"a": half})["a"]), [whole, half])
 
 
 @pytest.mark.parametrize("first", ["columns", "mail"])
-def test_columns_and_mail_of_the_same_key(first):
+def test_infos_with_one_key_as_column_and_pickled(first):
     plain, mixed = {"key": 3}, {"key": 0.5, "text": "x"}
     order = (plain, mixed) if first == "columns" else (mixed, plain)
     infos = infos_of(*order, plain, rounds=6)
@@ -130,7 +130,7 @@ def test_columns_and_mail_of_the_same_key(first):
 
 
 @pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0]])
-def test_the_first_env_by_id_decides_also_when_it_finishes_last(order):
+def test_infos_dtype_is_decided_by_the_first_env_by_id(order):
     env_fns = [functools.partial(Told, {"key": value}, length=None) for value in (2.0, 1, 1)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=0)
@@ -141,7 +141,7 @@ def test_the_first_env_by_id_decides_also_when_it_finishes_last(order):
             assert_same(infos["key"], np.array([1.0, 1.0, 2.0]))
 
 
-def test_a_few_envs_tell_something():
+def test_infos_of_a_few_envs():
     """Rows without an info are zero and masked, whatever the columns held before."""
     values = {"a": 2.5, "pair": np.array([1, 2], np.int8), "flag": np.bool_(True), "deep": {"b": 3}}
     infos = infos_of({}, values, {}, values, {}, rounds=6)
@@ -154,7 +154,7 @@ def test_a_few_envs_tell_something():
     assert_same(infos["deep"]["b"], np.array([0, 3, 0, 3, 0]))
 
 
-def test_infos_of_ends_only_leave_nothing_behind():
+def test_infos_at_ends_only_leave_nothing_behind():
     """What a row told in an earlier batch is not told again where another row tells the same keys."""
     env_fns = [functools.partial(Told, {"key": 10 + i}, length=2 + i) for i in range(3)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial", infos="done")) as envs:
@@ -168,24 +168,24 @@ def test_infos_of_ends_only_leave_nothing_behind():
             assert_same(infos, {"key": np.where(ended, [10, 11, 12], 0), "_key": ended})
 
 
-def test_more_keys_than_columns():
+def test_infos_with_more_keys_than_columns():
     info = {f"key {i}": i for i in range(50)}
     infos = infos_of(info, {**info, "more": 1.5}, rounds=6)
     assert len(infos) == 102 and infos["key 49"].tolist() == [49, 49]
 
 
-def test_keys_that_are_no_identifiers():
+def test_infos_with_keys_that_are_not_identifiers():
     info = {"TimeLimit.truncated": True, "": 1, "schön": 2, "a" * 100: 3}
     assert set(infos_of(info)) == {*info, *(f"_{key}" for key in info)}
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_huge_info(backend):
+def test_infos_may_be_huge(backend):
     infos = infos_of({"blob": np.arange(200_000)}, {"blob": np.arange(200_000) + 1}, rounds=2, backend=backend)
     assert infos["blob"].shape == (2, 200_000) and infos["blob"][1, -1] == 200_000
 
 
-def test_what_gymnasium_truncates():
+def test_infos_truncated_by_gymnasium():
     """FrozenLake's `prob` is 1 at resets and 0.33 at steps."""
     make = functools.partial(gymnasium.make, "FrozenLake-v1", max_episode_steps=5)
     make_short = functools.partial(gymnasium.make, "FrozenLake-v1", max_episode_steps=3)
@@ -196,7 +196,7 @@ def test_what_gymnasium_truncates():
     assert any(1.0 in prob for prob in seen)
 
 
-def test_arrays_do_not_change_afterwards():
+def test_infos_arrays_do_not_change_afterwards():
     env_fns = [functools.partial(Told, *({"key": i} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, copy=False)) as envs:
         kept = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(15)]
@@ -204,7 +204,7 @@ def test_arrays_do_not_change_afterwards():
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_what_the_caller_writes_into_infos_does_not_come_back(backend):
+def test_infos_modified_by_the_caller_do_not_return(backend):
     env_fns = [functools.partial(Told, *({"key": i, "half": i / 2} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend=backend)) as envs:
         envs.reset(seed=0)
@@ -218,7 +218,7 @@ def test_what_the_caller_writes_into_infos_does_not_come_back(backend):
             del infos["key"]
 
 
-def test_a_key_that_is_the_name_of_a_mask():
+def test_infos_key_with_the_name_of_a_mask():
     env_fns = [functools.partial(Told, *({"x": i, "_x": 7} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=0)
@@ -227,7 +227,7 @@ def test_a_key_that_is_the_name_of_a_mask():
             assert infos["_x"].tolist() == [7, 7] and infos["__x"].all() and infos["x"].tolist() == [i, i]
 
 
-def test_keys_that_come_and_go():
+def test_infos_keys_that_come_and_go():
     steps = [{"x": 1}, {"x": 2}, {"x": 0.5}, {"x": 3, "late": 1}, {"x": 4}, {"x": 5}]
     env_fns = [
         functools.partial(Told, *steps, length=None),
@@ -269,7 +269,7 @@ AS_GYMNASIUM = {
 
 @pytest.mark.parametrize(("mode", "backend"), [("NextStep", "serial"), ("SameStep", "serial"), ("NextStep", "process")])
 @pytest.mark.parametrize("name", AS_GYMNASIUM)
-def test_infos_are_those_of_a_sync_vector_env(name, mode, backend, implementation):
+def test_infos_equal_sync_vector_env(name, mode, backend, implementation):
     # in SAME_STEP the key of the final observations is Gymnasium's own where an episode ends
     length = None if "final_obs" in name else 3
     env_fns = [functools.partial(Told, info, length=length) for info in AS_GYMNASIUM[name]]
@@ -283,20 +283,20 @@ def test_infos_are_those_of_a_sync_vector_env(name, mode, backend, implementatio
             assert_same(ours.step([0, 0, 0]), theirs.step(np.zeros(3, np.int64)), f"step {number}")
 
 
-def test_objects_of_one_env_are_zero_elsewhere():
+def test_infos_objects_of_one_env_are_zero_elsewhere():
     infos = infos_of({}, {"parts": objects("a", None)}, {})
     assert_same(infos["parts"], np.array([[0, 0], ["a", None], [0, 0]], object))
     assert infos["parts"].shape == (3, 2) and infos["_parts"].tolist() == [False, True, False]
 
 
-def test_a_key_below_a_number_has_a_mask_of_its_own():
+def test_infos_key_below_a_number_has_its_own_mask():
     infos = infos_of({0: {"score": 1.0}}, {1: {"score": 2.0}})
     assert set(infos) == {0, "_0", 1, "_1"}
     assert infos[0]["score"].tolist() == [1.0, 0.0] and infos[1]["_score"].tolist() == [False, True]
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_list_that_holds_itself_arrives_as_it_is(backend):
+def test_infos_list_that_contains_itself_arrives_unchanged(backend):
     endless = [1]
     endless.append(endless)
     with contextlib.closing(

@@ -62,7 +62,7 @@ def opened(*args):
 
 
 @pytest.mark.parametrize(("dtype", "wrong", "right"), NUMBERS, ids=IDS)
-def test_an_observation_beyond_its_space_is_refused(dtype, wrong, right):
+def test_observation_outside_its_space_is_refused(dtype, wrong, right):
     with opened(dtype, (right, right, wrong)) as envs:
         assert envs.reset(seed=0)[0].tolist() == [[int(right)]] * 2
         obs = envs.step(np.zeros((2, 1), dtype))[0]
@@ -73,7 +73,7 @@ def test_an_observation_beyond_its_space_is_refused(dtype, wrong, right):
 
 @pytest.mark.parametrize("as_list", [False, True], ids=["array", "list of arrays"])
 @pytest.mark.parametrize(("dtype", "wrong", "right"), NUMBERS, ids=IDS)
-def test_an_action_beyond_its_space_is_refused(dtype, wrong, right, as_list):
+def test_action_outside_its_space_is_refused(dtype, wrong, right, as_list):
     def batch(number):
         return [number.reshape(1)] * 2 if as_list else np.full((2, 1), number)
 
@@ -88,7 +88,7 @@ def test_an_action_beyond_its_space_is_refused(dtype, wrong, right, as_list):
 
 
 @pytest.mark.parametrize("number", [np.uint64(2**63), np.uint64(2**64 - 1)])
-def test_an_unsigned_number_beyond_a_discrete_action_is_refused(number):
+def test_unsigned_number_outside_a_discrete_action_is_refused(number):
     with contextlib.closing(VectorEnv([ToyEnv] * 2, backend="serial")) as envs:
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match=f"of {number} to {number}"):

@@ -45,7 +45,7 @@ def opened(*env_fns: Any, mode: AutoresetMode = AutoresetMode.DISABLED) -> Itera
         yield envs
 
 
-def test_an_episode_that_was_truncated_is_over() -> None:
+def test_truncated_episode_is_over() -> None:
     with opened(TruncatedAtTwo, functools.partial(ToyEnv, 9)) as envs:
         envs.reset(seed=1)
         envs.step(np.zeros(2, np.int64))
@@ -56,7 +56,7 @@ def test_an_episode_that_was_truncated_is_over() -> None:
             envs.step(np.zeros(1, np.int64), [7])
 
 
-def test_no_mask_after_a_batch_of_some() -> None:
+def test_mask_is_refused_after_a_partial_batch() -> None:
     with opened(CountEnv, CountEnv, mode=AutoresetMode.NEXT_STEP) as envs:
         envs.reset(seed=1)
         envs.send(np.zeros(1, np.int64), [1])
@@ -65,7 +65,7 @@ def test_no_mask_after_a_batch_of_some() -> None:
             envs.reset(options={"reset_mask": np.array([True, False])})
 
 
-def test_a_mask_leaves_out_no_env_that_has_shown_nothing() -> None:
+def test_mask_must_include_envs_without_an_observation() -> None:
     with opened(functools.partial(CannotBegin, 2), functools.partial(CannotBegin, 3), CountEnv) as envs:
         for _ in range(2):
             with pytest.raises(ValueError, match="no start"):
@@ -79,7 +79,7 @@ def test_a_mask_leaves_out_no_env_that_has_shown_nothing() -> None:
         envs.reset(options={"reset_mask": np.array([False, True, False])})
 
 
-def test_what_callers_do_to_observations_is_not_repeated() -> None:
+def test_observations_modified_by_the_caller_are_not_repeated() -> None:
     with opened(CountEnv, CountEnv) as envs:
         envs.reset(seed=1)
         first, _ = envs.reset(options={"reset_mask": np.array([True, False])})
@@ -89,7 +89,7 @@ def test_what_callers_do_to_observations_is_not_repeated() -> None:
         assert again[1].tolist() == expected[1].tolist()
 
 
-def test_views_stay_as_they_are_where_the_next_step_raises() -> None:
+def test_views_are_unchanged_if_the_next_step_raises() -> None:
     env_fns = [functools.partial(RaiseAtStep, 2), CountEnv]
     with contextlib.closing(VectorEnv(env_fns, backend="serial", copy=False)) as envs:
         envs.reset(seed=1)
@@ -101,7 +101,7 @@ def test_views_stay_as_they_are_where_the_next_step_raises() -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_episode_lost_after_a_long_rest_ends_with_what_was_shown_last(implementation: str, debug: bool) -> None:
+def test_lost_episode_ends_with_the_last_delivered_observation(implementation: str, debug: bool) -> None:
     """Its row in the ring has been used again since, many times: it ended with zeros.
 
     Debug mode writes over it besides.
@@ -123,7 +123,7 @@ def test_an_episode_lost_after_a_long_rest_ends_with_what_was_shown_last(impleme
         assert obs[0].tolist() == shown[1].tolist() != [0, 0, 0, 0]
 
 
-def test_whose_rows_expire_is_not_read_from_what_the_caller_wrote_there() -> None:
+def test_last_delivered_row_is_not_read_from_an_expired_row() -> None:
     """In debug mode ids that callers have written over ended the next batch in an IndexError."""
     env_fns = [functools.partial(ToyEnv, 99)] * 2
     with contextlib.closing(VectorEnv(env_fns, num_workers=1, copy=False, debug=True)) as envs:

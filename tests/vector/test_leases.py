@@ -80,7 +80,7 @@ def snapshot(result):
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
-def test_every_batch_that_is_kept_stays_what_it_was(backend, env_fn, mode):
+def test_leased_batches_do_not_change(backend, env_fn, mode):
     """Lent as long as there are blocks for that, copied then; SyncVectorEnv says what all of them must hold."""
     with (
         contextlib.closing(VectorEnv([env_fn] * 6, backend=backend, autoreset_mode=mode)) as ours,
@@ -105,7 +105,7 @@ def test_every_batch_that_is_kept_stays_what_it_was(backend, env_fn, mode):
 
 
 @pytest.mark.parametrize("part", ["obs", "row", "rewards", "terminations", "tensor"])
-def test_whatever_is_left_of_a_batch_keeps_it(part):
+def test_lease_is_held_by_any_part_of_a_batch(part):
     with contextlib.closing(VectorEnv([Frames] * 6)) as envs:
         envs.reset(seed=1)
         result = envs.step([0] * 6)
@@ -127,7 +127,7 @@ def test_whatever_is_left_of_a_batch_keeps_it(part):
         assert [is_lent(envs, result[0]) for result in results] == [True] * NUM_LEASES + [False]
 
 
-def test_what_the_caller_writes_into_them_reaches_nobody():
+def test_lease_writes_of_the_caller_reach_no_env():
     with (
         contextlib.closing(VectorEnv([Frames] * 6)) as envs,
         contextlib.closing(VectorEnv([Frames] * 6, copy=False)) as undisturbed,
@@ -143,7 +143,7 @@ def test_what_the_caller_writes_into_them_reaches_nobody():
 
 
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
-def test_batches_of_vector_envs(env_fn):
+def test_lease_of_vector_env_batches(env_fn):
     inner = functools.partial(SyncVectorEnv, [env_fn] * 3)
     with (
         contextlib.closing(BatchedVectorEnv([inner] * 2)) as ours,
@@ -157,7 +157,7 @@ def test_batches_of_vector_envs(env_fn):
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_with_resets_by_mask_they_are_copies(batched):
+def test_lease_with_resets_by_mask_copies(batched):
     """Rows outside the mask repeat the last observations, whatever the caller has done to those."""
     mode = AutoresetMode.DISABLED
     inner = functools.partial(SyncVectorEnv, [Frames] * 3, autoreset_mode=mode)
@@ -175,7 +175,7 @@ def test_with_resets_by_mask_they_are_copies(batched):
 @pytest.mark.parametrize(
     "options", [{"copy": False}, {"debug": True}, {"num_envs": 3}], ids=["views", "debug", "small"]
 )
-def test_who_gets_none(options):
+def test_lease_is_not_used_for_these_options(options):
     """Views are views, debug mode writes over old blocks, and small batches are copied in no time."""
     with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
         assert envs._pool._envs.plan.leases == 0
@@ -183,7 +183,7 @@ def test_who_gets_none(options):
 
 
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
-def test_batches_of_some_envs(env_fn):
+def test_lease_of_partial_batches(env_fn):
     """As many rows as are worth it are lent wherever they lie in a block; each env's stream is that of a loop."""
     with (
         contextlib.closing(VectorEnv([env_fn] * 8)) as ours,
@@ -212,7 +212,7 @@ def test_batches_of_some_envs(env_fn):
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["", "locked"])
-def test_after_close_they_stay_and_free_blocks_give_their_memory_back(locked):
+def test_lease_outlasts_close_and_free_blocks_return_memory(locked):
     """Pages that are locked cannot be given back, which is nobody's fault."""
     envs = VectorEnv([Frames] * 6)
     memory = envs._pool.memory
@@ -237,7 +237,7 @@ def test_after_close_they_stay_and_free_blocks_give_their_memory_back(locked):
 
 
 @pytest.mark.parametrize("num_pages", range(2, 6))
-def test_of_pages_that_are_larger_than_those_of_blocks_only_whole_ones_are_given_back(num_pages, monkeypatch):
+def test_lease_of_huge_pages_returns_only_whole_pages(num_pages, monkeypatch):
     envs = VectorEnv([Frames] * 6, backend="serial")
     envs.reset(seed=1)
     results = [envs.step([0] * 6) for _ in range(A_RING)]
@@ -251,7 +251,7 @@ def test_of_pages_that_are_larger_than_those_of_blocks_only_whole_ones_are_given
         assert np.array_equal(array, then)
 
 
-def test_a_batch_that_was_received_before_another_thread_closed():
+def test_lease_received_before_another_thread_closed():
     envs = VectorEnv([Frames] * 6)
     envs.reset(seed=1)
     kept = envs.step([0] * 6)
@@ -262,7 +262,7 @@ def test_a_batch_that_was_received_before_another_thread_closed():
 
 
 @pytest.mark.parametrize("vec_env", ["single", "batched"])
-def test_without_a_reference_they_are_closed_at_once(vec_env):
+def test_vector_env_without_a_reference_is_closed_at_once(vec_env):
     """The pool keeps what looks at its blocks, and that must not keep the vector env."""
     if vec_env == "single":
         envs = VectorEnv([Frames] * 6)
@@ -279,7 +279,7 @@ def test_without_a_reference_they_are_closed_at_once(vec_env):
         gc.enable()
 
 
-def test_a_forked_child_that_ends_takes_nothing_along():
+def test_lease_survives_a_forked_child_that_exits():
     envs = VectorEnv([Frames] * 6, backend="serial")
     with contextlib.closing(envs):
         envs.reset(seed=1)
@@ -295,7 +295,7 @@ def test_a_forked_child_that_ends_takes_nothing_along():
         assert envs._pool.memory.any()
 
 
-def test_what_a_forked_child_looks_at_stays():
+def test_lease_in_a_forked_child_does_not_change():
     """References that a child holds cannot be counted here, and its memory is the parent's."""
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
@@ -322,7 +322,7 @@ def test_what_a_forked_child_looks_at_stays():
 
 
 @pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "abandoned"])
-def test_they_outlive_workers_that_are_killed(env_fn):
+def test_lease_outlasts_killed_workers(env_fn):
     with contextlib.closing(VectorEnv([env_fn] * 6, num_workers=2)) as envs:
         envs.reset(seed=1)
         kept = [envs.step([0] * 6) for _ in range(NUM_LEASES)]
@@ -338,7 +338,7 @@ def test_they_outlive_workers_that_are_killed(env_fn):
         assert_same([snapshot(result) for result in kept], before, "kept")
 
 
-def test_a_block_that_is_free_is_not_lent():
+def test_free_block_is_not_lent():
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
         hub, count = envs._pool._hub, envs._pool._envs.plan.words["num_blocks"]
@@ -353,7 +353,7 @@ def test_a_block_that_is_free_is_not_lent():
             hub.lend(count)
 
 
-def test_rows_of_a_batch_that_has_expired_are_not_lent():
+def test_expired_rows_are_not_lent():
     with SerialPool([Frames] * 6, PoolOptions(leases=30)) as pool:
         pool.start()
         leases = pool.lend(lambda batch: batch.obs)
@@ -364,7 +364,7 @@ def test_rows_of_a_batch_that_has_expired_are_not_lent():
         assert all(leases.take(rows) is not None for rows in valid)
 
 
-def test_a_pool_lends_once_and_while_it_is_open():
+def test_pool_lends_once_and_only_while_open():
     options = PoolOptions(leases=1)
     pool = SerialPool([Frames] * 6, options)
     with pytest.raises(StateError, match="start the pool first"):

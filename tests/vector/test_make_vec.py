@@ -31,7 +31,7 @@ def registered():
     del gymnasium.registry["VecenvToy-v0"]
 
 
-def test_default(make):
+def test_make_vec_default(make):
     envs = make("CartPole-v1", 3)
     assert isinstance(envs, VectorEnv) and len(envs.worker_pids) >= 1
     assert repr(envs) == "VectorEnv(CartPole-v1, num_envs=3)"
@@ -39,11 +39,11 @@ def test_default(make):
 
 
 @pytest.mark.parametrize("mode", ["serial", "sync", gymnasium.VectorizeMode.SYNC])
-def test_serial(make, mode):
+def test_make_vec_serial(make, mode):
     assert make("CartPole-v1", num_envs=2, vectorization_mode=mode).worker_pids == ()
 
 
-def test_where_arguments_go(make):
+def test_make_vec_passes_arguments_to_their_place(make):
     envs = make(
         "CartPole-v1",
         num_envs=4,
@@ -62,7 +62,7 @@ def test_where_arguments_go(make):
     assert envs.call("_sutton_barto_reward") == (True,) * 4
 
 
-def test_the_spec_makes_it_again(make):
+def test_spec_rebuilds_the_vector_env(make):
     envs = make("CartPole-v1", 2, "serial", {"depth": 4}, (TimeAwareObservation,), sutton_barto_reward=True)
     again = make(envs.spec)
     assert again.num_envs == 2 and again.worker_pids == () and again.single_observation_space.shape == (5,)
@@ -70,7 +70,7 @@ def test_the_spec_makes_it_again(make):
     assert again.spec == envs.spec
 
 
-def test_an_env_spec(make, registered):
+def test_make_vec_of_an_env_spec(make, registered):
     spec = copy.deepcopy(gymnasium.spec(registered))
     spec.kwargs["length"] = 3
     envs = make(spec, num_envs=2, vectorization_mode="serial")
@@ -79,13 +79,13 @@ def test_an_env_spec(make, registered):
     assert gymnasium.spec(registered).kwargs == {}
 
 
-def test_what_a_registration_needs_travels(make, registered):
+def test_registration_requirements_are_pickled(make, registered):
     envs = make(registered, num_envs=2)
     envs.reset(seed=0)
     assert [envs.step([0, 0])[3].tolist() for _ in range(4)][-1] == [True, True]
 
 
-def test_a_module_to_import_first(make, monkeypatch):
+def test_make_vec_imports_a_module_first(make, monkeypatch):
     module = types.ModuleType("vecenv_module_with_envs")
     gymnasium.register("VecenvLate-v0", entry_point=ToyEnv)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -114,17 +114,17 @@ def test_a_module_to_import_first(make, monkeypatch):
         (["CartPole-v1"], {"wrappers": [3]}, ConfigError, r"wrappers: expected a list of callables, got \[3\]"),
     ],
 )
-def test_bad_arguments(args, kwargs, error, text):
+def test_make_vec_refuses_bad_arguments(args, kwargs, error, text):
     with pytest.raises(error, match=text):
         make_vec(*args, **kwargs)
 
 
-def test_a_number_of_numpy_s(make):
+def test_make_vec_accepts_numpy_numbers(make):
     envs = make("CartPole-v1", np.int64(2), "serial")
     assert envs.num_envs == 2 and type(envs.num_envs) is int
 
 
-def test_seeds_go_on_as_gymnasium_s(make):
+def test_seeds_continue_like_gymnasium(make):
     theirs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
     ours = make("CartPole-v1", num_envs=2)
     assert np.array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
@@ -148,7 +148,7 @@ def make_by_gymnasium(registry):
         yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(gymnasium.make_vec(*args, **kwargs)))
 
 
-def test_gymnasium_s_make_vec(make_by_gymnasium):
+def test_gymnasium_make_vec_builds_a_vecenv(make_by_gymnasium):
     name = register_vec("CartPole-v1")
     assert name == register_vec("CartPole-v1") == "vecenv/CartPole-v1"
     envs = make_by_gymnasium(
@@ -166,7 +166,7 @@ def test_gymnasium_s_make_vec(make_by_gymnasium):
     assert envs.step([0, 0, 0])[3].all()
 
 
-def test_a_registered_name_makes_single_envs_too(make, make_by_gymnasium):
+def test_registered_name_makes_single_envs(make, make_by_gymnasium):
     """A script has one id for the envs that it trains on and for the one that it looks at."""
     name = register_vec("FrozenLake-v1")
     with contextlib.closing(gymnasium.make(name)) as env:
@@ -179,14 +179,14 @@ def test_a_registered_name_makes_single_envs_too(make, make_by_gymnasium):
         assert envs.single_observation_space.n == (64 if envs.spec.kwargs["map_name"] == "8x8" else 16)
 
 
-def test_a_name_of_an_env_registered_with_wrappers_makes_vector_envs(make_by_gymnasium):
+def test_registered_env_with_wrappers_makes_vector_envs(make_by_gymnasium):
     more = (TimeAwareObservation.wrapper_spec(),)
     gymnasium.register("VecenvToy-v4", entry_point=ToyEnv, additional_wrappers=more, max_episode_steps=5)
     envs = make_by_gymnasium(register_vec("VecenvToy-v4"), num_envs=2, backend="serial")
     assert envs.single_observation_space.shape == (ToyEnv().observation_space.shape[0] + 1,)
 
 
-def test_gymnasium_makes_it_again_from_its_spec(make_by_gymnasium):
+def test_gymnasium_rebuilds_from_the_spec(make_by_gymnasium):
     envs = make_by_gymnasium(register_vec("CartPole-v1"), num_envs=2, backend="serial", sutton_barto_reward=True)
     assert repr(envs) == "VectorEnv(vecenv/CartPole-v1, num_envs=2)"
     for spec in (envs.spec, gymnasium.envs.registration.EnvSpec.from_json(envs.spec.to_json())):
@@ -195,7 +195,7 @@ def test_gymnasium_makes_it_again_from_its_spec(make_by_gymnasium):
         assert again.call("_sutton_barto_reward") == (True, True)
 
 
-def test_what_gymnasium_made_is_made_again_from_its_spec(make, make_by_gymnasium):
+def test_vector_env_of_gymnasium_is_rebuilt_from_its_spec(make, make_by_gymnasium):
     """By Gymnasium's own class for these envs, and by ours under a registered name."""
     own = make(make_by_gymnasium("CartPole-v1", 3, sutton_barto_reward=True).spec)
     assert len(own.worker_pids) > 0 and own.call("_sutton_barto_reward") == (True,) * 3
@@ -205,11 +205,11 @@ def test_what_gymnasium_made_is_made_again_from_its_spec(make, make_by_gymnasium
     assert again.call("_sutton_barto_reward") == (True, True)
 
 
-def test_a_registered_name(make, registry):
+def test_registered_name_makes_vector_envs(make, registry):
     assert make(register_vec("CartPole-v1"), num_envs=2, vectorization_mode="serial").spec.id == "CartPole-v1"
 
 
-def test_an_env_registered_with_its_vector_entry_point(make_by_gymnasium):
+def test_registered_env_with_its_own_vector_entry_point(make_by_gymnasium):
     gymnasium.register("VecenvToy-v0", entry_point=ToyEnv, vector_entry_point="vecenv.vector.by_id:VecenvToy-v0")
     envs = make_by_gymnasium("VecenvToy-v0", num_envs=2, length=3)
     assert isinstance(envs, VectorEnv)
@@ -217,13 +217,13 @@ def test_an_env_registered_with_its_vector_entry_point(make_by_gymnasium):
     assert [envs.step([0, 0])[2].tolist() for _ in range(3)][-1] == [True, True]
 
 
-def test_names_with_a_namespace(make_by_gymnasium):
+def test_registered_names_with_a_namespace(make_by_gymnasium):
     gymnasium.register("space/VecenvToy-v3", entry_point=ToyEnv)
     assert register_vec("space/VecenvToy-v3") == "vecenv/space.VecenvToy-v3"
     assert make_by_gymnasium(register_vec("space/VecenvToy-v3", "Mine-v1"), backend="serial").num_envs == 1
 
 
-def test_what_cannot_be_registered(registry):
+def test_register_refuses_unfit_envs(registry):
     gymnasium.register("VecenvToy-v0", vector_entry_point=VectorEnv)
     with pytest.raises(gymnasium.error.Error, match="no entry point for single envs"):
         register_vec("VecenvToy-v0")
@@ -239,13 +239,13 @@ def test_what_cannot_be_registered(registry):
         gymnasium.envs.registration.load_env_creator("vecenv.vector.by_id:NoSuchEnv-v0")
 
 
-def test_a_registered_name_knows_what_the_env_s_own_spec_says(make_by_gymnasium):
+def test_registered_name_keeps_values_of_the_env_spec(make_by_gymnasium):
     envs = make_by_gymnasium(register_vec("CartPole-v1"), num_envs=2)
     assert envs.spec.max_episode_steps == 500
     assert envs.spec.reward_threshold == gymnasium.spec("CartPole-v1").reward_threshold
     assert envs.get_attr("_max_episode_steps") == (500, 500)
 
 
-def test_a_mode_that_is_no_name():
+def test_make_vec_mode_of_wrong_type_is_refused():
     with pytest.raises(ConfigError, match="vectorization_mode"):
         make_vec("CartPole-v1", 2, vectorization_mode=["sync"])

@@ -36,7 +36,7 @@ def step_in_halves(envs, actions):
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("step", [VectorEnv.step, VectorEnv.send, step_in_halves])
-def test_of_actions(backend, step):
+def test_warning_about_actions_names_the_callers_line(backend, step):
     with contextlib.closing(VectorEnv([ARMS] * 2, backend=backend)) as envs:
         envs.reset(seed=0)
         with warned_here():
@@ -45,7 +45,7 @@ def test_of_actions(backend, step):
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("step", [VectorEnv.step, step_in_halves])
-def test_of_observations(backend, step):
+def test_warning_about_observations_names_the_callers_line(backend, step):
     with contextlib.closing(VectorEnv([WRONG] * 2, backend=backend)) as envs:
         envs.reset(seed=0)
         with warned_here():
@@ -53,7 +53,7 @@ def test_of_observations(backend, step):
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_of_observations_in_a_manager(manager_cls):
+def test_warning_about_observations_in_a_manager_names_the_callers_line(manager_cls):
     own = {"wait_num": 2, "step_wait_timeout": None} if manager_cls in WITH_WORKERS else {}
     with manager_cls([WRONG] * 2, own) as manager:
         manager.launch()
@@ -63,14 +63,14 @@ def test_of_observations_in_a_manager(manager_cls):
             manager.step(actions)
 
 
-def test_of_actions_below_a_wrapper_of_gymnasium():
+def test_warning_about_actions_below_a_gymnasium_wrapper_names_the_callers_line():
     with contextlib.closing(RecordEpisodeStatistics(VectorEnv([ARMS] * 2, backend="serial"))) as envs:
         envs.reset(seed=0)
         with warned_here():
             envs.step(np.zeros((2, 2)))
 
 
-def test_of_an_illegal_move():
+def test_warning_about_an_illegal_move_names_the_callers_line():
     with BaseEnvManager([TicTacToeEnv], {}) as manager:
         manager.launch()
         with warned_here("a random legal one is played instead"):

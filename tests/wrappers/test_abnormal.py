@@ -78,7 +78,7 @@ def steps_of(env, count):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_none_passes_through_and_the_next_step_is_as_ever(name):
+def test_none_observation_passes_through_and_the_next_step_works(name):
     env = WRAPPERS[name](Stumbles())
     _, (obs, reward, _, _, info), (after, *_) = steps_of(env, 3)
     assert (obs, reward) == (None, None) and info["abnormal"] is True
@@ -95,7 +95,7 @@ def test_all_in_obs_passes_none_through(reward):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_none_passes_through_a_ding_env_wrapper(name):
+def test_none_observation_passes_through_a_ding_env_wrapper(name):
     _, abnormal, after = steps_of(DingEnvWrapper(Stumbles(), {"env_wrapper": [WRAPPERS[name]]}), 3)
     assert (abnormal.obs, abnormal.reward) == (None, None) and after.obs is not None
 
@@ -108,12 +108,12 @@ def test_repeats_stop_at_an_abnormal_timestep(wrap):
     assert inner.steps == ABNORMAL + 3 and after.tolist() == [5.0, 5.0]
 
 
-def test_none_is_no_frame():
+def test_none_observation_is_not_stacked():
     steps = steps_of(FrameStackWrapper(Stumbles(), 3), 3)
     assert steps[2][0][:, 0].tolist() == [0.0, 1.0, 3.0]
 
 
-def test_none_is_in_no_statistics():
+def test_none_observation_is_not_in_statistics():
     norm, rewards = ObsNormWrapper(Stumbles()), RewardNormWrapper(Stumbles(), 0.9)
     steps_of(norm, 3)
     steps_of(rewards, 3)
@@ -121,12 +121,12 @@ def test_none_is_in_no_statistics():
     assert norm.rms.mean.round(2).tolist() == [2.0, 2.0] and rewards.cum_reward.tolist() == [1.9]
 
 
-def test_none_is_no_delayed_reward():
+def test_none_reward_is_not_delayed():
     rewards = [step[1] for step in steps_of(DelayRewardWrapper(Stumbles(), 2), 4)]
     assert [reward if reward is None else float(reward[0]) for reward in rewards] == [0.0, None, 2.0, 0.0]
 
 
-def test_none_is_a_previous_reward_of_nothing():
+def test_none_reward_becomes_a_previous_reward_of_zero():
     env = ObsPlusPrevActRewWrapper(Stumbles())
     steps_of(env, ABNORMAL)
     assert (env.prev_action, env.prev_reward_extrinsic) == (0, 0.0)

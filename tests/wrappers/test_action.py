@@ -18,7 +18,7 @@ from vecenv import (
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
-def test_repeats_and_sums(wrap):
+def test_repeat_sums_rewards(wrap):
     inner = numbers_env(6, rewards=[1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
     env = wrap(inner, 4)
     env.reset()
@@ -29,7 +29,7 @@ def test_repeats_and_sums(wrap):
 
 @pytest.mark.parametrize("truncate", [False, True])
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
-def test_stops_at_the_end(wrap, truncate):
+def test_repeat_stops_at_the_end(wrap, truncate):
     inner = numbers_env(2, truncate=truncate)
     env = wrap(inner, 4)
     env.reset()
@@ -38,13 +38,13 @@ def test_stops_at_the_end(wrap, truncate):
     assert len(inner.actions) == 2
 
 
-def test_none_counts_as_no_reward():
+def test_none_reward_counts_as_zero():
     env = ActionRepeatWrapper(numbers_env(rewards=[None, 3.0] + [0.0] * 9), 2)
     env.reset()
     assert env.step(0)[1] == 3.0
 
 
-def test_one_repeat_changes_nothing():
+def test_repeat_of_one_changes_nothing():
     env = ActionRepeatWrapper(numbers_env())
     env.reset()
     assert env.step(0)[0].tolist() == [1.0] and env.action_repeat == 1
@@ -57,13 +57,13 @@ def test_maximum_of_the_last_two_frames():
     assert env.step(0)[0].tolist() == [4.0, 5.0] and env.skip == 3
 
 
-def test_a_single_frame_is_itself():
+def test_maximum_of_a_single_frame():
     env = MaxAndSkipWrapper(numbers_env(), 1)
     env.reset()
     assert env.step(0)[0].tolist() == [1.0]
 
 
-def test_the_bounds_of_rewards_grow():
+def test_reward_bounds_grow():
     inner = numbers_env()
     inner.reward_range = (-1, 2)
     assert MaxAndSkipWrapper(inner, 4).reward_range == (-4.0, 8.0)
@@ -72,7 +72,7 @@ def test_the_bounds_of_rewards_grow():
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
-def test_a_declared_reward_space_grows_with_the_sums(wrap):
+def test_reward_space_declared_by_the_env_grows(wrap):
     def space_over(low, high, shape=(1,), dtype=np.float32, repeats=4):
         inner = numbers_env()
         inner.reward_space = spaces.Box(low, high, shape, dtype)
@@ -87,13 +87,13 @@ def test_a_declared_reward_space_grows_with_the_sums(wrap):
 
 
 @pytest.mark.parametrize("declared", [None, spaces.Discrete(3)])
-def test_sums_of_rewards_without_bounds_have_no_space(declared):
+def test_reward_sums_without_bounds_have_no_space(declared):
     inner = numbers_env()
     inner.reward_space = declared
     assert MaxAndSkipWrapper(inner, 4).reward_space is None
 
 
-def test_frames_drawn_into_one_array_are_told_apart():
+def test_frames_drawn_into_one_array_are_copied():
     class Redraws(Scripted):
         frame = np.zeros(2, np.float32)
 
@@ -108,7 +108,7 @@ def test_frames_drawn_into_one_array_are_told_apart():
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
-def test_at_least_once(wrap):
+def test_repeat_must_be_at_least_one(wrap):
     for count in (0, "2", 1.5):
         with pytest.raises(ConfigError, match=f"at least 1, got {count!r}"):
             wrap(numbers_env(), count)
@@ -137,7 +137,7 @@ def test_hybrid_needs_a_choice_with_parameters():
         GymHybridDictActionWrapper(numbers_env())
 
 
-def test_the_maximum_of_dicts_and_tuples_of_frames_is_one_of_each_part():
+def test_maximum_of_dicts_and_tuples_of_frames():
     """It was a TypeError about '>=' amid an episode, or one array instead of a tuple."""
     left, right = spaces.Box(0, 255, (2,), np.uint8), spaces.Box(0, 255, (3,), np.uint8)
     space = spaces.Dict(eyes=spaces.Tuple([left, right]), text=spaces.Text(9))
@@ -153,7 +153,7 @@ def test_the_maximum_of_dicts_and_tuples_of_frames_is_one_of_each_part():
     assert [part.tolist() for part in obs["eyes"]] == [[4, 5], [7, 1, 2]]
 
 
-def test_the_maximum_of_lists_of_numbers_is_an_array():
+def test_maximum_of_lists_is_an_array():
     """It was a tuple of numbers."""
     space = spaces.Dict(place=spaces.Box(0, 9, (2,), np.float64), text=spaces.Text(9))
     seen = [{"place": place, "text": np.str_("ab")} for place in ([0.0, 0.0], [1.0, 5.0], [4.0, 2.0])]

@@ -41,14 +41,14 @@ def play(env, steps=1000):
     raise AssertionError("no end")
 
 
-def test_without_env_the_spaces_come_with_the_first_reset(cartpole):
+def test_spaces_without_env_come_with_the_first_reset(cartpole):
     assert cartpole.observation_space is cartpole.action_space is cartpole.reward_space is None
     cartpole.reset()
     assert cartpole.observation_space.shape == (4,) and cartpole.action_space.n == 2
     assert cartpole.reward_space.shape == (1,)
 
 
-def test_an_env_given_has_its_spaces_at_once():
+def test_spaces_of_a_given_env_are_known_at_once():
     env = DingEnvWrapper(numbers_env())
     assert env.observation_space.shape == (1,)
 
@@ -61,7 +61,7 @@ class TakesNothing(Scripted):
 
 
 @pytest.mark.parametrize("cfg", [{}, {"render_mode": None}], ids=str)
-def test_an_env_whose_constructor_knows_no_render_mode_is_made(cfg):
+def test_env_without_render_mode_argument_is_built(cfg):
     gymnasium.register("TakesNothing-v0", TakesNothing)
     try:
         env = DingEnvWrapper(cfg={"env_id": "TakesNothing-v0", **cfg})
@@ -71,13 +71,13 @@ def test_an_env_whose_constructor_knows_no_render_mode_is_made(cfg):
         del gymnasium.registry["TakesNothing-v0"]
 
 
-def test_neither_env_nor_env_id_is_a_config_error():
+def test_missing_env_and_env_id_is_a_config_error():
     with pytest.raises(ConfigError, match="env_id"):
         DingEnvWrapper(cfg={})
 
 
 @pytest.mark.parametrize("make", [lambda: gymnasium.make("CartPole-v1"), lambda: None])
-def test_data_are_arrays_of_the_promised_forms(make):
+def test_data_are_arrays_of_the_declared_forms(make):
     env = DingEnvWrapper(make(), cfg=CARTPOLE)
     env.seed(1)
     obs = env.reset()
@@ -90,7 +90,7 @@ def test_data_are_arrays_of_the_promised_forms(make):
     env.close()
 
 
-def test_an_old_gym_env_is_taken():
+def test_old_gym_env_is_accepted():
     env = DingEnvWrapper(Plain(length=2, timeout=True))
     assert env.reset().shape == (1,)
     env.step(0)
@@ -98,14 +98,14 @@ def test_an_old_gym_env_is_taken():
     assert last.info["TimeLimit.truncated"] is True and last.info["eval_episode_return"] == 2.0
 
 
-def test_an_old_face_is_taken_off():
+def test_old_api_adapter_is_removed():
     env = DingEnvWrapper(GymToGymnasiumWrapper(numbers_env(2)))
     env.reset()
     env.step(0)
     assert env.step(0).info["eval_episode_return"] == 2.0
 
 
-def test_w8_the_time_limit_shows_in_info():
+def test_w8_time_limit_is_in_info():
     env = DingEnvWrapper(gymnasium.wrappers.TimeLimit(numbers_env(10), 2))
     env.reset()
     env.step(0)
@@ -115,7 +115,7 @@ def test_w8_the_time_limit_shows_in_info():
 
 
 @pytest.mark.parametrize("is_gymnasium", [True, False])
-def test_w9_a_gymnasium_env_by_id_needs_no_reward_range(is_gymnasium):
+def test_w9_gymnasium_env_by_id_needs_no_reward_range(is_gymnasium):
     env = DingEnvWrapper(cfg=CARTPOLE, is_gymnasium=is_gymnasium)
     env.reset()
     assert env.reward_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -134,7 +134,7 @@ def test_reward_space_by_range_clip_and_declaration():
     assert DingEnvWrapper(declared).reward_space == spaces.Box(0.0, 1.0, (2,), np.float32)
 
 
-def test_w4_a_float64_space_is_shown_as_float32_and_left_alone():
+def test_w4_float64_space_is_declared_float32_and_the_original_unchanged():
     inner = numbers_env(space=spaces.Box(-1.0, 1.0, (1,), np.float64))
     env = DingEnvWrapper(inner)
     assert env.observation_space.dtype == np.float32
@@ -142,7 +142,7 @@ def test_w4_a_float64_space_is_shown_as_float32_and_left_alone():
 
 
 @pytest.mark.parametrize("action", [1, np.int32(1), np.array([1], np.int32), np.array(1), np.array([1])])
-def test_w5_every_integer_action_reaches_the_env_as_int(action):
+def test_w5_integer_actions_of_every_type_reach_the_env_as_int(action):
     inner = numbers_env()
     env = DingEnvWrapper(inner)
     env.reset()
@@ -171,7 +171,7 @@ def test_vector_rewards_keep_their_shape():
     assert env.step(0).reward.tolist() == [1.0, 2.0]
 
 
-def test_observations_and_vector_rewards_are_not_the_envs_own_arrays():
+def test_observations_and_vector_rewards_are_copies():
     class Rewrites(Scripted):
         obs, pay = np.zeros(1, np.float32), np.zeros(2, np.float32)
 
@@ -187,7 +187,7 @@ def test_observations_and_vector_rewards_are_not_the_envs_own_arrays():
     assert [step.reward.tolist() for step in steps] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
-def test_seeds_static_dynamic_none():
+def test_seeds_static_dynamic_and_none():
     inner = numbers_env()
     env = DingEnvWrapper(inner)
     env.reset()
@@ -201,7 +201,7 @@ def test_seeds_static_dynamic_none():
     assert env._seed == 5
 
 
-def test_a_seed_at_reset_is_for_that_episode():
+def test_seed_at_reset_lasts_one_episode():
     inner = numbers_env()
     env = DingEnvWrapper(inner)
     env.seed(5, dynamic_seed=False)
@@ -236,7 +236,7 @@ def test_w2_two_envs_do_not_share_a_stream():
     [env.close() for env in (first, second, alone)]
 
 
-def test_static_episodes_start_alike_dynamic_ones_do_not(cartpole):
+def test_static_episodes_are_equal_and_dynamic_ones_differ(cartpole):
     cartpole.seed(3, dynamic_seed=False)
     assert np.array_equal(cartpole.reset(), cartpole.reset())
     cartpole.seed(3)
@@ -252,20 +252,20 @@ def test_actions_are_reproducible_under_a_seed(cartpole):
     assert runs[0] == runs[1]
 
 
-def test_actions_are_the_same_of_every_env_that_nobody_has_seeded():
+def test_actions_of_unseeded_envs_are_equal():
     envs = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
     first, second = ([int(env.random_action()[0]) for _ in range(20)] for env in envs)
     assert first == second
 
 
-def test_a_state_tells_the_seed():
+def test_state_contains_the_seed():
     env, twin = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
     env.seed(3, dynamic_seed=False)
     twin.set_state(env.get_state())
     assert (twin._seed, twin._dynamic_seed) == (3, False)  # where managers and programs read them
 
 
-def test_w6_reset_after_close_makes_the_env_again(cartpole):
+def test_w6_reset_after_close_rebuilds_the_env(cartpole):
     first = cartpole.reset()
     cartpole.close()
     cartpole.close()
@@ -321,14 +321,14 @@ def test_wrappers_by_config_and_callable_in_order():
     assert env.step(0).info["time_count"] == 2
 
 
-def test_a_wrapper_in_the_old_dialect_may_be_outermost():
+def test_wrapper_with_the_old_api_may_be_outermost():
     env = DingEnvWrapper(numbers_env(2), {"env_wrapper": [AllinObsWrapper]})
     assert set(env.reset()) == {"obs", "reward"}
     env.step(0)
     assert env.step(0).done is True
 
 
-def test_a_wrapper_of_another_kind_is_a_config_error():
+def test_wrapper_of_wrong_type_is_a_config_error():
     with pytest.raises(ConfigError, match="env_wrapper"):
         DingEnvWrapper(numbers_env(), {"env_wrapper": [3]})
 
@@ -344,7 +344,7 @@ def test_w7_clone_shares_nothing():
     assert env._raw_env.unwrapped.state is not twin._raw_env.unwrapped.state
 
 
-def test_w7_clone_of_what_cannot_be_copied_is_an_error():
+def test_w7_clone_of_an_uncopyable_env_is_an_error():
     inner = numbers_env()
     inner.stream = (number for number in range(3))
     with pytest.raises(StateError, match="cannot clone"):
@@ -363,12 +363,12 @@ def given_cartpole(steps=5, **kwargs):
     return DingEnvWrapper(gymnasium.make("CartPole-v1", max_episode_steps=steps, **kwargs), cfg=CARTPOLE)
 
 
-def test_an_env_given_beside_an_env_id_is_the_one_that_is_cloned():
+def test_env_given_with_an_env_id_is_cloned():
     env = given_cartpole()
     assert (length_of(env), length_of(env.clone()), length_of(env.clone().clone())) == (5, 5, 5)
 
 
-def test_an_env_given_beside_an_env_id_is_never_made_anew():
+def test_env_given_with_an_env_id_is_never_rebuilt():
     env = given_cartpole()
     env.close()
     with pytest.raises(StateError, match="closed"):
@@ -381,7 +381,7 @@ def test_an_env_given_beside_an_env_id_is_never_made_anew():
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <function RecordVideo.__del__:pytest.PytestUnraisableExceptionWarning"
 )
-def test_a_replay_of_an_env_given_beside_an_env_id_is_of_that_env_or_an_error(tmp_path):
+def test_replay_of_an_env_given_with_an_env_id_is_of_that_env_or_an_error(tmp_path):
     env = given_cartpole()
     env.enable_save_replay(str(tmp_path))
     for _ in range(2):
@@ -391,7 +391,7 @@ def test_a_replay_of_an_env_given_beside_an_env_id_is_of_that_env_or_an_error(tm
     assert not any(tmp_path.iterdir())
 
 
-def test_a_clone_of_a_closed_wrapper_without_an_env_id_is_a_state_error():
+def test_clone_of_a_closed_wrapper_without_an_env_id_is_a_state_error():
     env = DingEnvWrapper(numbers_env())
     env.close()
     with pytest.raises(StateError, match="cannot clone"):
@@ -408,7 +408,7 @@ def test_is_train_false_makes_an_evaluator():
     assert DingEnvWrapper(cfg={**CARTPOLE, "is_train": False})._caller == "evaluator"
 
 
-def test_w10_an_unknown_caller_is_refused():
+def test_w10_unknown_caller_is_refused():
     with pytest.raises(ConfigError, match="banana"):
         DingEnvWrapper(cfg=CARTPOLE, caller="banana")
     with pytest.raises(ValueError, match="banana"):
@@ -446,7 +446,7 @@ def test_default_lists_are_fresh():
     assert get_default_wrappers("atari_default")[0]["kwargs"] == {"noop_max": 30}
 
 
-def test_a_seed_starts_a_real_game_amid_lives():
+def test_seed_starts_a_full_game_during_lives():
     class Lives(Scripted):
         lives = 2
 
@@ -471,17 +471,17 @@ def test_a_seed_starts_a_real_game_amid_lives():
     assert inner.seeds == [None, 4, 6]
 
 
-def test_a_misspelt_key_warns():
+def test_misspelt_key_warns():
     with pytest.warns(UserWarning, match="did you mean 'act_scale'"):
         DingEnvWrapper(cfg={**CARTPOLE, "act_scales": True})
 
 
-def test_an_unknown_env_id_is_gymnasiums_error():
+def test_unknown_env_id_raises_gymnasiums_error():
     with pytest.raises(gymnasium.error.UnregisteredEnv):
         DingEnvWrapper(cfg={"env_id": "NoSuchEnv-v0"}).reset()
 
 
-def test_names():
+def test_registered_names():
     assert repr(DingEnvWrapper(cfg=CARTPOLE)) == str(DingEnvWrapper(cfg=CARTPOLE)) == "DingEnvWrapper(CartPole-v1)"
     assert repr(DingEnvWrapper(numbers_env())) == "DingEnvWrapper(Scripted)"
 
@@ -522,7 +522,7 @@ def test_pendulum():
     env.close()
 
 
-def test_a_game_without_ale_py_says_the_pip_command(monkeypatch):
+def test_missing_ale_py_error_has_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
         monkeypatch.delitem(gymnasium.registry, name)
@@ -537,6 +537,6 @@ class Extended(DingEnvWrapper):
 
 
 @pytest.mark.parametrize("cfg", [CARTPOLE, None], ids=["env_id", "env"])
-def test_a_clone_is_of_the_class_of_what_was_cloned(cfg):
+def test_clone_has_the_class_of_the_original(cfg):
     env = Extended(cfg=cfg) if cfg else Extended(gymnasium.make("CartPole-v1"))
     assert type(env.clone()) is Extended

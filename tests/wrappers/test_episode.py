@@ -14,7 +14,7 @@ from vecenv.wrappers import create_env_wrapper
 
 
 class TestNoopReset:
-    def test_between_one_and_noop_max_noops(self):
+    def test_noop_count_is_between_one_and_noop_max(self):
         inner = numbers_env(40)
         env = NoopResetWrapper(inner, 5)
         counts = set()
@@ -25,16 +25,16 @@ class TestNoopReset:
             counts.add(len(inner.actions))
         assert counts == {1, 2, 3, 4, 5} and env.noop_max == 5
 
-    def test_how_many_is_a_function_of_the_seed(self):
+    def test_noop_count_is_a_function_of_the_seed(self):
         first, second = (NoopResetWrapper(numbers_env(40)) for _ in range(2))
         assert [first.reset(seed=s)[0][0] for s in range(9)] == [second.reset(seed=s)[0][0] for s in range(9)]
 
-    def test_the_global_generators_are_not_drawn_from(self):
+    def test_noop_reset_does_not_use_global_generators(self):
         state, words = random.getstate(), np.random.get_state()[1].copy()
         NoopResetWrapper(numbers_env(40)).reset(seed=1)
         assert random.getstate() == state and np.array_equal(np.random.get_state()[1], words)
 
-    def test_a_game_that_ends_is_reset_again(self):
+    def test_game_that_ends_is_reset_again(self):
         inner = numbers_env(1)
         obs, _ = NoopResetWrapper(inner).reset(seed=3, options={"a": 1})
         assert obs[0] == 0 and inner.seeds[0] == 3 and set(inner.seeds[1:]) == {None}
@@ -54,26 +54,26 @@ class TestNoopReset:
         with pytest.raises(AssertionError, match="NOOP"):
             NoopResetWrapper(inner)
 
-    def test_an_env_without_meanings(self):
+    def test_env_without_action_meanings_is_refused(self):
         class Nameless(Scripted):
             get_action_meanings = None
 
         with pytest.raises(ConfigError, match="get_action_meanings"):
             NoopResetWrapper(Nameless([np.zeros(1)] * 2))
 
-    def test_noop_max(self):
+    def test_noop_max_must_be_positive(self):
         for count in (0, "2", 1.5):
             with pytest.raises(ConfigError, match="noop_max"):
                 NoopResetWrapper(numbers_env(), count)
 
 
 class TestFireReset:
-    def test_fires_once(self):
+    def test_fire_reset_fires_once(self):
         inner = numbers_env()
         obs, _ = FireResetWrapper(inner).reset(seed=3)
         assert obs[0] == 1 and inner.actions == [1] and inner.seeds == [3]
 
-    def test_a_game_that_firing_ends_is_reset_again(self):
+    def test_game_that_firing_ends_is_reset_again(self):
         inner = numbers_env(1)
         obs, _ = FireResetWrapper(inner).reset(seed=3)
         assert obs[0] == 0 and inner.seeds == [3, None]  # with the same seed it would end again
@@ -102,7 +102,7 @@ class Lives(Scripted):
 
 
 class TestEpisodicLife:
-    def test_a_lost_life_terminates_and_the_game_goes_on(self):
+    def test_lost_life_terminates_and_the_game_continues(self):
         inner = Lives([2])
         env = EpisodicLifeWrapper(inner)
         env.reset()
@@ -113,7 +113,7 @@ class TestEpisodicLife:
         assert obs[0] == 3 and inner.actions == [5, 5, 0] and inner.seeds == [None]
         assert env.step(5)[2] is False
 
-    def test_a_real_end_resets(self):
+    def test_game_over_resets_the_env(self):
         inner = Lives([], length=2)
         env = EpisodicLifeWrapper(inner)
         env.reset()
@@ -121,12 +121,12 @@ class TestEpisodicLife:
         assert env.step(0)[2] is True and env.was_real_done is True
         assert env.reset(seed=8)[0][0] == 0 and inner.seeds == [None, 8]
 
-    def test_the_last_life_is_not_an_end_yet(self):
+    def test_last_life_is_not_an_end_yet(self):
         env = EpisodicLifeWrapper(Lives([1], start=1))
         env.reset()
         assert env.step(0)[2] is False
 
-    def test_a_step_without_action_that_ends_the_game_is_not_ignored(self):
+    def test_game_end_in_the_step_without_action_is_kept(self):
         inner = Lives([2], length=3)
         env = EpisodicLifeWrapper(inner)
         env.reset()
@@ -134,7 +134,7 @@ class TestEpisodicLife:
         env.step(0)
         assert env.reset()[0][0] == 0 and len(inner.seeds) == 2
 
-    def test_a_truncated_life_stays_truncated(self):
+    def test_truncated_life_stays_truncated(self):
         inner = Lives([1], length=1)
         inner.truncate = True
         env = EpisodicLifeWrapper(inner)
@@ -159,7 +159,7 @@ class TestEpisodicLife:
         env.reset()
         assert env.lives == 7
 
-    def test_real_lives(self):
+    def test_real_atari_lives(self):
         pytest.importorskip("ale_py")
         from vecenv.wrappers.ding import make_env
 
@@ -174,7 +174,7 @@ class TestEpisodicLife:
 
 
 class TestTimeLimit:
-    def test_truncates_at_the_limit(self):
+    def test_time_limit_truncates(self):
         env = TimeLimitWrapper(numbers_env(), 2)
         env.reset()
         *_, truncated, info = env.step(0)
@@ -184,11 +184,11 @@ class TestTimeLimit:
         env.reset()
         assert env.step(0)[3] is False
 
-    def test_w41_it_is_registered(self):
+    def test_w41_time_limit_is_registered(self):
         env = create_env_wrapper(numbers_env(), {"type": "time_limit", "kwargs": {"max_limit": 7}})
         assert isinstance(env, TimeLimitWrapper) and env.max_limit == 7
 
-    def test_at_least_one_step(self):
+    def test_time_limit_must_be_at_least_one(self):
         for count in (0, "2", 1.5):
             with pytest.raises(ConfigError, match="max_limit"):
                 TimeLimitWrapper(numbers_env(), count)

@@ -55,7 +55,7 @@ def test_spaces_are_right_from_the_start_and_contain_every_step(env_id):
         assert env.step(0)[1] == 1.0 and env.get_state() == {"episode_return": 1.0}
 
 
-def test_masks_are_fresh_ones():
+def test_masks_are_new_arrays():
     env = LightZeroEnvWrapper(gymnasium.make("CartPole-v1"), CFG)
     (one, _), (two, _) = env.reset(), env.reset()
     assert one["action_mask"].dtype == np.int8 and one["action_mask"].tolist() == [1, 1]
@@ -63,7 +63,7 @@ def test_masks_are_fresh_ones():
     assert env.legal_actions.tolist() == [0, 1]
 
 
-def test_actions_count_from_zero_whatever_the_env_calls_its_first():
+def test_actions_count_from_zero_whatever_the_start_of_the_space():
     inner = numbers_env(actions=spaces.Discrete(3, start=5))
     env = LightZeroEnvWrapper(inner, CFG)
     env.reset()
@@ -73,7 +73,7 @@ def test_actions_count_from_zero_whatever_the_env_calls_its_first():
     assert inner.actions == [5, 6, 7] and inner.actions[2].shape == (1,)
 
 
-def test_an_env_made_by_its_id_lists_its_legal_actions():
+def test_env_made_by_its_id_lists_its_legal_actions():
     cfg = {**CFG, "continuous": True, "manually_discretization": True, "each_dim_disc_size": 5}
     env = get_wrappered_env(cfg, "Pendulum-v1")()
     assert env.legal_actions.tolist() == [0, 1, 2, 3, 4]
@@ -82,7 +82,7 @@ def test_an_env_made_by_its_id_lists_its_legal_actions():
         _ = env.legal_actions
 
 
-def test_what_cannot_be_is_refused():
+def test_unfit_envs_and_options_are_refused():
     cartpole, pendulum = gymnasium.make("CartPole-v1"), gymnasium.make("Pendulum-v1")
     with pytest.raises(AssertionError, match="is_train"):
         LightZeroEnvWrapper(cartpole, {"env_id": "CartPole-v1"})
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused():
 
 
 @pytest.mark.parametrize("bins", [1, 2, 3, 5])
-def test_discrete_actions_reach_both_ends_of_the_real_bounds(bins):
+def test_discrete_actions_reach_both_bounds(bins):
     """Weakness 54: the values never reached +1 and ignored the Box."""
     low, high = [-2.0, 0.0], [2.0, 10.0]
     inner = box_env(low, high)
@@ -128,13 +128,13 @@ def test_discrete_actions_reach_both_ends_of_the_real_bounds(bins):
             env.action(wrong)
 
 
-def test_a_box_of_any_shape_and_extreme_bounds():
+def test_box_actions_of_any_shape_and_extreme_bounds():
     limit = float(np.finfo(np.float32).max)
     env = ActionDiscretizationEnvWrapper(box_env([[-limit], [0.0]], [[limit], [1.0]]), {"each_dim_disc_size": 3})
     assert [env.action(k).tolist() for k in (0, 4, 8)] == [[[-limit], [0.0]], [[0.0], [0.5]], [[limit], [1.0]]]
 
 
-def test_they_are_registered():
+def test_lightzero_wrappers_are_registered():
     pendulum = gymnasium.make("Pendulum-v1")
     cfg = {**CFG, "each_dim_disc_size": 4}
     env = create_env_wrapper(pendulum, {"type": "action_discretization_env_wrapper", "kwargs": {"cfg": cfg}})
@@ -154,7 +154,7 @@ MANAGERS = [
 
 @pytest.mark.parametrize("discretises", [False, True])
 @pytest.mark.parametrize("manager_cls, cfg", MANAGERS, ids=lambda value: getattr(value, "__name__", ""))
-def test_wrapped_envs_run_in_every_manager(manager_cls, cfg, discretises):
+def test_lightzero_wrappers_run_in_every_manager(manager_cls, cfg, discretises):
     wrapper_cfg = {**CFG, "continuous": True, "manually_discretization": discretises, "each_dim_disc_size": 5}
     env_fns = [get_wrappered_env(wrapper_cfg, "Pendulum-v1")] * 3
     with manager_cls(env_fns, cfg) as manager:
@@ -178,7 +178,7 @@ def test_wrapped_envs_run_in_every_manager(manager_cls, cfg, discretises):
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_a_clone_is_of_the_same_class_and_has_its_legal_actions(is_reset):
+def test_clone_has_the_same_class_and_legal_actions(is_reset):
     env = get_wrappered_env({"is_train": True}, "CartPole-v1")()
     env.seed(3, False)
     first = env.reset()["observation"] if is_reset else None

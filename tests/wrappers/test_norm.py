@@ -27,7 +27,7 @@ def test_running_statistics_reset_and_scalars():
     assert rms.mean == 0.0 and rms.std == pytest.approx(1.0001)
 
 
-def test_it_starts_as_if_epsilon_samples_had_been_seen():
+def test_running_statistics_start_with_epsilon_samples():
     rms = RunningMeanStd(epsilon=1.0)
     rms.update(np.array([3.0]))
     seen = np.array([-1.0, 1.0, 3.0, 3.0])  # mean 0 and variance 1, then twice the 3
@@ -38,7 +38,7 @@ def test_std_has_epsilon_added():
     assert RunningMeanStd(epsilon=0.5).std == 1.5
 
 
-def test_w39_one_observation_is_not_averaged_over_its_features():
+def test_w39_single_observation_is_not_averaged_over_its_features():
     rms = RunningMeanStd(shape=(2,))
     rms.update(np.array([[1.0, 100.0]]))
     assert np.allclose(rms.mean, [1.0, 100.0], rtol=1e-3)
@@ -50,7 +50,7 @@ def test_w39_one_observation_is_not_averaged_over_its_features():
 
 
 @pytest.mark.parametrize("window", [2, 7, 50])
-def test_a_window_holds_the_last_samples(window):
+def test_window_holds_the_last_samples(window):
     data = np.random.default_rng(0).normal(1000.0, 0.5, (237, 3))
     rms = WindowMeanStd(window, shape=(3,))
     for index, sample in enumerate(data):
@@ -59,7 +59,7 @@ def test_a_window_holds_the_last_samples(window):
         assert np.allclose(rms.mean, seen.mean(axis=0)) and np.allclose(rms.std, seen.std(axis=0) + 1e-4, atol=1e-5)
 
 
-def test_the_variance_in_a_window_is_never_below_zero():
+def test_variance_in_a_window_is_never_below_zero():
     rms = WindowMeanStd(3)
     for sample in (1e8, 0.1, 0.1, 0.1):  # what is left of the first one when it drops out is rounding: -1
         rms.update(np.array([sample]))
@@ -118,7 +118,7 @@ def test_obs_norm_of_one_number():
     assert all(map(env.observation_space.contains, seen)) and abs(seen[-1]) > 1
 
 
-def test_obs_norm_wants_a_box():
+def test_obs_norm_needs_a_box():
     with pytest.raises(SpaceError):
         ObsNormWrapper(Scripted([0], space=spaces.Discrete(2)))
 
@@ -135,7 +135,7 @@ def test_static_obs_norm():
 @pytest.mark.parametrize(
     ("mean", "std", "wrong"), [("x", 1, "mean"), (0, [1, 2, 3], "std"), (None, 1, "mean"), ([[1], [1, 2]], 1, "mean")]
 )
-def test_static_obs_norm_wants_numbers_that_fit(mean, std, wrong):
+def test_static_obs_norm_needs_fitting_numbers(mean, std, wrong):
     with pytest.raises(ConfigError, match=rf"^{wrong}: expected numbers that broadcast to \(2,\), got "):
         StaticObsNormWrapper(Scripted([np.zeros(2, np.float32)]), mean, std)
 
@@ -171,7 +171,7 @@ class TwoRewards(Scripted):
         return obs, np.zeros(2, np.float32), *rest
 
 
-def test_reward_norm_over_several_rewards_says_that_it_takes_one():
+def test_reward_norm_of_several_rewards_is_an_error():
     """It failed with a bare ValueError of reshape, at the first step."""
     env = TwoRewards(noise())
     says = r"RewardNormWrapper: reward: expected one number per step, got an array \(2,\)"
@@ -186,7 +186,7 @@ def test_reward_norm_over_several_rewards_says_that_it_takes_one():
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_reward_norm_takes_one_reward_of_any_shape(shape):
+def test_reward_norm_accepts_one_reward_of_any_shape(shape):
     env = numbers_env(99, rewards=[np.full(shape, 2.0)] * 50)
     env.reward_space = spaces.Box(-3, 3, shape, np.float32)
     wrapped = RewardNormWrapper(env, 0.9)
@@ -194,13 +194,13 @@ def test_reward_norm_takes_one_reward_of_any_shape(shape):
     assert wrapped.step(0)[1] == 2.0
 
 
-def test_too_small_a_window():
+def test_window_that_is_too_small_is_refused():
     with pytest.raises(ConfigError, match="window"):
         ObsNormWrapper(Scripted(noise()), window=1)
 
 
 @pytest.mark.parametrize("window", [None, 40])
-def test_state_goes_over_to_another_instance(window):
+def test_state_moves_to_another_instance(window):
     one, two = (ObsNormWrapper(Scripted(noise()), window=window) for _ in range(2))
     one.reset()
     [one.step(0) for _ in range(45)]

@@ -52,13 +52,13 @@ class TestWarpFrame:
         return pytest.importorskip("cv2")
 
     @pytest.mark.parametrize("shape", [(210, 160, 3), (210, 160, 4), (210, 160, 1), (210, 160)])
-    def test_grey_and_square(self, shape):
+    def test_warp_frame_is_grey_and_square(self, shape):
         env = WarpFrameWrapper(images(shape))
         obs, _ = check_obs(env)
         assert obs.shape == (84, 84) and obs.dtype == np.uint8
         assert env.observation_space == spaces.Box(0, 255, (84, 84), np.uint8)
 
-    def test_grey_values_and_area_resize(self):
+    def test_warp_frame_grey_values_and_area_resize(self):
         frame = np.zeros((4, 4, 3), np.uint8)
         frame[:2] = 100
         env = WarpFrameWrapper(Scripted([frame] * 2, space=spaces.Box(0, 255, (4, 4, 3), np.uint8)), size=2)
@@ -76,51 +76,51 @@ class TestWarpFrame:
         assert np.array_equal(WarpFrameWrapper(last).reset()[0], WarpFrameWrapper(first).reset()[0])
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-    def test_bounds_and_dtype_are_kept(self, dtype):
+    def test_warp_frame_keeps_bounds_and_dtype(self, dtype):
         space = spaces.Box(0, 255, (20, 20, 3), dtype)
         frames = [np.full((20, 20, 3), 7, dtype) for _ in range(3)]
         obs, _ = check_obs(WarpFrameWrapper(Scripted(frames, space=space), 5))
         assert obs.dtype == dtype and np.allclose(obs, 7)
 
-    def test_means_of_whole_numbers_are_rounded(self):
+    def test_warp_frame_rounds_means_of_integers(self):
         frame = np.array([[0, 1], [1, 1]])
         env = WarpFrameWrapper(Scripted([frame], space=spaces.Box(0, 1, (2, 2), np.int64)), size=1)
         assert env.reset()[0].tolist() == [[1]]
 
-    def test_tuples_stay_tuples(self):
+    def test_warp_frame_keeps_tuples(self):
         part = spaces.Box(0, 255, (20, 20, 3), np.uint8)
         frame = np.zeros((20, 20, 3), np.uint8)
         env = WarpFrameWrapper(Scripted([(frame, frame)] * 3, space=spaces.Tuple([part, part])), 8)
         obs, _ = check_obs(env)
         assert isinstance(obs, tuple) and obs[1].shape == (8, 8)
 
-    def test_what_is_no_image_is_refused(self):
+    def test_warp_frame_refuses_non_images(self):
         with pytest.raises(SpaceError, match="expected an image"):
             WarpFrameWrapper(numbers_env())
         with pytest.raises(SpaceError, match="expected a Box"):
             WarpFrameWrapper(Scripted([0, 0], space=spaces.Discrete(2)))
 
-    def test_w38_missing_opencv_is_an_error_not_the_end_of_the_process(self, monkeypatch):
+    def test_w38_missing_opencv_is_an_error_and_does_not_end_the_process(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "cv2", None)
         with pytest.raises(DependencyError, match=r"pip install \"vecenv\[atari\]\""):
             WarpFrameWrapper(images((20, 20, 3)))
 
 
 class TestScaledFloatFrame:
-    def test_scales_to_one(self):
+    def test_scaled_frames_reach_one(self):
         frame = np.array([[0, 255], [51, 102]], np.uint8)
         env = ScaledFloatFrameWrapper(Scripted([frame] * 3, space=spaces.Box(0, 255, (2, 2), np.uint8)))
         obs, _ = check_obs(env)
         assert obs.dtype == np.float32 and np.allclose(obs, [[0, 1], [0.2, 0.4]])
         assert env.observation_space == spaces.Box(0.0, 1.0, (2, 2), np.float32)
 
-    def test_needs_bounds(self):
+    def test_scaled_frames_need_bounds(self):
         with pytest.raises(SpaceError, match="two finite bounds"):
             ScaledFloatFrameWrapper(numbers_env())
 
 
 class TestFrameStack:
-    def test_oldest_first_after_a_reset_all_equal(self):
+    def test_frame_stack_has_the_oldest_first_and_equal_frames_after_a_reset(self):
         env = FrameStackWrapper(numbers_env(), 3)
         obs, stepped = check_obs(env)
         assert obs.ravel().tolist() == [0, 0, 0] and stepped.ravel().tolist() == [0, 0, 1]
@@ -129,23 +129,23 @@ class TestFrameStack:
         assert env.reset()[0].ravel().tolist() == [0, 0, 0]
         assert env.observation_space.shape == (3, 1)
 
-    def test_a_fresh_array_each_step(self):
+    def test_frame_stack_returns_a_new_array_each_step(self):
         first, second = check_obs(FrameStackWrapper(numbers_env()))
         assert not np.shares_memory(first, second)
 
-    def test_frames_is_the_queue(self):
+    def test_frame_stack_frames_is_the_queue(self):
         env = FrameStackWrapper(numbers_env(), 2)
         env.reset()
         assert len(env.frames) == 2 and env.n_frames == 2
 
-    def test_dict_observations(self):
+    def test_frame_stack_of_dict_observations(self):
         space = spaces.Dict({"a": spaces.Box(0, 9, (2,), np.float32), "b": spaces.Discrete(4)})
         env = FrameStackWrapper(Scripted([{"a": np.zeros(2, np.float32), "b": 1}] * 3, space=space), 4)
         obs, _ = check_obs(env)
         assert obs["a"].shape == (4, 2) and obs["b"].tolist() == [1, 1, 1, 1]
 
     @pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
-    def test_frames_written_into_one_array_are_told_apart(self, kind):
+    def test_frame_stack_copies_frames_written_into_one_array(self, kind):
         class Rewrites(Scripted):
             array = np.zeros(1, np.float32)
 
@@ -170,45 +170,45 @@ class TestFrameStack:
         frames = {"box": lambda: obs, "dict": lambda: obs["a"], "tuple": lambda: obs[0]}[kind]()
         assert frames.ravel().tolist() == [0.0, 1.0, 2.0]
 
-    def test_needs_a_frame(self):
+    def test_frame_stack_needs_a_frame(self):
         for count in (0, "2", 1.5):
             with pytest.raises(ConfigError, match="n_frames"):
                 FrameStackWrapper(numbers_env(), count)
 
 
 class TestTranspose:
-    def test_image_to_channel_first(self):
+    def test_transpose_image_to_channel_first(self):
         inner = images((4, 5, 3))
         obs, _ = check_obs(ObsTransposeWrapper(inner))
         assert obs.shape == (3, 4, 5) and np.array_equal(obs, inner.observations[0].transpose(2, 0, 1))
 
-    def test_tuple_of_images_becomes_one_array(self):
+    def test_transpose_tuple_of_images_to_one_array(self):
         part = spaces.Box(0, 255, (4, 5, 3), np.uint8)
         frame = np.zeros((4, 5, 3), np.uint8)
         env = ObsTransposeWrapper(Scripted([(frame, frame)] * 3, space=spaces.Tuple([part, part])))
         assert check_obs(env)[0].shape == (2, 3, 4, 5)
 
-    def test_what_cannot_be_transposed(self):
+    def test_transpose_refuses_unfit_observations(self):
         with pytest.raises(SpaceError):
             ObsTransposeWrapper(numbers_env())
         parts = [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 255, (4, 4, 3), np.uint8)]
         with pytest.raises(SpaceError, match="one shape"):
             ObsTransposeWrapper(Scripted([0], space=spaces.Tuple(parts)))
 
-    def test_last_axis_first(self):
+    def test_transpose_last_axis_first(self):
         assert check_obs(TransposeWrapper(images((4, 5, 3))))[0].shape == (3, 4, 5)
         assert check_obs(TransposeWrapper(images((4, 5))))[0].shape == (5, 4)
 
 
 @pytest.mark.parametrize("size", [128, 7])
-def test_ram_as_image(size):
+def test_ram_as_image_shape(size):
     env = RamWrapper(images((size,)), render=True)
     obs, _ = check_obs(env)
     assert obs.shape == (size, 1, 1) and obs.dtype == np.float32
 
 
 class TestObsPlusPrevActRew:
-    def test_start_values(self):
+    def test_previous_action_and_reward_start_values(self):
         obs, _ = ObsPlusPrevActRewWrapper(numbers_env()).reset()
         assert obs["prev_action"] == -1 and obs["prev_reward_extrinsic"].tolist() == [0.0]
 
@@ -220,7 +220,7 @@ class TestObsPlusPrevActRew:
             assert obs["prev_action"] == action == env.prev_action
             assert obs["prev_reward_extrinsic"].tolist() == [reward] == [env.prev_reward_extrinsic]
 
-    def test_w40_a_reset_clears_them(self):
+    def test_w40_reset_clears_them(self):
         env = ObsPlusPrevActRewWrapper(numbers_env())
         env.reset()
         env.step(3)
@@ -240,7 +240,7 @@ class TestObsPlusPrevActRew:
             spaces.MultiBinary(3),
         ],
     )
-    def test_w40_the_start_values_are_in_the_space(self, actions):
+    def test_w40_start_values_are_in_the_space(self, actions):
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
         check_obs(env)
         actions.seed(0)
@@ -250,7 +250,7 @@ class TestObsPlusPrevActRew:
             obs = env.step(action)[0]
             assert env.observation_space.contains(obs) and np.array_equal(obs["prev_action"], action)
 
-    def test_no_action_is_none_that_could_have_been_taken(self):
+    def test_previous_action_of_none_differs_from_possible_actions(self):
         actions = spaces.MultiDiscrete([2, 3, 4], start=[5, 0, -7])
         obs, _ = ObsPlusPrevActRewWrapper(numbers_env(actions=actions)).reset()
         assert obs["prev_action"].tolist() == [-1, -1, -8]
@@ -265,7 +265,7 @@ class TestObsPlusPrevActRew:
         ],
         ids=str,
     )
-    def test_an_action_of_another_form_is_shown_in_the_spaces(self, actions, action):
+    def test_previous_action_of_another_form_is_in_the_spaces(self, actions, action):
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
         env.reset()
         obs = env.step(action)[0]
@@ -273,7 +273,7 @@ class TestObsPlusPrevActRew:
         assert obs["prev_action"].ravel().tolist() == np.ravel(action).tolist()
 
     @pytest.mark.parametrize("dtype, shown", [(np.uint8, np.int64), (np.uint32, np.int64), (np.uint64, np.float64)])
-    def test_unsigned_actions_have_room_for_none_yet(self, dtype, shown):
+    def test_previous_action_of_unsigned_type_has_room_for_none(self, dtype, shown):
         actions = spaces.Box(0, np.iinfo(dtype).max, (2,), dtype)
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
         obs, stepped = check_obs(env)
@@ -281,7 +281,7 @@ class TestObsPlusPrevActRew:
         obs = env.step(np.array([0, 255], dtype))[0]
         assert obs["prev_action"].tolist() == [0, 255]
 
-    def test_an_action_that_changes_later_is_remembered_as_it_was(self):
+    def test_previous_action_is_a_copy(self):
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.Box(0.0, 2.0, (1,), np.float32)))
         env.reset()
         action = np.ones(1, np.float32)
@@ -289,17 +289,17 @@ class TestObsPlusPrevActRew:
         action[:] = 2
         assert env.get_state()["prev_action"].tolist() == [1.0]
 
-    def test_no_reward_yet_is_in_the_space_and_rewards_of_several_agents_are_added(self):
+    def test_previous_reward_start_is_in_the_space_and_agent_rewards_are_added(self):
         inner = numbers_env(rewards=[np.array([1.0, 2.0])] * 10)
         inner.reward_range = (1, 4)
         _, stepped = check_obs(ObsPlusPrevActRewWrapper(inner))
         assert stepped["prev_reward_extrinsic"].tolist() == [3.0]
 
-    def test_the_space_goes_no_further_than_the_actions(self):
+    def test_previous_action_space_is_not_wider_than_needed(self):
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.MultiDiscrete([2, 3])))
         assert env.observation_space["prev_action"] == spaces.Box(-1, np.array([1, 2]), dtype=np.int64)
 
-    def test_containers_of_actions_are_refused(self):
+    def test_previous_action_of_containers_is_refused(self):
         with pytest.raises(SpaceError):
             ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.Tuple([spaces.Discrete(2)])))
 
@@ -310,30 +310,30 @@ class TestFlatObs:
         image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
         return Scripted([{"image": image, "mission": mission} for mission in missions], space=space)
 
-    def test_image_then_one_hot_text(self):
+    def test_flat_obs_is_image_then_one_hot_text(self):
         env = FlatObsWrapper(self.grid(["Ab, z", "Ab, z"]), maxStrLen=10)
         obs, _ = check_obs(env)
         assert obs.shape == (12 + 280,) and obs[:12].tolist() == list(range(12))
         assert obs[12:].reshape(10, 28).argmax(axis=1)[:5].tolist() == [0, 1, 27, 26, 25]
         assert obs[12:].sum() == 5
 
-    def test_the_text_may_change(self):
+    def test_flat_obs_text_may_change(self):
         env = FlatObsWrapper(self.grid(["a", "b"]))
         obs, stepped = check_obs(env)
         assert not np.array_equal(obs, stepped)
 
-    def test_takes_a_pair_with_info(self):
+    def test_flat_obs_accepts_a_pair_with_info(self):
         env = FlatObsWrapper(self.grid(["a", "a"]))
         raw = env.unwrapped.observations[0]
         assert np.array_equal(env.observation((raw, {})), env.observation(raw))
 
-    def test_too_long_and_other_characters(self):
+    def test_flat_obs_refuses_long_text_and_other_characters(self):
         with pytest.raises(AssertionError, match="at most 3 characters"):
             FlatObsWrapper(self.grid(["abcd"]), maxStrLen=3).reset()
         with pytest.raises(ValueError, match="'!'"):
             FlatObsWrapper(self.grid(["a!"])).reset()
 
-    def test_other_spaces_are_refused(self):
+    def test_flat_obs_refuses_other_spaces(self):
         with pytest.raises(SpaceError):
             FlatObsWrapper(numbers_env())
 
@@ -349,7 +349,7 @@ def two_rewards(env):
 
 
 class TestAllinObs:
-    def test_around_a_base_env(self):
+    def test_all_in_obs_around_a_base_env(self):
         env = AllinObsWrapper(Ding())
         assert env.observation_space["reward"].shape == (1,)
         obs = env.reset()
@@ -358,19 +358,19 @@ class TestAllinObs:
         assert isinstance(timestep, BaseEnvTimestep) and timestep.obs["reward"].tolist() == [1.0]
         assert env.observation_space.contains(timestep.obs)
 
-    def test_the_reward_keeps_its_type(self):
+    def test_all_in_obs_reward_keeps_its_type(self):
         env = AllinObsWrapper(gymnasium.make("CartPole-v1"))
         first = env.reset()["reward"]
         then = env.step(0).obs["reward"]
         assert (first.dtype, first.shape) == (then.dtype, then.shape) == (np.float32, (1,))
 
     @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-    def test_it_keeps_the_rules_it_is_checked_by(self, env_id):
+    def test_all_in_obs_passes_the_check(self, env_id):
         env = AllinObsWrapper(EvalEpisodeReturnWrapper(gymnasium.make(env_id, max_episode_steps=9)))
         check_all(env, spawn=False)
         env.close()
 
-    def test_the_reward_is_an_array_of_its_own(self):
+    def test_all_in_obs_reward_is_a_separate_array(self):
         env = AllinObsWrapper(numbers_env(rewards=[2.5] * 11))
         env.reset()
         timestep = env.step(np.array([1]))
@@ -378,7 +378,7 @@ class TestAllinObs:
         assert not np.shares_memory(timestep.reward, timestep.obs["reward"])
         assert env.env.actions == [1] and type(env.env.actions[0]) is int
 
-    def test_spaces_of_rewards(self):
+    def test_all_in_obs_reward_spaces(self):
         inner = numbers_env(rewards=[np.array([1.5, 2.0])] * 11)
         inner.reward_space = spaces.Box(1.0, 2.0, (2,), np.float64)
         env = AllinObsWrapper(inner)
@@ -389,21 +389,21 @@ class TestAllinObs:
         inner.reward_space = spaces.Box(1.0, 2.0, (), np.float32)
         assert AllinObsWrapper(inner).reward_space == spaces.Box(1.0, 2.0, (1,), np.float32)
 
-    def test_actions_for_a_base_env_are_its_own_to_read(self):
+    def test_all_in_obs_passes_actions_of_a_base_env_unchanged(self):
         inner = Ding()
         env = AllinObsWrapper(inner)
         env.reset()
         env.step(np.array([1]))
         assert isinstance(inner.action, np.ndarray)
 
-    def test_an_action_of_parts_reaches_the_env_in_its_form(self):
+    def test_all_in_obs_passes_nested_actions_in_their_form(self):
         inner = numbers_env(actions=spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
         env = AllinObsWrapper(inner)
         env.reset()
         env.step((np.array([1]), 2))
         assert inner.actions == [(1, 2)]
 
-    def test_vector_rewards_of_an_env_that_builds_itself_lazily(self):
+    def test_all_in_obs_vector_rewards_of_a_lazily_built_env(self):
         env = AllinObsWrapper(DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": [two_rewards]}))
         assert env.reward_space is None
         obs = env.reset()
@@ -411,12 +411,12 @@ class TestAllinObs:
         assert env.step(0).reward.tolist() == [1.0, 1.0]
         env.close()
 
-    def test_seed_goes_to_the_env_with_both_values(self):
+    def test_all_in_obs_passes_both_seed_values(self):
         inner = Ding()
         AllinObsWrapper(inner).seed(3, dynamic_seed=False)
         assert (inner._seed, inner._dynamic_seed) == (3, False)
 
-    def test_seed_of_a_gymnasium_env_by_episode(self):
+    def test_all_in_obs_seed_of_a_gymnasium_env_by_episode(self):
         inner = numbers_env()
         env = AllinObsWrapper(inner)
         env.seed(3)
@@ -425,7 +425,7 @@ class TestAllinObs:
         env.reset(seed=9)
         assert inner.seeds == [episode_seed(3, 0), episode_seed(3, 1), 9]
 
-    def test_around_an_env_without_spaces_yet(self):
+    def test_all_in_obs_around_an_env_without_spaces_yet(self):
         env = AllinObsWrapper(DingEnvWrapper(cfg={"env_id": "CartPole-v1"}))
         assert env.observation_space is None
         obs = env.reset()

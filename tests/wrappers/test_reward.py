@@ -43,7 +43,7 @@ def test_clip_of_numbers_is_declared_as_one(shape):
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_no_delay(steps):
+def test_delay_of_zero_changes_nothing(steps):
     assert rewards_of(DelayRewardWrapper(numbers_env(3, rewards=[1.0, 2.0, 3.0, 0]), steps), 3) == [1.0, 2.0, 3.0]
 
 
@@ -52,7 +52,7 @@ def test_delay_gives_the_sum_every_k_steps_and_at_the_end():
     assert rewards_of(env, 5) == [0.0, 3.0, 0.0, 12.0, 16.0]
 
 
-def test_delay_starts_anew_at_a_reset():
+def test_delay_restarts_at_a_reset():
     env = DelayRewardWrapper(numbers_env(9), 3)
     rewards_of(env, 2)
     assert rewards_of(env, 3) == [0.0, 0.0, 3.0]
@@ -67,7 +67,7 @@ def test_delay_of_arrays_and_its_bounds():
     assert env.reward_range == (-2.0, 4.0)
 
 
-def test_delay_declares_a_space_that_holds_the_sums():
+def test_delay_declares_a_space_that_contains_the_sums():
     inner = numbers_env(5, rewards=[np.array([3], np.int64)] * 6)
     inner.reward_space = spaces.Box(2, 3, (1,), np.int64)
     env = DelayRewardWrapper(inner, 3)
@@ -78,7 +78,7 @@ def test_delay_declares_a_space_that_holds_the_sums():
     assert DelayRewardWrapper(inner, 1).reward_space == inner.reward_space
 
 
-def test_a_negative_delay_is_refused():
+def test_negative_delay_is_refused():
     for count in (-1, "2", 1.5):
         with pytest.raises(ConfigError, match="delay_reward_step"):
             DelayRewardWrapper(numbers_env(), count)
@@ -110,7 +110,7 @@ def test_score_at_truncation_and_of_vectors():
     assert last_info(env, 2)["eval_episode_return"] == 6.0
 
 
-def test_a_reward_kept_by_the_env_is_not_added_into():
+def test_reward_kept_by_the_env_is_not_modified():
     reward = np.ones(2)
     last_info(EvalEpisodeReturnWrapper(numbers_env(2, rewards=[reward] * 3), array=True), 2)
     assert reward.tolist() == [1.0, 1.0]

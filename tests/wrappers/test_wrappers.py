@@ -72,13 +72,13 @@ ALIASES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_wrapper_is_registered(name):
+def test_wrappers_are_all_registered(name):
     wrapper = ENV_WRAPPER_REGISTRY.get(name)
     assert wrapper is getattr(wrappers, NAMES[name]) and issubclass(wrapper, gymnasium.Wrapper)
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_older_names(alias):
+def test_older_names_are_aliases(alias):
     assert getattr(wrappers, alias) is getattr(wrappers, ALIASES[alias])
 
 
@@ -194,7 +194,7 @@ def test_w42_update_shape_agrees_with_the_wrappers(names, before, after):
         assert space.shape == after
 
 
-def test_wrappers_take_any_dialect():
+def test_wrappers_accept_every_api():
     for inner in (Plain(length=2), Ding({"length": 2}), numbers_env(2)):
         env = EvalEpisodeReturnWrapper(inner)
         obs, info = env.reset(seed=1)
@@ -204,7 +204,7 @@ def test_wrappers_take_any_dialect():
         assert (terminated, truncated, info["eval_episode_return"]) == (True, False, 2.0)
 
 
-def test_wrappers_over_the_dialect_of_all_in_obs():
+def test_wrappers_around_all_in_obs():
     env = EvalEpisodeReturnWrapper(AllinObsWrapper(numbers_env(1)))
     assert set(env.reset()[0]) == {"obs", "reward"}
     assert env.step(0)[4]["eval_episode_return"] == 1.0
@@ -216,7 +216,7 @@ def test_wrappers_forward_seed_and_options():
     assert inner.seeds == [4] and inner.options == [{"a": 1}]
 
 
-def test_gymnasiums_wrappers_go_around_ours():
+def test_gymnasiums_wrappers_accept_ours():
     env = gymnasium.wrappers.TimeLimit(FrameStackWrapper(numbers_env()), 2)
     env.reset(seed=1)
     env.step(0)
@@ -226,7 +226,7 @@ def test_gymnasiums_wrappers_go_around_ours():
 @pytest.mark.parametrize(
     "wrapper", [cls for _, cls in inspect.getmembers(wrappers, inspect.isclass) if issubclass(cls, EnvWrapper)]
 )
-def test_each_state_name_is_a_public_attribute_or_our_own(wrapper):
+def test_state_names_are_public_attributes_or_ours(wrapper):
     if wrapper.state_names and wrapper is not GymToGymnasiumWrapper:
         assert all(not name.startswith("_") for name in wrapper.state_names)
 
@@ -246,19 +246,19 @@ def test_state_is_a_copy_that_pickles():
 
 
 class TestGymToGymnasium:
-    def test_old_calls(self):
+    def test_old_api_calls(self):
         env = GymToGymnasiumWrapper(numbers_env(1, truncate=True))
         assert env.reset().tolist() == [0.0]
         obs, reward, done, info = env.step(0)
         assert (obs.tolist(), reward, done) == ([1.0], 1.0, True)
         assert info == {"terminated": False, "truncated": True, "TimeLimit.truncated": True}
 
-    def test_w8_a_termination_is_no_truncation(self):
+    def test_w8_termination_is_not_a_truncation(self):
         env = GymToGymnasiumWrapper(numbers_env(1))
         env.reset()
         assert env.step(0)[3] == {"terminated": True, "truncated": False, "TimeLimit.truncated": False}
 
-    def test_a_seed_is_for_the_next_reset_only(self):
+    def test_seed_applies_to_the_next_reset_only(self):
         inner = numbers_env()
         env = GymToGymnasiumWrapper(inner)
         env.seed(0)
@@ -267,11 +267,11 @@ class TestGymToGymnasium:
         assert inner.seeds == [0, None]
 
     @pytest.mark.parametrize("inner", [Plain(), 3, None])
-    def test_others_are_refused(self, inner):
+    def test_other_objects_are_refused(self, inner):
         with pytest.raises(AssertionError, match=r"gymnasium\.Env"):
             GymToGymnasiumWrapper(inner)
 
-    def test_wrappers_around_it_keep_the_old_calls(self):
+    def test_wrappers_outside_keep_the_old_api(self):
         inner = numbers_env(40)
         old_api_env = GymToGymnasiumWrapper(inner)
         old_api_env.seed(5)
@@ -280,14 +280,14 @@ class TestGymToGymnasium:
         assert env.reset().shape == (2, 1) and len(env.step(0)) == 4
         assert env.noop_max == 3 and env.observation_space.shape == (2, 1) and inner.seeds == [5]
 
-    def test_attributes_and_pickle(self):
+    def test_attributes_and_pickling(self):
         env = NoopResetWrapper(GymToGymnasiumWrapper(gymnasium.wrappers.TimeLimit(numbers_env(), 5)))
         twin = pickle.loads(pickle.dumps(env))
         assert twin.noop_max == 30 and twin.meanings[0] == "NOOP"
         with pytest.raises(AttributeError):
             _ = twin.no_such_thing
 
-    def test_the_guides_env_runs(self):
+    def test_guide_env_runs(self):
         """An env class in the form the migration guide shows, over an old face."""
 
         class GuideEnv(BaseEnv):
@@ -335,7 +335,7 @@ def test_wrappers_with_one_seed_draw_different_numbers():
     assert len({generator.random() for generator in generators}) == 3
 
 
-def test_an_unfit_space_is_said_with_what_was_expected():
+def test_unfit_space_error_names_the_expected_space():
     with pytest.raises(SpaceError) as error:
         create_env_wrapper(Scripted([0], space=spaces.Discrete(2)), {"type": "ram"})
     assert (error.value.expected, error.value.got) == ("Box", "Discrete")

@@ -65,7 +65,7 @@ def opened(mode, kind):
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.parametrize("mode", AHEAD)
-def test_actions_that_do_not_fit_change_nothing_whoever_waits(mode, kind):
+def test_misfit_actions_change_nothing_in_any_env(mode, kind):
     """Before every step: while envs go on, while one has ended, and while one is being reset."""
     with opened(mode, kind) as env:
         env.seed(5)
@@ -85,7 +85,7 @@ def test_actions_that_do_not_fit_change_nothing_whoever_waits(mode, kind):
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "ahead"])
-def test_a_nest_of_actions_that_does_not_fit_changes_nothing(mode):
+def test_misfit_action_nest_changes_nothing(mode):
     good = {"move": np.ones(3, np.int64), "push": np.ones((3, 1), np.float32)}
     bad = [
         {**good, "push": np.ones(3, np.float32)},
@@ -104,7 +104,7 @@ def test_a_nest_of_actions_that_does_not_fit_changes_nothing(mode):
     assert types == [[kind] * 3 for kind in (0, 1, 1, 1, 1, 2, 0, 1, 1)]
 
 
-def test_the_error_names_what_came():
+def test_action_error_describes_the_given_value():
     with opened("ahead", "box") as env:
         env.reset()
         with pytest.raises(SpaceError, match=r"expected 3 rows, got shape \(4, 2\)"):
@@ -118,7 +118,7 @@ def test_the_error_names_what_came():
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: covered(make=lambda _: env)], ids=["bare", "covered"])
 @pytest.mark.parametrize("action", [0.9, np.float64(1.0), np.zeros(1, np.int64), [0, 1], None, "1", {"a": 1}], ids=repr)
-def test_a_single_env_takes_no_action_that_does_not_fit(action, wrap):
+def test_single_env_refuses_misfit_actions(action, wrap):
     """0.9 was cut off to 0, silently."""
     env = wrap(toy())
     env.reset()
@@ -128,14 +128,14 @@ def test_a_single_env_takes_no_action_that_does_not_fit(action, wrap):
 
 
 @pytest.mark.parametrize("action", [1, np.int32(1), np.uint8(1), np.array(1), True], ids=repr)
-def test_a_single_env_takes_whole_numbers_of_every_kind(action):
+def test_single_env_accepts_integers_of_every_type(action):
     env = toy()
     env.reset()
     step = env.step(action)
     assert step.prev_action == 1 and step.prev_action.dtype == np.int64 and step.observation[1] == 1.0
 
 
-def test_a_registered_env_takes_no_broken_number_for_an_action():
+def test_registered_env_refuses_fractional_actions():
     env = load("CartPole-v1")
     env.reset()
     with pytest.raises(SpaceError, match=r"action: expected int64 \(\), got float64 \(\)"):
@@ -144,7 +144,7 @@ def test_a_registered_env_takes_no_broken_number_for_an_action():
     env.close()
 
 
-def test_an_env_gets_actions_of_its_own_dtype():
+def test_actions_reach_the_env_in_its_dtype():
     env = bounded()
     env.reset()
     env.step([1, 0.5])
@@ -155,7 +155,7 @@ def test_an_env_gets_actions_of_its_own_dtype():
 
 
 @pytest.mark.parametrize("make", [toy, bounded])
-def test_the_previous_action_of_a_first_step_is_of_the_same_type_as_later_ones(make):
+def test_prev_action_has_the_same_type_in_first_and_later_steps(make):
     env = make()
     first = env.reset()
     later = env.step(np.zeros(env.action_spec().shape, env.action_spec().dtype))
@@ -176,7 +176,7 @@ def batch():
 
 
 @pytest.mark.parametrize("make", [threaded, batch])
-def test_a_batch_takes_no_surplus_rows(make):
+def test_batch_refuses_surplus_rows(make):
     """What was too much was left out, silently."""
     env, size = make()
     with env:
@@ -190,7 +190,7 @@ def test_a_batch_takes_no_surplus_rows(make):
         assert env.step(np.ones(size, np.int64)).observation[:, 0].tolist() == [1.0] * size, "nothing was stepped"
 
 
-def test_a_batch_of_tensors_takes_no_surplus_rows():
+def test_batch_of_tensors_refuses_surplus_rows():
     torch = pytest.importorskip("torch")
     env = BatchedTensorWrapper(toy())
     env.reset()
@@ -200,7 +200,7 @@ def test_a_batch_of_tensors_takes_no_surplus_rows():
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_batches_laid_end_to_end_take_no_surplus_rows(num_envs):
+def test_concatenated_batches_refuse_surplus_rows(num_envs):
     with ParallelAlfEnvironment([pair] * num_envs, tensors=False, backend="serial") as env:
         env.reset()
         for rows in (2 * num_envs + 2, 2 * num_envs - 1):

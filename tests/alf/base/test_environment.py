@@ -69,25 +69,25 @@ class OtherInfo(OwnSpec):
         lambda: ThreadEnvironment(OwnSpec, tensors=False),
     ],
 )
-def test_specs_of_infos_are_known_whatever_time_step_spec_says(make):
+def test_env_info_spec_does_not_depend_on_time_step_spec(make):
     with make() as env:
         assert env.env_info_spec() == {"x": TensorSpec(())}
 
 
-def test_infos_that_differ_are_found_whatever_time_step_spec_says():
+def test_differing_infos_are_found_whatever_time_step_spec_returns():
     with pytest.raises(ValueError, match="differ"):
         BatchEnvironmentWrapper([OwnSpec(), OtherInfo()])
     with pytest.raises(ValueError, match="differ"):
         ParallelAlfEnvironment([lambda env_id: OwnSpec(), lambda env_id: OtherInfo()], backend="serial")
 
 
-def test_without_infos_the_specs_are_those_of_the_function():
+def test_specs_without_infos_equal_time_step_spec():
     for env in (Plain(), toy(), BatchEnvironmentWrapper([toy()])):
         assert time_step_spec(env.observation_spec(), env.action_spec(), env.reward_spec()) == env.time_step_spec()
     assert VectorReward().time_step_spec().env_info == {"half": TensorSpec(())}
 
 
-def test_rewards_are_numbers_unless_a_class_says_otherwise():
+def test_reward_spec_defaults_to_a_scalar():
     assert Plain().reward_spec() == TensorSpec(()) and Plain().reset().reward.shape == ()
     with ParallelAlfEnvironment([Plain] * 2, tensors=False, backend="serial") as env:
         env.reset()
@@ -104,7 +104,7 @@ class Secretive(Plain):
         return super()._step(action)
 
 
-def test_an_environment_may_keep_what_it_calls_current():
+def test_environment_may_define_its_own_current_time_step():
     env = Secretive()
     assert env.step(np.float32(0)).is_first() and env.step(np.float32(0)).is_mid() and env._current == 8
 
@@ -118,14 +118,14 @@ def test_an_environment_may_keep_what_it_calls_current():
         lambda: ThreadEnvironment(Plain, tensors=False),
     ],
 )
-def test_before_the_first_time_step_there_is_none(make):
+def test_current_time_step_is_none_before_the_first(make):
     with make() as env:
         assert env.current_time_step() is None and env.get_info() is None
         first = env.reset()
         assert env.current_time_step() is first and env.get_info() == {}
 
 
-def test_a_single_environment_is_one():
+def test_single_environment_is_not_batched():
     assert not Plain().batched and Plain().batch_size == 1
 
 
@@ -136,7 +136,7 @@ class Remembers(Plain):
         self.kept = []
 
 
-def test_a_state_is_a_copy():
+def test_get_state_returns_a_copy():
     env, twin = Remembers(), Remembers()
     env.kept.append(1)
     state = env.get_state()

@@ -70,7 +70,7 @@ def run(make, **options):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_infos_are_the_same_in_lockstep_and_ahead(name):
+def test_infos_are_equal_in_lockstep_and_ahead(name):
     make = functools.partial(info_env, name)
     lockstep = run(make, reset_ahead=False)
     assert any("key" in infos for infos in lockstep) and "key" not in lockstep[0]
@@ -78,7 +78,7 @@ def test_infos_are_the_same_in_lockstep_and_ahead(name):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
+def test_infos_behind_a_wrapper_are_equal_in_lockstep_and_ahead(name):
     """There whole time steps travel, and numbers in them are arrays already."""
     make = functools.partial(covered, make=functools.partial(info_env, name))
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
@@ -87,7 +87,7 @@ def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
 @pytest.mark.parametrize(
     "name", ["flags", "NumPy's flags", "flags of both kinds", "a late key", "a half among whole numbers"]
 )
-def test_numbers_behind_a_wrapper_are_the_same(name):
+def test_numbers_behind_a_wrapper_are_equal(name):
     make = functools.partial(info_env, name)
     assert_same(run(functools.partial(covered, make=make)), run(make))
 
@@ -110,7 +110,7 @@ def form_of(infos):
     }
 
 
-def test_values_that_make_no_array_are_objects():
+def test_infos_that_make_no_array_become_objects():
     infos = run(functools.partial(info_env, "arrays of different shapes"), reset_ahead=True)[1]
     assert infos["key"].shape == (3,) and infos["key"].dtype == object
     assert_same(list(infos["key"]), list(ODD["arrays of different shapes"]))
@@ -153,7 +153,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
-def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
+def test_numbers_seen_once_are_in_every_later_step(make):
     with make() as env:
         action = np.zeros((env.batch_size,) if env.batched else (), np.int64)
         steps = [env.reset()]
@@ -174,12 +174,12 @@ def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
     assert stacked.shape == (11, *outer) and stacked.dtype == np.float32
 
 
-def test_batches_are_laid_end_to_end_where_arrays_have_a_row_for_each_env():
+def test_infos_of_concatenated_batches_are_joined_row_by_row():
     infos = to_alf_infos({"rows": np.zeros((3, 2, 4)), "others": np.zeros((3, 4))}, rows_per_env=2)
     assert infos["rows"].shape == (6, 4) and infos["others"].shape == (3, 4)
 
 
-def test_what_stands_for_a_whole_batch_is_there_for_each_of_its_rows():
+def test_infos_of_a_whole_batch_are_repeated_for_each_row():
     mixed = np.empty(2, object)
     mixed[:] = [np.array([3, 4]), np.array([None, "x"], object)]
     infos = {"recovered": np.array([None, "replayed"], object), "number": np.array([1, 2]), "mixed": mixed}
@@ -201,7 +201,7 @@ class Speaks(ToyEnv):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_where_a_batch_says_nothing_there_is_none_among_the_words_of_others(size):
+def test_missing_infos_of_a_batch_are_none_among_strings(size):
     """There were zeros, but for the batch that one of them came from."""
 
     def make(env_id):
@@ -212,7 +212,7 @@ def test_where_a_batch_says_nothing_there_is_none_among_the_words_of_others(size
         assert env.reset().env_info["word"].tolist() == [None, None, "one", None]
 
 
-def test_recovered_batches_are_told_row_by_row():
+def test_recovered_batches_are_marked_per_row():
     make = functools.partial(batch_of_two, functools.partial(info_env, "a late key"))
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2) as env:
         env.reset()
@@ -227,7 +227,7 @@ def batch_of_two(make, env_id=0):
     return BatchEnvironmentWrapper([make(0), make(1)])
 
 
-def test_zeros_are_arrays_of_their_own():
+def test_zeros_are_separate_arrays():
     with LAYOUTS["lockstep"]() as env:
         env.reset()
         env.step(np.zeros(2, np.int64))
@@ -241,7 +241,7 @@ def test_zeros_are_arrays_of_their_own():
 
 
 @pytest.mark.parametrize("value", ["text", b"raw", None, [1, 2], ("a", 1)], ids=repr)
-def test_what_is_no_number_has_a_batch_axis_too(value):
+def test_objects_have_a_batch_axis(value):
     with ThreadEnvironment(lambda: AlfGymWrapper(Told(value, 9)), tensors=False) as env:
         env.reset()
         key = env.step(np.zeros(1, np.int64)).env_info["key"]
@@ -249,13 +249,13 @@ def test_what_is_no_number_has_a_batch_axis_too(value):
     assert key[0] == value and type(key[0]) is type(value)
 
 
-def test_numbers_and_arrays_have_a_batch_axis_too():
+def test_numbers_and_arrays_have_a_batch_axis():
     with ThreadEnvironment(lambda: AlfGymWrapper(Told({"a": np.zeros((2, 3)), "b": 4}, 9)), tensors=False) as env:
         env.reset()
         key = env.step(np.zeros(1, np.int64)).env_info["key"]
     assert key["a"].shape == (1, 2, 3) and key["b"].tolist() == [4]
 
 
-def test_envs_without_infos() -> None:
+def test_infos_may_be_absent() -> None:
     steps = [load("CartPole-v1", env_id).reset()._replace(env_info=nothing) for env_id, nothing in enumerate(((), {}))]
     assert stack(steps).env_info == {} and stack(steps).env_id.tolist() == [0, 1]

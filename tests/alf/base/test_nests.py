@@ -92,7 +92,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_structures_are_those_of_the_specs_in_both_directions(nest, layout):
+def test_nests_convert_to_specs_and_back(nest, layout):
     options = LAYOUTS[layout]
     count = 2 + options.get("num_spare_envs_for_reload", 0)
     with ParallelAlfEnvironment([functools.partial(Nested, nest)] * count, tensors=False, **options) as env:
@@ -100,7 +100,7 @@ def test_structures_are_those_of_the_specs_in_both_directions(nest, layout):
 
 
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
-def test_structures_of_batches_in_a_worker(nest):
+def test_nests_of_batches_in_a_worker(nest):
     def make(env_id):
         return BatchEnvironmentWrapper([Nested(nest, env_id)])
 

@@ -26,19 +26,19 @@ def test_bounds_are_inclusive_and_checked():
 
 
 @pytest.mark.parametrize("shape", ["x", 3, None, (2.5,), (-1,), np.array(3)])
-def test_a_shape_is_whole_numbers(shape):
+def test_shape_must_be_integers(shape):
     with pytest.raises(ConfigError, match="^shape: expected "):
         TensorSpec(shape)
 
 
-def test_equal_specs_are_equal_however_their_bounds_were_given():
+def test_specs_are_equal_however_bounds_were_given():
     assert BoundedTensorSpec((2,), "float32", 0, 1) == BoundedTensorSpec((2,), "float32", [0, 0], [1, 1])
     assert BoundedTensorSpec((2,)) != TensorSpec((2,)) and TensorSpec((2,)) != TensorSpec((2,), np.int64)
     assert hash(BoundedTensorSpec((2,))) == hash(pickle.loads(pickle.dumps(BoundedTensorSpec((2,)))))
     assert BoundedTensorSpec((), "int64", 0, 1) != BoundedTensorSpec((), "int64", 0, 2)
 
 
-def test_what_a_spec_makes():
+def test_spec_makes_zeros_and_samples():
     spec = TensorSpec((2, 3), "uint8")
     assert spec.ndim == 2 and spec.numel == 6 and spec.is_discrete and not spec.is_continuous
     assert spec.numpy_ones((4,)).shape == (4, 2, 3) and spec.numpy_zeros().dtype == np.uint8
@@ -61,7 +61,7 @@ def test_tensors_of_a_spec():
     assert TensorSpec.from_array(torch.zeros(2)) == TensorSpec((2,))
 
 
-def test_specs_made_of_others():
+def test_specs_derived_from_others():
     plain, bounded = TensorSpec((2, 3), "uint8"), BoundedTensorSpec((2,), "float32", -1, [1, 2])
     assert not TensorSpec.is_bounded() and BoundedTensorSpec.is_bounded() and bounded.is_bounded()
     assert TensorSpec.from_spec(bounded) == TensorSpec((2,)) and BoundedTensorSpec.from_spec(bounded) == bounded
@@ -81,7 +81,7 @@ def test_bounds_cannot_be_written_to():
         BoundedTensorSpec((2,), "float32", [0, 0], [1, 1]).minimum[0] = 2
 
 
-def test_a_bound_of_minus_zero_is_zero():
+def test_minus_zero_bound_is_zero():
     left, right = BoundedTensorSpec((2,), "float32", -0.0, 1), BoundedTensorSpec((2,), "float32", 0.0, 1)
     assert left == right and hash(left) == hash(right)
     far = 2**62 + 1
@@ -113,7 +113,7 @@ def test_tensors_with_and_without_axes_in_front():
 
 @pytest.mark.parametrize("name", FIXED_SPACES)
 @pytest.mark.parametrize("simplify", [False, True])
-def test_the_spec_contains_what_the_space_samples(name, simplify):
+def test_spec_contains_samples_of_its_space(name, simplify):
     space = FIXED_SPACES[name]
     space.seed(1)
     specs = tensor_spec_from_gym_space(space, simplify_box_bounds=simplify)
@@ -123,7 +123,7 @@ def test_the_spec_contains_what_the_space_samples(name, simplify):
 
 
 @pytest.mark.parametrize("name", FIXED_SPACES)
-def test_a_space_made_of_specs_has_their_layout(name):
+def test_space_of_specs_has_their_layout(name):
     specs = tensor_spec_from_gym_space(FIXED_SPACES[name])
     assert tensor_spec_from_gym_space(space_of_specs(specs), float_dtype=np.float32) == specs
 
@@ -147,6 +147,6 @@ def test_nested_boxes_keep_both_options():
     assert spec.dtype == np.float32 and spec.minimum.shape == (3,)
 
 
-def test_a_bound_beyond_float32_is_infinity():
+def test_bound_beyond_float32_is_infinity():
     spec = tensor_spec_from_gym_space(spaces.Box(-1e300, 1e300, (1,), np.float64))
     assert spec.minimum == -np.inf and spec.maximum == np.inf

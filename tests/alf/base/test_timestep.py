@@ -24,12 +24,12 @@ ACTION = {"a": BoundedTensorSpec((2,), np.float32, -1, 1), "b": TensorSpec((), n
 FIELDS = ("step_type", "reward", "discount", "observation", "prev_action", "env_id", "untransformed", "env_info")
 
 
-def test_eight_fields_that_default_to_nothing():
+def test_timestep_has_eight_fields_with_defaults():
     assert TimeStep._fields == FIELDS
     assert tuple(TimeStep()) == ((),) * 8
 
 
-def test_step_types_are_int32_and_only_three():
+def test_step_types_are_three_int32_values():
     assert [StepType.FIRST, StepType.MID, StepType.LAST] == [0, 1, 2]
     assert {constant.dtype for constant in (StepType.FIRST, StepType.MID, StepType.LAST)} == {np.dtype(np.int32)}
     assert StepType(np.int64(1)) is StepType.MID
@@ -43,7 +43,7 @@ def test_step_types_are_int32_and_only_three():
     [(transition, 1, 1.0), (termination, 2, 0.0), (truncation, 2, 1.0)],
 )
 @pytest.mark.parametrize("batch", [None, 3])
-def test_the_table_of_step_types_and_discounts(build, step_type, discount, batch):
+def test_step_types_and_discounts_of_each_flag(build, step_type, discount, batch):
     outer = () if batch is None else (batch,)
     observation = np.zeros((*outer, 4), np.float32)
     action = {"a": np.ones((*outer, 2), np.float32), "b": np.ones(outer, np.int64)}
@@ -58,7 +58,7 @@ def test_the_table_of_step_types_and_discounts(build, step_type, discount, batch
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_restart_has_no_reward_and_no_action_yet(batched):
+def test_restart_has_zero_reward_and_prev_action(batched):
     observation = {"x": np.ones((3, 4) if batched else (4,), np.float32)}
     step = restart(observation, ACTION, TensorSpec((2,)), batched=batched)
     outer = (3,) if batched else ()
@@ -67,7 +67,7 @@ def test_restart_has_no_reward_and_no_action_yet(batched):
     assert np.all(step.is_first()) and np.all(step.discount == 1)
 
 
-def test_a_vector_reward_is_no_batch():
+def test_vector_reward_is_not_a_batch():
     spec = TensorSpec((2,))
     assert transition(np.zeros(4), 0, np.zeros(2), spec).step_type.shape == ()
     assert transition(np.zeros((3, 4)), np.zeros(3), np.zeros((3, 2)), spec).step_type.shape == (3,)
@@ -75,13 +75,13 @@ def test_a_vector_reward_is_no_batch():
         transition(np.zeros(4), 0, np.zeros(3), spec)
 
 
-def test_a_discount_and_an_env_id_of_ones_own():
+def test_timestep_accepts_own_discount_and_env_id():
     step = transition(np.zeros((2, 1)), np.zeros(2), np.zeros(2), discount=[0.5, 0.9], env_id=[7, 3])
     np.testing.assert_allclose(step.discount, [0.5, 0.9])
     assert step.env_id.tolist() == [7, 3] and step.env_id.dtype == np.int32
 
 
-def test_tensors_in_tensors_out():
+def test_timestep_of_tensors_holds_tensors():
     torch = pytest.importorskip("torch")
     step = termination(torch.zeros(2, 3), torch.zeros(2), torch.ones(2, dtype=torch.float64))
     assert step.reward.dtype == torch.float32 and step.step_type.dtype == torch.int32
@@ -91,7 +91,7 @@ def test_tensors_in_tensors_out():
     assert first.cpu() is first, "it is there already"
 
 
-def test_without_a_gpu_cuda_says_so():
+def test_cuda_without_a_gpu_is_an_error():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         moved = restart(np.zeros(3, np.float32), ACTION).cuda()
@@ -101,7 +101,7 @@ def test_without_a_gpu_cuda_says_so():
             restart(np.zeros(3, np.float32), ACTION).cuda()
 
 
-def test_what_cpu_keeps_is_not_carried_over():
+def test_cpu_skips_values_that_are_already_there():
     step = restart(np.zeros(3, np.float32), ACTION)
     assert step.cpu() is step.cpu()
     changed = step._replace(reward=np.float32(5))
@@ -117,7 +117,7 @@ def test_time_steps_copy_and_pickle(copied):
     assert "_on_cpu" not in again.__dict__
 
 
-def test_the_spec_of_a_time_step():
+def test_spec_of_a_time_step():
     spec = time_step_spec(TensorSpec((4,)), ACTION)
     assert spec.discount == BoundedTensorSpec((), np.float32, 0, 1)
     assert spec.step_type.dtype == np.int32 and spec.reward == TensorSpec(()) and spec.prev_action is ACTION

@@ -59,7 +59,7 @@ def play(env, steps=5):
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("fault", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
-def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(fault, error, ahead, wrap, tmp_path):
+def test_env_exception_keeps_its_type_and_the_next_step_resets(fault, error, ahead, wrap, tmp_path):
     with parallel(fault, wrap, at=2, once=tmp_path / "done", reset_ahead=ahead, backend="serial") as env:
         with pytest.raises(error) as caught:
             play(env, 15)  # the culprit's second step, or its second reset
@@ -68,7 +68,7 @@ def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(fault,
         assert env.step(ACTION).is_mid().all()
 
 
-def test_the_trace_from_the_worker_is_the_cause():
+def test_worker_traceback_is_the_cause():
     with parallel(RaiseAtStep, num_workers=2) as env:
         with pytest.raises(ZeroDivisionError) as caught:
             play(env)
@@ -78,7 +78,7 @@ def test_the_trace_from_the_worker_is_the_cause():
 @pytest.mark.parametrize(
     ("fault", "says"), [(ExitAtStep, "exit code 3"), (SegfaultAtStep, "SIGSEGV"), (ExitAtReset, "exit code 3")]
 )
-def test_a_worker_that_dies_is_one_error_that_names_it(fault, says):
+def test_dead_worker_is_one_error_that_names_it(fault, says):
     with parallel(fault, num_workers=3, on_failure="raise") as env:
         with pytest.raises(WorkerDiedError, match=says) as caught:
             play(env)
@@ -87,7 +87,7 @@ def test_a_worker_that_dies_is_one_error_that_names_it(fault, says):
 
 @pytest.mark.parametrize("fault", [HangAtStep, HangInC, HangAtReset])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(fault, ahead):
+def test_hanging_env_times_out_and_close_does_not_wait(fault, ahead):
     """W45: the original's close waits without limit."""
     limits = {"step_timeout": SECONDS, "reset_timeout": SECONDS, "close_timeout": SECONDS}
     env = parallel(fault, num_workers=3, reset_ahead=ahead, on_failure="raise", **limits)
@@ -100,20 +100,20 @@ def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(fa
 
 
 @pytest.mark.parametrize(("fault", "error"), [(RaiseAtInit, RuntimeError), (ExitAtInit, WorkerDiedError)])
-def test_what_happens_in_a_constructor_is_told_as_it_is(fault, error):
+def test_constructor_errors_keep_their_type(fault, error):
     """W45: the original fails with an AssertionError about a tuple."""
     with pytest.raises(error, match="toy env cannot be built|exit code 3"):
         parallel(fault, num_workers=2)
 
 
-def test_a_spare_env_that_dies_while_it_is_reset_is_an_error_too():
+def test_spare_env_that_dies_during_its_reset_is_an_error():
     make = functools.partial(faulty, ExitAtReset, faulty_id=3, at=1)
     options = {"num_spare_envs_for_reload": 1, "tensors": False, "on_failure": "raise"}
     with ParallelAlfEnvironment([make] * 4, **options) as env, pytest.raises(WorkerDiedError, match="env 3"):
         play(env)
 
 
-def test_a_spare_env_that_raises_while_it_is_reset_ahead(tmp_path):
+def test_spare_env_that_raises_during_its_reset_is_an_error(tmp_path):
     make = functools.partial(faulty, RaiseAtReset, faulty_id=0, at=2, once=tmp_path / "done")
     with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
         with pytest.raises(ValueError, match="cannot reset"):
@@ -177,7 +177,7 @@ class OfTheFirstTask(AlfEnvironmentBaseWrapper):
         (tasks, False),
     ],
 )
-def test_a_death_is_made_good_bit_for_bit(make, ahead, tmp_path):
+def test_crash_recovery_is_exact(make, ahead, tmp_path):
     once = tmp_path / "died"
     undisturbed = drawn(functools.partial(make, at=None, once=_touch(tmp_path / "never")), reset_ahead=ahead)
     found = drawn(functools.partial(make, at=40, once=once), reset_ahead=ahead)
@@ -192,7 +192,7 @@ def _touch(path):
     return path
 
 
-def test_a_death_is_made_good_where_spare_envs_wait(tmp_path):
+def test_crash_recovery_is_exact_with_spare_envs(tmp_path):
     def run(**fault):
         make = functools.partial(short, **fault)
         with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
@@ -241,7 +241,7 @@ def unrepeatable_tasks(env_id=0):
     ],
     ids=["plain", "covered", "covered, ahead", "tasks", "batches", "batches, first step"],
 )
-def test_an_episode_that_is_lost_in_a_crash_ends_with_a_last_step(make, ahead, steps):
+def test_unrecoverable_episode_ends_with_a_last_step(make, ahead, steps):
     """Else FIRST would come amid an episode, and a learner would take the two for one."""
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2, reset_ahead=ahead) as env:
         size = env.batch_size
@@ -259,7 +259,7 @@ def test_an_episode_that_is_lost_in_a_crash_ends_with_a_last_step(make, ahead, s
     assert first.prev_action.tolist() == [1] * half + [0] * half
 
 
-def test_after_close_nothing_works_and_the_error_says_why():
+def test_calls_after_close_raise_an_error_that_says_why():
     env = parallel(RaiseAtStep, at=100, backend="serial")
     env.reset()
     env.close()

@@ -110,7 +110,7 @@ def without_infos(step):
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: getattr(make, "__name__", "covered_alternating"))
 @pytest.mark.parametrize("layout", ["serial", "ahead"])
-def test_time_steps_are_those_of_single_environments(make, layout):
+def test_time_steps_equal_those_of_single_environments(make, layout):
     """W45: an answer never belongs to another call, resets ahead included."""
     with parallel(make, **LAYOUTS[layout]) as env:
         rng = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def test_time_steps_are_those_of_single_environments(make, layout):
         assert mine.env_info.keys() == theirs.env_info.keys()
 
 
-def test_every_layout_gives_the_same():
+def test_layouts_give_equal_results():
     runs = {}
     for name, options in LAYOUTS.items():
         with parallel(alternating, **options) as env:
@@ -140,7 +140,7 @@ def test_every_layout_gives_the_same():
             assert_same(mine, theirs)
 
 
-def test_a_time_out_is_no_real_end_in_a_batch_either():
+def test_time_out_is_not_a_termination_in_a_batch():
     """W43, where the worker steps the env without making time steps."""
     with parallel(limited, backend="serial") as env:
         env.reset()
@@ -165,7 +165,7 @@ def test_time_steps_belong_to_the_caller():
     assert steps[0].env_id is not steps[1].env_id
 
 
-def test_constructors_are_told_who_they_are():
+def test_constructors_receive_their_env_id():
     with parallel(counting, 4, num_workers=2) as env:
         env.reset()
         lengths = []
@@ -187,7 +187,7 @@ def test_specs_and_properties():
         assert env.metadata == {"render_modes": []}
 
 
-def test_actions_of_other_dtypes_and_wrong_ones():
+def test_actions_are_cast_and_misfits_refused():
     with parallel(alternating, backend="serial") as env:
         env.reset()
         assert env.action_spec() == BoundedTensorSpec((2,), np.float32, -2, 2)
@@ -205,7 +205,7 @@ def test_actions_of_other_dtypes_and_wrong_ones():
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("shape", [(4, 2), (3, 1), (3,)], ids=str)
-def test_an_action_that_does_not_fit_changes_nothing(ahead, shape):
+def test_misfit_action_changes_nothing(ahead, shape):
     with parallel(alternating, backend="serial", reset_ahead=ahead) as env:
         env.reset()
         env.step(np.ones((3, 2)))
@@ -214,7 +214,7 @@ def test_an_action_that_does_not_fit_changes_nothing(ahead, shape):
         assert not env.step(np.ones((3, 2))).is_first().any(), "episodes go on"
 
 
-def test_torch_tensors_at_the_edge():
+def test_torch_tensors_in_and_out():
     torch = pytest.importorskip("torch")
     with ParallelAlfEnvironment([alternating] * 2, backend="serial") as env:
         assert env.is_tensor_based, "torch is installed"
@@ -230,14 +230,14 @@ def test_torch_tensors_at_the_edge():
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_step_before_any_reset_resets(ahead):
+def test_step_before_any_reset_resets(ahead):
     with parallel(toy, backend="serial", reset_ahead=ahead) as env:
         assert env.step(np.ones(3, np.int64)).is_first().all()
         assert env.step(np.ones(3, np.int64)).is_mid().all()
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_reset_in_the_middle_begins_all_episodes(ahead):
+def test_reset_during_episodes_restarts_all(ahead):
     with parallel(counting, num_workers=2, reset_ahead=ahead) as env:
         for _ in range(3):
             first = env.reset()
@@ -259,14 +259,14 @@ def test_seeds():
                 env.seed(seeds)
 
 
-def test_an_unseeded_run_can_be_repeated_from_its_seeds():
+def test_unseeded_run_repeats_from_its_seeds():
     with parallel(toy, backend="serial") as env:
         first = env.reset()
         env.seed(env.seeds)
         assert_same(env.reset(), first)
 
 
-def test_slow_resets_are_made_ahead_without_being_asked_for():
+def test_slow_resets_run_ahead():
     with parallel(functools.partial(SlowReset.make, 0.02), backend="serial") as env:
         env.reset()
         assert env._resets_ahead
@@ -303,7 +303,7 @@ def identified(env_id=0):
 
 @pytest.mark.parametrize("options", [{"backend": "serial"}, {}, {"num_workers": 2, "threads_per_worker": 3}])
 @pytest.mark.parametrize("make", [identified, functools.partial(covered, make=identified)])
-def test_spare_envs_take_the_places_of_those_that_end(options, make):
+def test_spare_envs_replace_envs_whose_episode_ended(options, make):
     with ParallelAlfEnvironment([make] * 5, num_spare_envs_for_reload=2, tensors=False, **options) as env:
         assert env.batch_size == 3 and env.num_spare_envs_for_reload == 2
         env.seed([100, 101, 102, 103, 104])
@@ -323,7 +323,7 @@ def test_spare_envs_take_the_places_of_those_that_end(options, make):
         assert "00" not in kinds and "22" not in kinds and "21" not in kinds
 
 
-def test_episodes_of_spare_envs_are_their_own():
+def test_spare_env_episodes_have_their_own_seeds():
     """Each env runs through its episodes with its own random numbers, wherever it sits."""
     with ParallelAlfEnvironment([identified] * 5, num_spare_envs_for_reload=2, tensors=False) as env:
         env.seed([0, 1, 2, 3, 4])
@@ -345,7 +345,7 @@ def test_episodes_of_spare_envs_are_their_own():
             step = alone.step(np.int64(0))
 
 
-def test_a_reset_of_all_calls_everyone_back_to_its_place():
+def test_reset_of_all_returns_envs_to_their_rows():
     with ParallelAlfEnvironment([identified] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
         env.seed([10, 11, 12, 13])
         env.reset()
@@ -358,7 +358,7 @@ def test_a_reset_of_all_calls_everyone_back_to_its_place():
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_no_copies_of_it(duplicate):
+def test_parallel_environment_cannot_be_copied(duplicate):
     """The end of a shallow copy would be that of the workers."""
     with parallel(counting, blocking=True) as env:
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
@@ -373,7 +373,7 @@ def test_num_spare_envs_can_be_read():
 
 
 @pytest.mark.parametrize(("num_spares", "blocking"), [(2, True), (3, False), (-1, False)])
-def test_spare_envs_that_make_no_sense(num_spares, blocking):
+def test_spare_envs_of_wrong_number_are_refused(num_spares, blocking):
     with pytest.raises(AssertionError, match="spare"):
         parallel(toy, backend="serial", num_spare_envs_for_reload=num_spares, blocking=blocking)
 
@@ -382,7 +382,7 @@ def test_spare_envs_that_make_no_sense(num_spares, blocking):
 
 
 @pytest.mark.parametrize("options", [{"backend": "serial"}, {"num_workers": 2}])
-def test_batches_are_laid_end_to_end(options):
+def test_batches_are_concatenated(options):
     with parallel(batch_of_two, 2, **options) as env, parallel(counting, 4, backend="serial") as flat:
         assert env.batch_size == 4
         env.seed([50, 52])
@@ -395,7 +395,7 @@ def test_batches_are_laid_end_to_end(options):
         parallel(batch_of_two, 2, backend="serial", reset_ahead=True)
 
 
-def test_batches_of_one_are_batches_too():
+def test_batches_of_one_are_concatenated():
     with parallel(lambda env_id: BatchEnvironmentWrapper([counting(env_id)]), backend="serial") as env:
         env.seed(4)
         first = env.reset()
@@ -422,7 +422,7 @@ class Hollow(ToyEnv):
 
 
 @pytest.mark.parametrize("is_batched", [False, True])
-def test_arrays_without_elements(is_batched):
+def test_empty_arrays_arrive(is_batched):
     def make(env_id=0):
         envs = [AlfGymWrapper(Hollow()), AlfGymWrapper(Hollow())]
         return BatchEnvironmentWrapper(envs) if is_batched else envs[0]
@@ -435,7 +435,7 @@ def test_arrays_without_elements(is_batched):
     assert step.env_info["none"].shape == (size, 0) and step.env_info["rows"].shape == (size, 3, 0)
 
 
-def test_what_float32_cannot_hold_is_infinity():
+def test_float32_overflow_becomes_infinity():
     class Far(ToyEnv):
         observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
@@ -456,7 +456,7 @@ def test_what_float32_cannot_hold_is_infinity():
             assert env.step(np.zeros(2, np.int64)).reward.tolist() == [-np.inf] * 2
 
 
-def test_tasks_in_parallel():
+def test_tasks_run_in_parallel():
     with parallel(two_tasks, 2, num_workers=2) as env:
         assert env.num_tasks == 2 and env.task_names == ["a", "b"]
         first = env.reset()
@@ -469,7 +469,7 @@ def test_tasks_in_parallel():
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
-def test_environments_that_differ_are_refused():
+def test_environments_with_different_specs_are_refused():
     with pytest.raises(ValueError, match="differs from env 0"):
         ParallelAlfEnvironment([toy, functools.partial(toy, num_actions=5)], backend="serial")
     with pytest.raises(ValueError, match="batch size differ"):
@@ -503,7 +503,7 @@ def test_unknown_options_are_named():
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_calls_between_steps_answer_for_themselves(ahead):
+def test_calls_between_steps_return_their_own_results(ahead):
     """W45: with resets under way a call got the wrong answer."""
     with parallel(functools.partial(SlowReset.make, 0.01), 2, num_workers=2, reset_ahead=ahead) as env:
         env.reset()

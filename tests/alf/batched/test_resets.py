@@ -49,7 +49,7 @@ def assert_all_same(left, right):
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_resets_in_between_begin_the_same_episodes_in_lockstep_and_ahead(make):
+def test_resets_ahead_begin_the_same_episodes_as_lockstep(make):
     rng = np.random.default_rng(3)
     for _ in range(12):
         program = "".join(rng.choice(["r", "."], 40, p=[0.2, 0.8]))
@@ -58,7 +58,7 @@ def test_resets_in_between_begin_the_same_episodes_in_lockstep_and_ahead(make):
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_in_workers_too_whether_the_resets_ahead_have_run_or_not(make):
+def test_resets_in_workers_begin_the_same_episodes_as_ahead(make):
     program = ".....r..r.r....r......r"
     lockstep = play(make, program, reset_ahead=False)
     for pause in (None, run_down):
@@ -80,14 +80,14 @@ def waiting(env_id=0):
 
 
 @pytest.mark.parametrize("spares", [0, 2])
-def test_how_far_an_env_is_does_not_depend_on_how_fast_it_was(spares):
+def test_env_progress_does_not_depend_on_speed(spares):
     program = "..r...r....r.r"
     at_once = play(waiting, program, spares=spares, reset_ahead=True)
     assert_all_same(play(waiting, program, run_down, spares, reset_ahead=True), at_once)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_new_seeds_count_for_episodes_that_were_begun_without_them(ahead):
+def test_new_seeds_apply_to_episodes_begun_without_them(ahead):
     with ParallelAlfEnvironment([counting] * 3, tensors=False, backend="serial", reset_ahead=ahead) as env:
         env.seed(1)
         env.reset()
@@ -114,7 +114,7 @@ def stumbling(env_id=0):
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_reset_ahead_that_raised_is_told_once_and_seeds_wait_for_the_next(backend):
+def test_reset_ahead_that_raises_is_reported_once_and_keeps_seeds(backend):
     with ParallelAlfEnvironment([stumbling] * 3, tensors=False, backend=backend, reset_ahead=True) as env:
         env.reset()
         for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_reset_ahead_that_raised_is_told_once_and_seeds_wait_for_the_next(back
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_seeds_of_a_reset_that_raised_wait_for_the_next(backend):
+def test_reset_that_raises_keeps_seeds_for_the_next(backend):
     """They were used up, and the next one began unseeded."""
     with ParallelAlfEnvironment([stumbling] * 3, tensors=False, backend=backend, reset_ahead=False) as env:
         env.reset()
@@ -145,7 +145,7 @@ def dies_once(env_id=0, once=None):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_death_between_resets_is_made_good(ahead, tmp_path):
+def test_crash_between_resets_is_recovered(ahead, tmp_path):
     program = "...r....r..r......r.r..."
     spared = tmp_path / "spared"
     spared.touch()

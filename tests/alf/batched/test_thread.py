@@ -38,7 +38,7 @@ class Where(ToyEnv):
         self.threads.append(threading.get_ident())
 
 
-def test_everything_happens_in_one_other_thread():
+def test_thread_runs_every_call_in_one_other_thread():
     env = ThreadEnvironment(lambda: AlfGymWrapper(Where()), tensors=False)
     env.reset()
     env.step(np.zeros(1, np.int64))
@@ -48,7 +48,7 @@ def test_everything_happens_in_one_other_thread():
     assert len(threads) == 4 and len(set(threads)) == 1 and threads[0] != threading.get_ident()
 
 
-def test_time_steps_are_those_of_the_environment_as_a_batch_of_one():
+def test_time_steps_equal_those_of_a_batch_of_one():
     alone = counting(1)
     with ThreadEnvironment(lambda: counting(1), tensors=False) as env:
         assert env.batched and env.batch_size == 1 and not env.is_tensor_based
@@ -61,7 +61,7 @@ def test_time_steps_are_those_of_the_environment_as_a_batch_of_one():
         assert env.get_info()["steps"].shape == (1,)
 
 
-def test_tensors():
+def test_tensors_cross_the_thread():
     torch = pytest.importorskip("torch")
     with ThreadEnvironment(toy) as env:
         assert env.is_tensor_based
@@ -70,7 +70,7 @@ def test_tensors():
         assert step.prev_action.tolist() == [1] and step.reward.dtype == torch.float32
 
 
-def test_errors_are_raised_as_themselves():
+def test_errors_keep_their_type():
     with pytest.raises(RuntimeError, match="cannot be built"):
         ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtInit()))
     with pytest.raises(AssertionError, match="a single AlfEnvironment"):
@@ -86,7 +86,7 @@ def test_errors_are_raised_as_themselves():
             _ = env.no_such_thing
 
 
-def test_close_may_be_called_again_and_nothing_else_after_it():
+def test_close_is_idempotent_and_later_calls_raise():
     env = ThreadEnvironment(toy, tensors=False)
     env.close()
     env.close()
@@ -95,7 +95,7 @@ def test_close_may_be_called_again_and_nothing_else_after_it():
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_no_copies_of_it(duplicate):
+def test_thread_environment_cannot_be_copied(duplicate):
     """The end of a shallow copy would be that of the thread."""
     with ThreadEnvironment(lambda: counting(1), tensors=False, reset_timeout=20.0) as env:
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
@@ -103,7 +103,7 @@ def test_no_copies_of_it(duplicate):
         env.reset()
 
 
-def test_a_step_that_hangs_is_reported_in_time_and_close_does_not_wait_for_it():
+def test_hanging_step_times_out_and_close_does_not_wait():
     gate = threading.Event()
     inner = Where(gate)
     env = ThreadEnvironment(lambda: AlfGymWrapper(inner), tensors=False, step_timeout=0.05)
@@ -120,7 +120,7 @@ def test_a_step_that_hangs_is_reported_in_time_and_close_does_not_wait_for_it():
 
 
 @pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
-def test_limits_that_never_come_are_none(limit):
+def test_infinite_limits_mean_no_limit(limit):
     limits = {f"{name}_timeout": limit for name in ("construct", "reset", "step", "call", "close")}
     env = ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, **limits)
     env.step(0)
@@ -128,12 +128,12 @@ def test_limits_that_never_come_are_none(limit):
 
 
 @pytest.mark.parametrize("limit", [float("nan"), -1, 0, "1"], ids=repr)
-def test_a_limit_that_is_no_time_starts_nothing(limit):
+def test_limit_of_wrong_type_starts_nothing(limit):
     with pytest.raises(ConfigError, match=f"step_timeout: expected seconds above 0, got {limit!r}"):
         ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, step_timeout=limit)
 
 
 @pytest.mark.parametrize("constructor", [None, AlfGymWrapper(ToyEnv())], ids=["None", "an env"])
-def test_a_constructor_that_is_none_starts_nothing(constructor):
+def test_constructor_of_wrong_type_starts_nothing(constructor):
     with pytest.raises(ConfigError, match="^env_constructor: expected a callable, got"):
         ThreadEnvironment(constructor, construct_timeout=1.0)

@@ -19,7 +19,7 @@ def make(game="Breakout", **kwargs):
 
 
 @pytest.mark.parametrize("gray_scale", [True, False])
-def test_atari_as_in_deepminds_papers(gray_scale):
+def test_atari_preprocessing_matches_the_dqn_papers(gray_scale):
     pytest.importorskip("cv2")
     ale_py = pytest.importorskip("ale_py")
     gymnasium.register_envs(ale_py)
@@ -51,7 +51,7 @@ def shrunk(screen):
 
 @pytest.mark.parametrize("gray_scale", [True, False])
 @pytest.mark.parametrize("skip", [1, 3, 4])
-def test_a_life_lost_ends_the_skip_and_the_next_one_is_seen_from_its_start(gray_scale, skip):
+def test_lost_life_ends_the_skip_and_starts_a_new_frame_stack(gray_scale, skip):
     env, raw = DMAtariPreprocessing(make(), skip, noop_max=0, gray_scale=gray_scale), make()
 
     def fire():
@@ -85,7 +85,7 @@ def test_a_life_lost_ends_the_skip_and_the_next_one_is_seen_from_its_start(gray_
     raw.close()
 
 
-def test_the_number_of_frames_is_in_every_info():
+def test_frame_count_is_in_every_info():
     env = AlfGymWrapper(DMAtariPreprocessing(make("Pong"), frame_skip=4, noop_max=2))
     assert env.env_info_spec().keys() == {"num_env_frames"}
     assert env.reset().env_info["num_env_frames"] == 0
@@ -93,7 +93,7 @@ def test_the_number_of_frames_is_in_every_info():
     env.close()
 
 
-def test_envs_that_cannot_be_preprocessed():
+def test_atari_preprocessing_refuses_unfit_envs():
     for name, value in (("frame_skip", 0), ("screen_size", 0)):
         with pytest.raises(ValueError, match=name):
             DMAtariPreprocessing(make(), **{name: value})

@@ -55,13 +55,13 @@ def run(env, action=0):
 # ---- episodes and rewards --------------------------------------------------------------------------------
 
 
-def test_what_the_env_declares_of_its_infos_stays_declared():
+def test_declared_infos_stay_declared():
     inner = numbers_env()
     inner.info_space = spaces.Dict(speed=spaces.Box(0, 1, ()))
     assert set(FrameSkip(inner, 2).info_space) == {"speed", "num_env_frames"}
 
 
-def test_a_non_episodic_env_never_ends():
+def test_non_episodic_env_never_ends():
     env = NonEpisodicEnv(numbers_env(2, truncate=True))
     env.reset()
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_non_episodic_env_never_ends():
         assert terminated is False and truncated is False
 
 
-def test_sparse_rewards_are_one_or_nothing():
+def test_sparse_rewards_are_one_or_zero():
     env = SparseReward(numbers_env(4, rewards=[0.5, -3.0, 0.0, 9.0]))
     env.reset()
     assert [env.step(0)[1] for _ in range(4)] == [1.0, 0.0, 0.0, 1.0]
@@ -106,12 +106,12 @@ def test_normalized_actions_cover_the_bounds():
     assert inner.actions[0].dtype == np.float64
 
 
-def test_actions_without_bounds_cannot_be_normalized_and_the_error_says_what_to_do():
+def test_normalizing_unbounded_actions_is_an_error_with_advice():
     with pytest.raises(ValueError, match="do not normalize"):
         NormalizedAction(actor(spaces.Box(-np.inf, np.inf, (2,), np.float32)))
 
 
-def test_actions_of_any_range_are_mapped_and_other_parts_left():
+def test_normalized_actions_of_any_range_leave_other_parts_alone():
     space = spaces.Dict(push=spaces.Box(-2.0, 2.0, (1,), np.float32), gear=spaces.Discrete(3))
     inner = actor(space)
     env = ContinuousActionMapping(inner, 0.0, 10.0)
@@ -123,7 +123,7 @@ def test_actions_of_any_range_are_mapped_and_other_parts_left():
         ContinuousActionMapping(inner, 1.0, 1.0)
 
 
-def test_clipped_actions_and_one_that_is_no_number():
+def test_clipped_actions_and_nan():
     inner = actor(spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(2)]))
     env = ContinuousActionClip(inner)
     env.reset()
@@ -133,7 +133,7 @@ def test_clipped_actions_and_one_that_is_no_number():
         env.step((np.array([np.nan, 0.0], np.float32), 1))
 
 
-def test_actions_without_bounds_are_clipped_to_limits():
+def test_unbounded_actions_are_clipped_to_limits():
     inner = actor(spaces.Box(-np.inf, 1.0, (3,), np.float32))
     env = ContinuousActionClip(inner, min_v=-2.0, max_v=5.0)
     env.reset()
@@ -164,7 +164,7 @@ def test_clipped_images_keep_their_dtype():
 
 
 @pytest.mark.parametrize("fields", [[], ["cam.left"], ["cam.left", "cam.right"]])
-def test_only_the_named_fields_are_mapped_and_the_envs_own_observation_stays(fields):
+def test_named_fields_are_mapped_and_the_original_observation_is_unchanged(fields):
     inner = image_env(nested=True)
     before = inner.observations[0]["cam"]["left"].copy()
     env = FrameCrop(inner, sx=2, sy=1, width=4, height=5, fields=fields)
@@ -176,14 +176,14 @@ def test_only_the_named_fields_are_mapped_and_the_envs_own_observation_stays(fie
     np.testing.assert_array_equal(first["cam"]["left"], before[1:6, 2:6] if fields else before)
 
 
-def test_a_field_that_is_not_there():
+def test_missing_field_is_an_error():
     with pytest.raises(ValueError, match="no 'cam.top'"):
         ImageChannelFirst(image_env(nested=True), fields=["cam.top"])
     with pytest.raises(NotImplementedError):
         BaseObservationWrapper(numbers_env())
 
 
-def test_channels_first_contiguous():
+def test_channels_first_output_is_contiguous():
     inner = image_env()
     obs = run(ImageChannelFirst(inner))[0]
     assert obs.shape == (3, 12, 10) and obs.flags.c_contiguous
@@ -207,7 +207,7 @@ def test_frames_stack_on_the_channel_axis(order):
     np.testing.assert_array_equal(np.moveaxis(env.reset()[0], axis, 0), [images[0]] * 3)
 
 
-def test_each_field_has_a_stack_of_its_own_and_vectors_stack_too():
+def test_frame_stack_of_each_field_and_of_vectors():
     seen = run(FrameStack(image_env(nested=True), 2, fields=["cam.left", "speed"]))
     assert seen[1]["cam"]["left"].shape == (12, 10, 6) and seen[1]["speed"].shape == (4,)
     counts = Scripted([np.array([1, 2])] * 4, space=spaces.MultiDiscrete([3, 4]))
@@ -220,13 +220,13 @@ def test_each_field_has_a_stack_of_its_own_and_vectors_stack_too():
         FrameStack(Scripted([0] * 4, space=spaces.Discrete(2)))
 
 
-def test_frames_of_an_env_that_writes_each_into_the_same_array():
+def test_frame_stack_of_an_env_that_reuses_its_array():
     reusing, plain = run(FrameStack(AliasedObs(4), 3)), run(FrameStack(ToyEnv(4), 3))
     np.testing.assert_array_equal(reusing, plain)
     assert len({*plain[-1][::4]}) == 3, "different frames"
 
 
-def test_a_crop_declares_the_dtype_and_the_bounds_of_its_images():
+def test_crop_declares_dtype_and_bounds():
     """The original declared uint8 0..255 whatever came in."""
     space = spaces.Box(-1.0, 1.0, (6, 6, 1), np.float32)
     env = FrameCrop(Scripted([np.full((6, 6, 1), -0.5, np.float32)] * 3, space=space), width=2, height=3)
@@ -234,7 +234,7 @@ def test_a_crop_declares_the_dtype_and_the_bounds_of_its_images():
     run(env)
 
 
-def test_a_crop_that_is_not_inside_the_image():
+def test_crop_outside_the_image_is_refused():
     with pytest.raises(AssertionError, match="not inside"):
         FrameCrop(image_env(), sx=5, width=6, height=4)
     with pytest.raises(ValueError, match="three axes"):
@@ -246,7 +246,7 @@ def test_crops_of_channels_first_images():
     assert seen[0].shape == (3, 4, 3)
 
 
-def test_random_crops_keep_their_place_for_an_episode_and_follow_the_seed():
+def test_random_crops_are_fixed_per_episode_and_follow_the_seed():
     def places(seed, **kwargs):
         inner = image_env(height=20, width=20)
         env = EpisodicRandomFrameCrop(inner, 0.5, **kwargs)
@@ -271,7 +271,7 @@ def test_random_crops_keep_their_place_for_an_episode_and_follow_the_seed():
         EpisodicRandomFrameCrop(image_env(), 1.0)
 
 
-def test_an_image_is_cropped_at_any_place_where_the_window_is_inside():
+def test_random_crops_reach_every_position_inside_the_image():
     env = EpisodicRandomFrameCrop(image_env(3, 3), 0.7)
     whole = env.env.observations[0]
     crops = {env.reset(seed=seed)[0].tobytes() for seed in range(40)}
@@ -279,7 +279,7 @@ def test_an_image_is_cropped_at_any_place_where_the_window_is_inside():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_crops_of_two_fields_share_their_place_or_not(shared):
+def test_crops_of_two_fields_may_share_a_position(shared):
     env = EpisodicRandomFrameCrop(
         image_env(40, 40, nested=True), 0.5, "channels_last", shared, ["cam.left", "cam.right"]
     )
@@ -292,7 +292,7 @@ def test_crops_of_two_fields_share_their_place_or_not(shared):
 
 @pytest.mark.parametrize("order", ["channels_last", "channels_first"])
 @pytest.mark.parametrize(("up", "left"), [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_flips_that_are_certain(order, up, left):
+def test_flips_of_probability_one(order, up, left):
     inner = image_env()
     env = FrameFlip(inner if order == "channels_last" else ImageChannelFirst(inner), up, left, order)
     expected = inner.observations[1]
@@ -302,7 +302,7 @@ def test_flips_that_are_certain(order, up, left):
     np.testing.assert_array_equal(obs if order == "channels_last" else obs.transpose(1, 2, 0), expected)
 
 
-def test_flips_by_chance_follow_the_seed():
+def test_random_flips_follow_the_seed():
     def axes(seed):
         env = FrameFlip(image_env())
         return [env.reset(seed=seed if i == 0 else None)[0].tobytes() for i in range(8)]
@@ -312,7 +312,7 @@ def test_flips_by_chance_follow_the_seed():
         FrameFlip(image_env(), 2.0)
 
 
-def test_masks_of_three_axes_are_no_images():
+def test_three_dimensional_masks_are_not_images():
     shape = (4, 5, 3)
     image, mask = np.arange(60, dtype=np.uint8).reshape(shape), np.ones(shape, np.int8)
     space = spaces.Dict(image=spaces.Box(0, 255, shape, np.uint8), pair=spaces.Tuple([spaces.MultiBinary(shape)]))
@@ -321,7 +321,7 @@ def test_masks_of_three_axes_are_no_images():
     assert seen["image"].shape == (3, 4, 5) and seen["pair"][0].shape == shape
 
 
-def test_images_are_resized_as_asked():
+def test_images_are_resized_to_the_given_size():
     cv2 = pytest.importorskip("cv2")
     areas, nearest = (run(FrameResize(image_env(), 6, 4, interpolation=how)) for how in (None, cv2.INTER_NEAREST))
     image = run(image_env())[0]

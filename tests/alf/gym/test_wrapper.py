@@ -23,7 +23,7 @@ def episode(env, action=0):
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def test_a_time_out_signalled_by_the_env_is_no_real_end():
+def test_time_out_signalled_by_the_env_is_not_a_termination():
     """W43: truncated and not terminated is LAST with discount 1."""
     last = episode(toy(truncate=True))[-1]
     assert last.is_last() and last.discount == 1.0
@@ -31,19 +31,19 @@ def test_a_time_out_signalled_by_the_env_is_no_real_end():
     assert last.is_last() and last.discount == 0.0
 
 
-def test_truncated_and_terminated_at_once_is_a_real_end():
+def test_truncated_and_terminated_together_is_a_termination():
     env = AlfGymWrapper(Alternating())
     ends = [episode(env, np.zeros(2))[-1] for _ in range(5)]
     assert [float(end.discount) for end in ends] == [0.0, 1.0, 0.0, 1.0, 0.0]
 
 
-def test_an_old_env_that_marks_its_time_outs_is_understood():
+def test_old_env_time_limit_info_is_truncation():
     assert episode(AlfGymWrapper(Plain(timeout=True)))[-1].discount == 1.0
     last = episode(AlfGymWrapper(Plain()))[-1]
     assert last.discount == 0.0 and "TimeLimit.truncated" not in last.env_info
 
 
-def test_an_episode_from_first_to_last():
+def test_episode_from_first_to_last():
     steps = episode(toy(length=3), 1)
     assert [int(step.step_type) for step in steps] == [0, 1, 1, 2]
     assert [float(step.reward) for step in steps] == [0.0, 1.0, 1.0, 1.0]
@@ -51,19 +51,19 @@ def test_an_episode_from_first_to_last():
     assert [int(step.prev_action) for step in steps] == [0, 1, 1, 1]
 
 
-def test_a_discount_of_ones_own_is_on_every_step_amid_an_episode():
+def test_own_discount_is_on_every_step_during_an_episode():
     env = AlfGymWrapper(ToyEnv(2, truncate=True), discount=0.9)
     assert [float(step.discount) for step in episode(env)] == pytest.approx([1.0, 0.9, 1.0])
 
 
-def test_a_step_before_any_reset_resets_and_so_does_one_after_the_end():
+def test_step_before_any_reset_and_after_the_end_resets():
     env = toy(length=1)
     assert env.step(1).is_first()
     assert env.step(1).is_last()
     assert env.done and env.step(1).is_first() and not env.done
 
 
-def test_without_auto_reset_a_step_after_the_end_is_refused():
+def test_step_after_the_end_is_refused_without_auto_reset():
     env = AlfGymWrapper(ToyEnv(1), auto_reset=False)
     env.reset()
     env.step(0)
@@ -72,7 +72,7 @@ def test_without_auto_reset_a_step_after_the_end_is_refused():
     assert env.reset().is_first()
 
 
-def test_there_is_no_time_step_before_the_first():
+def test_current_time_step_before_the_first_is_an_error():
     env = toy()
     assert env.current_time_step() is None and env.get_info() is None
     first = env.reset()
@@ -88,7 +88,7 @@ class RewardsOfOne(ToyEnv):
 
 
 @pytest.mark.parametrize("wrap", [False, True])
-def test_a_reward_of_one_number_makes_no_batch_of_a_single_env(wrap):
+def test_reward_of_shape_one_does_not_make_a_batch(wrap):
     def make(env_id=0):
         env = AlfGymWrapper(RewardsOfOne(3), env_id)
         return AlfEnvironmentBaseWrapper(env) if wrap else env
@@ -119,7 +119,7 @@ class Untouchable(gymnasium.Env):
         raise AssertionError("step was called")
 
 
-def test_making_it_neither_resets_nor_steps_the_env():
+def test_constructor_neither_resets_nor_steps_the_env():
     """W44: specs come from the spaces alone."""
     env = AlfGymWrapper(Untouchable())
     spec = env.time_step_spec()
@@ -127,7 +127,7 @@ def test_making_it_neither_resets_nor_steps_the_env():
     assert env.reward_spec().shape == (2,) and env.env_info_spec() == {}
 
 
-def test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing():
+def test_declared_info_is_in_every_step_and_late_keys_are_dropped():
     """W44: what an env tells late, or never, does not change what it declared."""
 
     class Teller(ToyEnv):
@@ -144,7 +144,7 @@ def test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing():
     assert [info.get("late") for info in infos] == [None, None, "x", None]
 
 
-def test_numbers_of_an_info_become_arrays():
+def test_info_numbers_become_arrays():
     env = AlfGymWrapper(CountEnv(2))
     env.seed(5)
     env.reset()
@@ -153,14 +153,14 @@ def test_numbers_of_an_info_become_arrays():
     assert env.get_info() == {"steps": 1, "episode": 1, "seed": 5}
 
 
-def test_a_wrapper_declares_what_it_tells():
+def test_wrapper_declares_its_infos():
     env = AlfGymWrapper(FrameSkip(FrameSkip(ToyEnv(9), 2), 2))
     assert env.env_info_spec().keys() == {"num_env_frames"}
     assert env.reset().env_info["num_env_frames"] == 0
     assert env.step(0).env_info["num_env_frames"] == 4
 
 
-def test_observations_have_their_specs_dtype_and_memory_of_their_own():
+def test_observations_have_the_dtype_of_their_spec_and_own_memory():
     env = AlfGymWrapper(Alternating())
     first = env.reset()
     assert first.observation["a"].dtype == np.float32 and first.observation["z"].dtype == np.int64
@@ -171,14 +171,14 @@ def test_observations_have_their_specs_dtype_and_memory_of_their_own():
     assert not step.observation.any()
 
 
-def test_an_env_of_di_engines_shape():
+def test_ding_env_is_accepted():
     env = AlfGymWrapper(Ding({"length": 2}))
     assert env.reward_spec().shape == (1,)
     last = episode(env)[-1]
     assert last.reward.tolist() == [1.0] and last.reward.dtype == np.float32 and last.discount == 0.0
 
 
-def test_a_box_info_of_float64_is_float32_as_all_floats_are():
+def test_float64_info_spec_becomes_float32():
     assert TensorSpec((), np.float32).dtype == np.float32
     env = AlfGymWrapper(Alternating())
     env.reset()
@@ -188,7 +188,7 @@ def test_a_box_info_of_float64_is_float32_as_all_floats_are():
 # ---- further -----------------------------------------------------------------------------------------
 
 
-def test_a_seed_that_waits_is_for_the_next_reset_of_the_env_without_time_steps_too():
+def test_pending_seed_reaches_the_next_reset_without_time_steps():
     env = AlfGymWrapper(CountEnv())
     gym_env = env.as_gym_env()
     env.seed(7)
@@ -197,7 +197,7 @@ def test_a_seed_that_waits_is_for_the_next_reset_of_the_env_without_time_steps_t
     assert gym_env.reset(seed=9)[1]["seed"] == 9 and gym_env.reset()[1]["seed"] == 9
 
 
-def test_a_seed_counts_for_the_next_reset_only():
+def test_seed_applies_to_the_next_reset_only():
     inner = CountEnv(2)
     env = AlfGymWrapper(inner)
     env.seed(7)
@@ -209,7 +209,7 @@ def test_a_seed_counts_for_the_next_reset_only():
         env.seed(-1)
 
 
-def test_attributes_of_the_env_are_reached_private_ones_are_not():
+def test_public_attributes_of_the_env_are_reached():
     env = toy(length=8)
     assert env.length == 8 and env.gym.length == 8
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -218,14 +218,14 @@ def test_attributes_of_the_env_are_reached_private_ones_are_not():
         _ = env._private
 
 
-def test_rendering_in_another_mode_says_how_to_make_the_env():
+def test_rendering_in_another_mode_is_an_error_with_advice():
     env = AlfGymWrapper(gymnasium.make("CartPole-v1"))
     with pytest.raises(RuntimeError, match="render_mode='rgb_array'"):
         env.render("rgb_array")
     env.close()
 
 
-def test_it_is_a_single_env_of_arrays_and_a_context():
+def test_wrapper_is_a_single_env_of_arrays_and_a_context_manager():
     env = toy()
     with env as entered:
         assert entered is env
@@ -233,7 +233,7 @@ def test_it_is_a_single_env_of_arrays_and_a_context():
     assert env.task_names == ["ToyEnv"] and env.metadata == {"render_modes": []}
 
 
-def test_batched_without_a_batch_size_is_an_error():
+def test_batched_env_without_batch_size_is_an_error():
     class Half(AlfGymWrapper):
         @property
         def batched(self):

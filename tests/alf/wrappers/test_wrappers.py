@@ -54,7 +54,7 @@ class Echo(Scripted):
 # ---- the base and the limit --------------------------------------------------------------------------
 
 
-def test_the_base_wrapper_forwards_everything_but_private_names():
+def test_base_wrapper_forwards_everything_but_private_names():
     inner = toy(length=3)
     env = AlfEnvironmentBaseWrapper(inner)
     assert env.wrapped_env() is inner and env.length == 3
@@ -75,7 +75,7 @@ def _seeded_episode(env, seed):
 
 
 @pytest.mark.parametrize(("length", "steps", "discount"), [(10, 3, 1.0), (3, 3, 0.0), (2, 2, 0.0)])
-def test_the_limit_cuts_off_and_a_real_end_stays_one(length, steps, discount):
+def test_time_limit_truncates_and_a_termination_stays_one(length, steps, discount):
     env = TimeLimit(toy(length=length), 3)
     for _ in range(2):  # the second episode counts from its own start
         found = episode(env)
@@ -83,12 +83,12 @@ def test_the_limit_cuts_off_and_a_real_end_stays_one(length, steps, discount):
     assert env.step(0).is_first(), "the step after the end begins an episode"
 
 
-def test_a_limit_one_short_hijacks_an_env_that_stops_by_itself():
+def test_time_limit_one_short_truncates_an_env_with_its_own_end():
     last = episode(TimeLimit(toy(length=5), 4))[-1]
     assert last.discount == 1.0
 
 
-def test_limits_that_make_no_sense():
+def test_time_limit_of_wrong_type_is_refused():
     with pytest.raises(AssertionError, match="batch of 2"):
         TimeLimit(BatchEnvironmentWrapper([toy(), toy()]), 3)
     with pytest.raises(ValueError, match="at least 1"):
@@ -119,7 +119,7 @@ def test_limits_that_make_no_sense():
     ],
 )
 @pytest.mark.parametrize("env", [None, ToyEnv()], ids=["None", "a Gymnasium env"])
-def test_what_is_no_alf_environment_is_refused_with_the_way_out(wrap, env):
+def test_non_alf_environment_is_refused_with_advice(wrap, env):
     with pytest.raises(
         ConfigError, match=f": expected an AlfEnvironment, got {re.escape(repr(env))}; AlfGymWrapper makes"
     ):
@@ -130,12 +130,12 @@ def test_what_is_no_alf_environment_is_refused_with_the_way_out(wrap, env):
     "wrap",
     [lambda env: RandomFirstEpisodeLength(env, 5), TemporallyCorrelatedNoiseWrapper, AtariTerminalOnLifeLossWrapper],
 )
-def test_wrappers_for_one_env_refuse_a_batch(wrap):
+def test_single_env_wrappers_refuse_a_batch(wrap):
     with pytest.raises(ConfigError, match=": expected one env, got a batch; wrap each env instead"):
         wrap(BatchEnvironmentWrapper([AlfGymWrapper(Echo()), AlfGymWrapper(Echo())]))
 
 
-def test_an_alf_environment_is_not_made_one_again():
+def test_alf_environment_is_not_wrapped_twice():
     with pytest.raises(ConfigError, match="^gym_env: is an AlfEnvironment already"):
         AlfGymWrapper(toy())
 
@@ -143,17 +143,17 @@ def test_an_alf_environment_is_not_made_one_again():
 @pytest.mark.parametrize(
     ("key", "value"), [("env_id", "x"), ("env_id", -1), ("discount", "x"), ("discount", None), ("auto_reset", "no")]
 )
-def test_arguments_of_the_gym_wrapper_that_make_no_sense(key, value):
+def test_gym_wrapper_refuses_wrong_arguments(key, value):
     with pytest.raises(ConfigError, match=f"^{key}: expected .*, got {value!r}$"):
         AlfGymWrapper(ToyEnv(), **{key: value})
 
 
-def test_a_step_before_any_reset_resets_the_limit_too():
+def test_time_limit_step_before_any_reset_resets():
     env = TimeLimit(toy(length=9), 2)
     assert [int(env.step(0).step_type) for _ in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_the_limit_of_a_batch_of_one_of_tensors():
+def test_time_limit_of_a_batch_of_one_of_tensors():
     torch = pytest.importorskip("torch")
     env = TimeLimit(BatchedTensorWrapper(toy(length=9)), 2)
     env.reset()
@@ -166,7 +166,7 @@ def test_the_limit_of_a_batch_of_one_of_tensors():
 # ---- episodes ------------------------------------------------------------------------------------------
 
 
-def test_no_end_is_a_real_one_for_a_non_episodic_agent():
+def test_non_episodic_agent_sees_no_termination():
     last = episode(NonEpisodicAgent(toy()))[-1]
     assert last.is_last() and last.discount == 1.0 and last.discount.dtype == np.float32
     assert episode(NonEpisodicAgent(toy(), 0.5))[-1].discount == 0.5
@@ -174,7 +174,7 @@ def test_no_end_is_a_real_one_for_a_non_episodic_agent():
         NonEpisodicAgent(toy(), "x")
 
 
-def test_first_episodes_are_cut_at_random_and_later_ones_are_not():
+def test_random_first_episode_ends_apply_to_the_first_episode_only():
     env = RandomFirstEpisodeLength(toy(length=50), 20, num_episodes=2)
     env.seed(3)
     lengths = [len(episode(env)) - 1 for _ in range(4)]
@@ -192,7 +192,7 @@ def test_first_episodes_are_cut_at_random_and_later_ones_are_not():
         RandomFirstEpisodeLength(BatchEnvironmentWrapper([toy()]), 3)
 
 
-def test_the_previous_action_is_observed():
+def test_previous_action_is_observed():
     env = ActionObservationWrapper(toy())
     spec = env.observation_spec()
     assert spec["prev_action"] == env.action_spec() and env.time_step_spec().observation == spec
@@ -201,7 +201,7 @@ def test_the_previous_action_is_observed():
     assert second.observation["observation"].shape == (4,)
 
 
-def test_a_vector_of_rewards_is_weighted():
+def test_reward_vector_is_weighted():
     env = ScalarRewardWrapper(VectorReward(), [0.5, 2.0])
     assert env.reward_spec().shape == () and env.time_step_spec().reward.shape == ()
     env.reset()
@@ -214,7 +214,7 @@ def test_a_vector_of_rewards_is_weighted():
         ScalarRewardWrapper(VectorReward(), [1.0])
 
 
-def test_a_lost_life_ends_the_value_but_not_the_episode():
+def test_lost_life_has_discount_zero_but_continues_the_episode():
     class Lives(Scripted):
         def reset(self, **kwargs):
             obs, _ = super().reset(**kwargs)
@@ -244,7 +244,7 @@ def test_normalized_actions_reach_both_ends():
         NormalizedActionWrapper(AlfGymWrapper(Echo(high=np.inf)))
 
 
-def test_discrete_actions_count_through_a_grid_with_its_ends():
+def test_discrete_actions_index_a_grid_that_includes_its_ends():
     env = DiscreteActionWrapper(AlfGymWrapper(Echo()), 3)
     assert env.action_spec().maximum == 8
     first = env.reset()
@@ -287,7 +287,7 @@ def test_noise_lasts_for_two_steps_and_stays_in_bounds():
     assert step.prev_action.tolist() == step.observation.tolist() != [1.0, 1.0], "what the env got"
 
 
-def test_noise_begins_anew_with_each_episode():
+def test_noise_restarts_with_each_episode():
     env = TemporallyCorrelatedNoiseWrapper(AlfGymWrapper(Echo(length=3, low=-9.0, high=9.0)), 0.5)
     env.seed(5)
     env.reset()
@@ -308,7 +308,7 @@ def test_discrete_actions_beyond_the_grid_are_refused(action):
         env.step(np.array([0, action]))
 
 
-def test_previous_actions_are_arrays_of_their_own_in_the_dtype_of_the_spec():
+def test_previous_actions_are_separate_arrays_in_the_dtype_of_the_spec():
     env = NormalizedActionWrapper(AlfGymWrapper(Echo()))
     env.reset()
     action = np.array([0.5, -0.5])
@@ -324,7 +324,7 @@ def test_previous_actions_are_arrays_of_their_own_in_the_dtype_of_the_spec():
 # ---- batches and tensors ---------------------------------------------------------------------------------------
 
 
-def test_a_batch_of_single_envs_is_their_steps_stacked():
+def test_batch_of_single_envs_stacks_their_steps():
     batch = BatchEnvironmentWrapper([counting(0), counting(1)])
     singles = [counting(0), counting(1)]
     batch.seed(5)
@@ -341,7 +341,7 @@ def test_a_batch_of_single_envs_is_their_steps_stacked():
 
 
 @pytest.mark.parametrize("several", [BatchEnvironmentWrapper, lambda envs: MultitaskWrapper(envs, ["a", "b", "c"])])
-def test_every_env_is_closed_whatever_another_one_raises(several, monkeypatch):
+def test_batch_closes_every_env_although_one_raises(several, monkeypatch):
     envs = [toy(), toy(), toy()]
     closed = []
     for number, env in enumerate(envs):
@@ -357,7 +357,7 @@ def _close(number, closed):
         raise OSError(f"of env {number}")
 
 
-def test_batches_that_do_not_fit_together():
+def test_batch_of_misfit_envs_is_refused():
     with pytest.raises(ValueError, match="specs differ"):
         BatchEnvironmentWrapper([toy(), toy(num_actions=3)])
     with pytest.raises(ValueError, match="at least one"):
@@ -368,7 +368,7 @@ def test_batches_that_do_not_fit_together():
         BatchEnvironmentWrapper([BatchEnvironmentWrapper([toy()])])
 
 
-def test_a_batch_whose_infos_differ():
+def test_batch_with_different_infos():
     env = BatchEnvironmentWrapper([VectorReward(0), VectorReward(1)])
     action = {"move": np.array([1, 2]), "push": np.zeros((2, 1), np.float32)}
     env.reset()
@@ -377,7 +377,7 @@ def test_a_batch_whose_infos_differ():
     assert steps[3].reward.tolist() == [[4.0, 1.0], [4.0, 2.0]]
 
 
-def test_one_env_as_a_batch_of_tensors():
+def test_batch_of_one_env_as_tensors():
     torch = pytest.importorskip("torch")
     env = BatchedTensorWrapper(toy())
     assert env.is_tensor_based and env.batched and env.batch_size == 1
@@ -397,7 +397,7 @@ def tasks(env_id=0):
     return MultitaskWrapper([toy(length=4), toy(length=4, truncate=True)], ["ends", "stops"], env_id)
 
 
-def test_an_action_names_its_task_and_another_task_begins_an_episode():
+def test_task_action_selects_the_task_and_a_change_begins_an_episode():
     env = tasks(env_id=3)
     assert env.num_tasks == 2 and env.task_names == ["ends", "stops"]
     assert env.action_spec()["task_id"].maximum == 1
@@ -411,7 +411,7 @@ def test_an_action_names_its_task_and_another_task_begins_an_episode():
         env.step({"task_id": 2, "action": 0})
 
 
-def test_the_task_under_way_is_that_of_a_new_env_too():
+def test_current_task_is_restored_in_a_new_env():
     env, twin = tasks(), tasks()
     env.reset()
     env.step({"task_id": 1, "action": 0})
@@ -419,7 +419,7 @@ def test_the_task_under_way_is_that_of_a_new_env_too():
     assert twin.reset().prev_action["task_id"] == 1
 
 
-def test_tasks_must_be_alike_and_have_names_of_their_own():
+def test_tasks_must_be_alike_and_have_unique_names():
     with pytest.raises(ValueError, match="different task names"):
         MultitaskWrapper([toy(), toy()], ["same", "same"])
     with pytest.raises(ValueError, match="task b: its specs differ"):
@@ -430,7 +430,7 @@ def test_tasks_must_be_alike_and_have_names_of_their_own():
 
 
 @pytest.mark.parametrize("cut", [lambda env: TimeLimit(env, 2), lambda env: _cut_after_two(env)])
-def test_an_episode_that_another_task_begins_is_not_cut_off_at_its_first_step(cut):
+def test_task_change_is_not_truncated_at_its_first_step(cut):
     """The original counts on across tasks; its LAST in place of FIRST would end an episode that never began."""
     env = cut(MultitaskWrapper([toy(length=9), toy(length=9)], ["one", "other"]))
     env.reset()
@@ -464,7 +464,7 @@ class Learning(AlfEnvironmentBaseWrapper):
         return step._replace(reward=step.reward * np.float32(self._growth * self._episode))
 
 
-def test_a_curriculum_prefers_the_task_that_makes_progress():
+def test_curriculum_prefers_the_task_with_most_progress():
     envs = [
         MultitaskWrapper([Learning(toy(length=2), 0), Learning(toy(length=2), 1)], ["flat", "rising"]) for _ in range(4)
     ]
@@ -483,7 +483,7 @@ def test_a_curriculum_prefers_the_task_that_makes_progress():
         CurriculumWrapper(toy())
 
 
-def test_a_curriculum_counts_progress_per_step():
+def test_curriculum_counts_progress_per_step():
     """Each episode of either task earns one more per step than the one before."""
     envs = [MultitaskWrapper([Learning(toy(length=1), 1), Learning(toy(length=3), 1)], ["short", "long"])]
     env = CurriculumWrapper(BatchEnvironmentWrapper(envs), current_score_update_rate=1.0, past_score_update_rate=0.5,
@@ -503,7 +503,7 @@ def test_a_curriculum_counts_progress_per_step():
         lambda: RandomFirstEpisodeLength(TimeLimit(toy(length=50), 40), 30, num_episodes=3),
     ],
 )
-def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make):
+def test_state_across_episodes_moves_to_a_new_env(make):
     """A worker that replaces another one goes on from such a state."""
     env, twin = make(), make()
     assert uncovered_layers(env) == []
@@ -518,7 +518,7 @@ def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make)
         assert_same(env.step(action), twin.step(action))
 
 
-def test_what_a_curriculum_has_learned_can_be_moved_to_a_new_env():
+def test_curriculum_state_moves_to_a_new_env():
     def make():
         return CurriculumWrapper(BatchEnvironmentWrapper([tasks(), tasks()]), warmup_period=2, seed=0)
 

@@ -62,7 +62,7 @@ def test_gomoku_alpha_beta_beats_random():
     assert match(GomokuEnv({"bot_action_type": "alpha_beta_pruning"}), 100, seed=0)[1] >= 90
 
 
-def test_the_others_beat_random():
+def test_other_bots_beat_random():
     assert match(TicTacToeEnv({"bot_action_type": "v0"}), 100, seed=0)[1] >= 75
     assert match(GomokuEnv({"bot_action_type": "v0"}), 50, seed=0)[-1] <= 2
     assert match(Connect4Env({"bot_action_type": "mcts"}), 20, seed=0)[1] >= 18
@@ -71,13 +71,13 @@ def test_the_others_beat_random():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game, name", BOTS)
-def test_every_bot_over_many_seeds(game, name):
+def test_bots_play_legally_over_many_seeds(game, name):
     results = match(game({"bot_action_type": name, "num_simulation": 200}), 200, seed=7)
     assert results[-1] <= 4
 
 
 @pytest.mark.parametrize("game, name", BOTS)
-def test_every_bot_sees_a_win_and_a_threat(game, name):
+def test_bots_see_a_win_and_a_threat(game, name):
     boards = {
         Connect4Env: ([0] * 35 + [1, 1, 1, 0, 2, 2, 0], 3),
         TicTacToeEnv: ([0, 0, 0, 1, 1, 0, 2, 0, 0], 5),
@@ -90,7 +90,7 @@ def test_every_bot_sees_a_win_and_a_threat(game, name):
     assert bot.get_rule_bot_action(board, player=2) == action
 
 
-def test_equal_generators_give_equal_choices():
+def test_bots_with_equal_generators_choose_alike():
     for game, name in BOTS:
         env = game({"bot_action_type": name})
         position = env.rules.start(0).play(3)
@@ -107,7 +107,7 @@ def test_mcts_is_called_with_a_state_and_a_player_index():
     assert (env.board != 0).sum() == 1
 
 
-def test_the_connect4_rules_come_in_order():
+def test_connect4_rules_come_in_order():
     bot = Connect4RuleBot(Connect4Env(), seed=0)
     threes = [0] * 28 + [2, 0, 0, 0, 0, 0, 0] + [2, 2, 2, 0, 1, 1, 1]  # both could complete a row in column 3
     assert bot.get_rule_bot_action(threes, player=1) == 3
@@ -138,7 +138,7 @@ def test_gomoku_rules_stay_near_the_stones():
     assert GomokuRuleBotV1(env, seed=0).get_rule_bot_action([0] * 81, player=1) == 40
 
 
-def test_alpha_beta_prefers_the_nearest_win_and_equals_plain_minimax():
+def test_alpha_beta_prefers_the_nearest_win_and_equals_minimax():
     env, generator = TicTacToeEnv(), random.Random(0)
     bot = AlphaBetaBot(env)
 
@@ -164,7 +164,7 @@ def test_alpha_beta_prefers_the_nearest_win_and_equals_plain_minimax():
     assert compared > 30
 
 
-def test_wrong_calls():
+def test_wrong_calls_are_refused():
     env = TicTacToeEnv()
     with pytest.raises(ConfigError, match="num_simulation"):
         MCTSBot(env, num_simulation=0)

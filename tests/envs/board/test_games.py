@@ -49,7 +49,7 @@ def test_spaces_contain_every_step_of_many_games(game, mode, form):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_the_check_tool_finds_nothing(game):
+def test_check_tool_passes(game):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the tool knows no masks
         check_all(game({"battle_mode": "play_with_bot_mode"}), spawn=False)
@@ -79,7 +79,7 @@ def test_self_play_rewards_the_deciding_move_and_scores_for_player_1(game):
 
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("game", GAMES)
-def test_the_agent_is_player_1_whoever_starts(game, start):
+def test_agent_is_player_1_whoever_starts(game, start):
     """Weakness 50: with start_player_index=1 the agent played as 2, and the score was computed as if it were 1."""
     env = game({"battle_mode": "play_with_bot_mode", "bot_action_type": "random"})
     env.seed(start)
@@ -99,7 +99,7 @@ def test_the_agent_is_player_1_whoever_starts(game, start):
     assert {1.0, -1.0} <= scores
 
 
-def test_planes_are_own_other_and_side_to_move():
+def test_planes_are_own_opponent_and_side_to_move():
     env = Connect4Env()
     env.reset()
     env.step(3)
@@ -118,7 +118,7 @@ def test_planes_are_own_other_and_side_to_move():
 
 @pytest.mark.parametrize("form", [{}, {"scale": True}, {"scale": False, "channel_last": True}], ids=str)
 @pytest.mark.parametrize("game", GAMES)
-def test_the_current_state_is_the_planes_and_what_is_observed(game, form):
+def test_current_state_equals_the_observed_planes(game, form):
     """As a search like LightZero's asks for it, of a copy whose battle mode it has set."""
     env = game({"battle_mode": "play_with_bot_mode", **form})
     with pytest.raises(StateError, match="no game yet"):
@@ -149,7 +149,7 @@ def test_observations_have_the_dtypes_of_their_space(game):
         assert env.board.dtype == np.int64
 
 
-def test_actions_name_columns_or_cells():
+def test_actions_index_columns_or_cells():
     connect4, tictactoe, gomoku = (game() for game in GAMES)
     assert (connect4.action_space.n, tictactoe.action_space.n, gomoku.action_space.n) == (7, 9, 36)
     tictactoe.reset()
@@ -169,7 +169,7 @@ def test_forms_of_actions(action):
 
 
 @pytest.mark.parametrize("action", [4, 9, -1])
-def test_an_illegal_action_is_replaced_with_a_warning_and_marked(action):
+def test_illegal_action_is_replaced_with_a_warning_and_marked(action):
     """Weakness 46."""
     env = TicTacToeEnv()
     env.reset(init_state=WIN_IN_TWO)
@@ -182,7 +182,7 @@ def test_an_illegal_action_is_replaced_with_a_warning_and_marked(action):
 
 
 @pytest.mark.parametrize("action", [4, 9, -1])
-def test_an_illegal_action_raises_if_asked_to(action):
+def test_illegal_action_raises_on_request(action):
     env = TicTacToeEnv({"illegal_action": "raise"})
     env.reset(init_state=WIN_IN_TWO)
     with pytest.raises(SpaceError, match=rf"legal \[0, 1, 2, 3, 5, 8\], got {action}"):
@@ -206,13 +206,13 @@ def test_random_and_expert_agents_replace_actions():
         Connect4Env({"prob_random_agent": 0.5, "prob_expert_agent": 0.1})
 
 
-def test_replacements_are_for_self_play_only():
+def test_replacement_options_are_for_self_play_only():
     env = TicTacToeEnv({"prob_expert_agent": 1.0, "battle_mode": "eval_mode"})
     env.reset(init_state=WIN_IN_TWO)
     assert env.step(0).obs["board"][0, 0] == 1
 
 
-def test_a_bot_that_plays_at_random_sometimes():
+def test_bot_plays_at_random_with_a_probability():
     env = TicTacToeEnv({"bot_action_type": "alpha_beta_pruning", "prob_random_action_in_bot": 0.5})
     env.seed(0)
     env.reset(init_state=WIN_IN_TWO)
@@ -260,7 +260,7 @@ def test_simulate_action_leaves_the_game_alone(game, mode):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_copies_play_on_alike(game):
+def test_copies_play_alike(game):
     env = game({"battle_mode": "play_with_bot_mode"})
     env.seed(5)
     env.reset()
@@ -297,12 +297,12 @@ def test_configs_may_leave_keys_out(name):
         {"prob_expert_agent": "often"},
     ],
 )
-def test_wrong_values_are_refused_at_once(cfg):
+def test_wrong_config_values_are_refused_at_once(cfg):
     with pytest.raises(AssertionError, match=next(iter(cfg))):
         Connect4Env(cfg)
 
 
-def test_an_unknown_bot_is_refused_and_a_misspelt_key_warned_of():
+def test_unknown_bot_is_refused_and_misspelt_key_warned():
     with pytest.raises(NotImplementedError, match=r"'alpha_beta_pruning', 'mcts', 'random', 'v0', 'v1'"):
         GomokuEnv({"bot_action_type": "rule"})
     with pytest.warns(UserWarning, match="battle_mode"):
@@ -310,13 +310,13 @@ def test_an_unknown_bot_is_refused_and_a_misspelt_key_warned_of():
 
 
 @pytest.mark.parametrize("size", [0, 4, 6.5, "6", None])
-def test_boards_that_cannot_be_are_refused(size):
+def test_impossible_boards_are_refused(size):
     with pytest.raises(ConfigError, match="board that 5 in a row fit on"):
         GomokuEnv({"board_size": size})
 
 
 @pytest.mark.parametrize("action", [np.array([0, 1]), np.array([0.5]), {"column": 1}], ids=repr)
-def test_what_is_no_single_action_is_refused_and_nothing_played(action):
+def test_wrong_action_is_refused_and_not_played(action):
     env = Connect4Env()
     env.reset()
     with pytest.raises(SpaceError, match="one element"):
@@ -324,7 +324,7 @@ def test_what_is_no_single_action_is_refused_and_nothing_played(action):
     assert not env.board.any()
 
 
-def test_calls_at_the_wrong_moment():
+def test_calls_at_the_wrong_moment_are_refused():
     env = TicTacToeEnv()
     for call in (lambda: env.step(0), lambda: env.legal_actions, lambda: env.render()):
         with pytest.raises(StateError, match="reset"):
@@ -344,7 +344,7 @@ def test_calls_at_the_wrong_moment():
     assert env.reset()["board"].sum() == 0
 
 
-def test_the_spaces_say_whose_turn_it_can_be():
+def test_to_play_space_contains_possible_players_only():
     self_play, bot = Connect4Env(), Connect4Env({"battle_mode": "eval_mode"})
     assert self_play.observation_space["to_play"] == spaces.Discrete(2, start=1)
     assert bot.observation_space["to_play"] == spaces.Discrete(1, start=-1)
@@ -352,7 +352,7 @@ def test_the_spaces_say_whose_turn_it_can_be():
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
-def test_a_board_that_player_2_ends_at_once_is_refused(mode):
+def test_board_that_player_2_ends_at_once_is_refused(mode):
     """The game was over before the learner's first move, which no step could then tell."""
     env = TicTacToeEnv({"battle_mode": mode})
     env.seed(0)
@@ -363,7 +363,7 @@ def test_a_board_that_player_2_ends_at_once_is_refused(mode):
     assert env.legal_actions and env.observation_space.contains(obs), "it goes on with another board"
 
 
-def test_a_board_that_player_2_would_end_is_a_start_where_player_1_moves_first():
+def test_board_where_player_2_would_win_is_allowed_if_player_1_moves_first():
     env = TicTacToeEnv({"battle_mode": "play_with_bot_mode"})
     env.reset(0, init_state=[2, 2, 0, 1, 1, 0, 0, 0, 0])
     assert env.step(5).done, "by the row of player 1"

@@ -37,7 +37,7 @@ def action_of(env, move):
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_fools_mate_is_won_by_who_moves_second(start):
+def test_fools_mate_is_won_by_the_second_player(start):
     env = ChessEnv()
     obs = env.reset(start_player_index=start)
     players = [obs["to_play"]]
@@ -51,7 +51,7 @@ def test_fools_mate_is_won_by_who_moves_second(start):
     assert not timestep.obs["action_mask"].any() and env.legal_actions == []
 
 
-def test_positions_are_copied_whole_and_played_on_apart():
+def test_positions_are_deep_copied():
     """PettingZoo's own copies begin at the beginning."""
     env = ChessEnv()
     env.reset()
@@ -70,7 +70,7 @@ def test_positions_are_copied_whole_and_played_on_apart():
     assert np.array_equal(again.position.observe(), env.position.observe())
 
 
-def test_a_history_is_a_state_to_begin_with():
+def test_history_is_a_start_state():
     env = ChessEnv({"battle_mode": "play_with_bot_mode"})
     env.reset(init_state=_history(FOOLS_MATE[:2]))
     assert env.current_player == 1 and len(env.position.history) == 2
@@ -92,7 +92,7 @@ def test_impossible_histories_are_refused():
         ChessEnv().reset(init_state=[*_history(FOOLS_MATE[:1]), 0])
 
 
-def test_pictures_and_text_follow_the_game(capsys, tmp_path):
+def test_rendering_follows_the_game(capsys, tmp_path):
     env = ChessEnv({"render_mode": "image_savefile_mode", "replay_path": str(tmp_path)})
     env.reset()
     for number, move in enumerate(FOOLS_MATE):
@@ -110,7 +110,7 @@ def test_pictures_and_text_follow_the_game(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_copies_of_a_game_that_was_shown_are_shown_as_it_is(copied):
+def test_copies_of_a_rendered_game_render_alike(copied):
     env = ChessEnv({"render_mode": "image_savefile_mode"})
     env.reset()
     for move in FOOLS_MATE[:2]:
@@ -123,7 +123,7 @@ def test_copies_of_a_game_that_was_shown_are_shown_as_it_is(copied):
     assert np.array_equal(clone.frames[-1], env.frames[-1])
 
 
-def test_another_game_is_one_class():
+def test_other_games_need_one_class():
     env = OtherTicTacToe({"battle_mode": "play_with_bot_mode", "bot_action_type": "mcts", "num_simulation": 60})
     env.seed(0)
     generator = random.Random(0)
@@ -135,7 +135,7 @@ def test_another_game_is_one_class():
     assert sum(scores) <= -2  # the search beats random moves
 
 
-def test_games_that_do_not_fit_are_refused():
+def test_unfit_games_are_refused():
     class RockPaperScissors(LibraryEnv):
         library_module = "pettingzoo.classic.rps.rps"
 
@@ -143,7 +143,7 @@ def test_games_that_do_not_fit_are_refused():
         RockPaperScissors()
 
 
-def test_a_missing_library_is_named():
+def test_missing_library_is_named():
     class Missing(LibraryEnv):
         library_module = "no_such_library.game"
 
@@ -151,7 +151,7 @@ def test_a_missing_library_is_named():
         Missing()
 
 
-def test_text_is_refused_where_the_library_has_none():
+def test_text_rendering_is_refused_without_library_support():
     class Go(LibraryEnv):
         library_module = "pettingzoo.classic.connect_four.connect_four"
 
@@ -161,7 +161,7 @@ def test_text_is_refused_where_the_library_has_none():
         env.render("state_realtime_mode")
 
 
-def test_chess_in_workers_by_its_registered_name():
+def test_chess_runs_in_workers_by_its_registered_name():
     env_fn = functools.partial(ENV_REGISTRY.get("chess"), {"battle_mode": "play_with_bot_mode"})
     generator = np.random.default_rng(0)
     with SyncSubprocessEnvManager([env_fn] * 2, {"num_workers": 2}) as manager:

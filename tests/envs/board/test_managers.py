@@ -51,7 +51,7 @@ def by_env(values):
     [(Connect4Env, "self_play_mode"), (TicTacToeEnv, "play_with_bot_mode"), (GomokuEnv, "play_with_bot_mode")],
 )
 @pytest.mark.parametrize("manager_cls, cfg", MANAGERS, ids=lambda value: getattr(value, "__name__", ""))
-def test_games_in_every_manager(manager_cls, cfg, game, mode):
+def test_games_run_in_every_manager(manager_cls, cfg, game, mode):
     generator = np.random.default_rng(0)
     scores = []
     with manager_cls([functools.partial(game, {"battle_mode": mode})] * 3, {"episode_num": 2, **cfg}) as manager:
@@ -78,7 +78,7 @@ def test_games_in_every_manager(manager_cls, cfg, game, mode):
     assert len(scores) == 6 and set(scores) <= {1.0, -1.0, 0.0}
 
 
-def test_nothing_of_an_observation_travels_as_mail():
+def test_observations_travel_without_pickling():
     for game in GAMES:
         spec = Spec(game().observation_space, "obs")
         assert {leaf.path for leaf in spec.leaves} == {
@@ -88,7 +88,7 @@ def test_nothing_of_an_observation_travels_as_mail():
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_games_do_not_depend_on_the_workers(num_workers):
+def test_games_do_not_depend_on_worker_count(num_workers):
     """Bots draw from their env's own generator, so a seed decides every game wherever it runs."""
 
     def boards(**kwargs):
@@ -108,7 +108,7 @@ def test_games_do_not_depend_on_the_workers(num_workers):
         assert np.array_equal(one, other)
 
 
-def test_games_go_on_alike_after_their_worker_was_killed():
+def test_games_continue_after_their_worker_was_killed():
     """What a bot draws is a function of the game's seed and the moves, so a repeated game is the same game."""
     cfg = {"battle_mode": "play_with_bot_mode", "prob_random_action_in_bot": 0.3}
 
@@ -130,7 +130,7 @@ def test_games_go_on_alike_after_their_worker_was_killed():
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_the_second_player_may_start(manager_cls):
+def test_second_player_may_start(manager_cls):
     with manager_cls([Connect4Env] * 2) as manager:
         manager.launch({0: {"start_player_index": 1}, 1: {"init_state": [0] * 41 + [1], "start_player_index": 1}})
         obs = {env_id: plain(obs) for env_id, obs in manager.ready_obs.items()}
@@ -139,7 +139,7 @@ def test_the_second_player_may_start(manager_cls):
         assert manager.legal_actions == [list(range(7))] * 2
 
 
-def test_a_vector_env_seats_players_by_options():
+def test_vector_env_seats_players_by_options():
     envs = VectorEnv([functools.partial(Connect4Env, {"battle_mode": "play_with_bot_mode"})] * 2, num_workers=1)
     try:
         obs, _ = envs.reset(seed=0, options={"start_player_index": 1})

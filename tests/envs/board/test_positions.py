@@ -40,7 +40,7 @@ def legal_on(board, rules):
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("starter", [0, 1])
-def test_random_games_go_by_the_rules(name, starter):
+def test_random_games_follow_the_rules(name, starter):
     rules = RULES[name]
     generator = random.Random(name)
     winners = set()
@@ -71,7 +71,7 @@ def test_random_games_go_by_the_rules(name, starter):
     assert len(winners) >= 2
 
 
-def test_a_line_does_not_go_on_in_the_next_row():
+def test_line_does_not_wrap_to_the_next_row():
     board = np.zeros((6, 7), int)
     board[4, 5:] = board[5, :2] = 1
     board[5, 5:] = 2
@@ -91,13 +91,13 @@ def test_rollouts_end_as_random_games_do(name):
     assert {0, 1} <= results <= {0, 1, None}
 
 
-def test_a_rollout_of_a_finished_game_is_its_result():
+def test_rollout_of_a_finished_game_is_its_result():
     position = RULES["tictactoe"].restore([1, 1, 1, 2, 2, 0, 0, 0, 0], 1)
     assert position.rollout(random.Random(0)) == 0
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_winning_actions_are_those_that_win(name):
+def test_winning_actions_win(name):
     rules, generator = RULES[name], random.Random(1)
     seen = 0
     for _ in range(60):
@@ -133,6 +133,6 @@ def test_impossible_boards_are_refused(state, says):
         RULES["connect4"].restore(state, 0)
 
 
-def test_a_row_has_to_fit():
+def test_row_length_must_fit_the_board():
     with pytest.raises(ConfigError, match="4 in a row"):
         GridRules(3, 3, 4)

@@ -55,7 +55,7 @@ def test_text_of_each_game(capsys):
     assert connect4.action_to_string(6) == "7" and gomoku.action_to_string(7) == "2 2"
 
 
-def test_without_a_mode_nothing_is_shown(capsys, tmp_path, monkeypatch):
+def test_render_without_a_mode_shows_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = TicTacToeEnv()
     env.reset()
@@ -64,7 +64,7 @@ def test_without_a_mode_nothing_is_shown(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_an_unknown_mode_draws_nothing(game):
+def test_unknown_mode_draws_nothing(game):
     """Weaknesses 51 and 52: tictactoe had other modes, and an unknown one was drawn all the same."""
     env = game()
     env.reset()
@@ -104,7 +104,7 @@ def test_pictures_show_each_stone_in_its_cell(game):
     assert not looks[1] & looks[2]
 
 
-def test_colours_of_discs_and_holes():
+def test_disc_and_hole_colours():
     env = Connect4Env({"screen_scaling": 3})
     env.reset(init_state=[0] * 40 + [1, 2])
     picture = env.render()
@@ -118,7 +118,7 @@ def test_colours_of_discs_and_holes():
 @pytest.mark.parametrize(
     "game, format", [(Connect4Env, "gif"), (Connect4Env, "mp4"), (TicTacToeEnv, "mp4"), (GomokuEnv, "gif")]
 )
-def test_each_game_is_a_file_of_its_own(game, format, tmp_path):
+def test_each_game_has_its_own_file(game, format, tmp_path):
     """Weakness 52: each game overwrote the last one's file."""
     env = game({**SAVING, "replay_path": str(tmp_path / "new" / "folder"), "replay_format": format})
     env.seed(0)
@@ -143,7 +143,7 @@ def test_each_game_is_a_file_of_its_own(game, format, tmp_path):
             assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == frames
 
 
-def test_a_gif_shows_the_game_from_the_empty_board_to_the_last_move(tmp_path):
+def test_gif_shows_the_game_from_the_empty_board_to_the_last_move(tmp_path):
     env = TicTacToeEnv({**SAVING, "replay_path": str(tmp_path)})
     empty = env.draw() if env.reset() else None
     play_out(env, [0, 3, 1, 4, 2])
@@ -152,7 +152,7 @@ def test_a_gif_shows_the_game_from_the_empty_board_to_the_last_move(tmp_path):
     assert abs(pictures[0] - empty).max() < 32 and abs(pictures[-1] - env.render("rgb_array")).max() < 32
 
 
-def test_frames_of_an_unfinished_game_are_gone_with_it(tmp_path):
+def test_frames_of_an_unfinished_game_are_dropped(tmp_path):
     """Weakness 52: they were saved with the next game's."""
     env = TicTacToeEnv({**SAVING, "replay_path": str(tmp_path)})
     env.reset()
@@ -164,7 +164,7 @@ def test_frames_of_an_unfinished_game_are_gone_with_it(tmp_path):
     assert len(iio.imread(env.saved_path, index=None)) == 6
 
 
-def test_without_a_path_the_current_folder_is_used(tmp_path, monkeypatch):
+def test_replay_without_a_path_uses_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = GomokuEnv(SAVING)
     env.reset()
@@ -203,7 +203,7 @@ def test_managers_save_replays_and_render(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_pictures_of_games_that_are_saved_are_given_too(manager_cls, tmp_path):
+def test_saved_games_also_return_frames(manager_cls, tmp_path):
     with manager_cls([_fast_tictactoe]) as manager:
         manager.enable_save_replay(str(tmp_path))
         manager.launch()
@@ -218,7 +218,7 @@ def imageio_frames(path):
     return len(iio.imread(path, index=None))
 
 
-def test_a_replay_begins_with_the_next_game(tmp_path):
+def test_replay_begins_with_the_next_game(tmp_path):
     env = _fast_tictactoe()
     env.reset()
     env.step(0)
@@ -232,7 +232,7 @@ def test_a_replay_begins_with_the_next_game(tmp_path):
     assert [Path(env.saved_path)] == list(tmp_path.iterdir()) and imageio_frames(env.saved_path) == 6
 
 
-def test_another_folder_is_for_the_next_game_too(tmp_path):
+def test_new_folder_applies_to_the_next_game(tmp_path):
     env = _fast_tictactoe()
     env.enable_save_replay(str(tmp_path / "a"))
     env.reset()
@@ -243,7 +243,7 @@ def test_another_folder_is_for_the_next_game_too(tmp_path):
         env.reset()
 
 
-def test_a_game_that_is_repeated_after_a_crash_is_saved_once(tmp_path, caplog):
+def test_game_replayed_after_a_crash_is_saved_once(tmp_path, caplog):
     make = functools.partial(TicTacToeEnv, {**SAVING, "replay_path": str(tmp_path)})
     with VectorEnv([make], num_workers=1) as envs:
         envs.reset(seed=0)
@@ -255,7 +255,7 @@ def test_a_game_that_is_repeated_after_a_crash_is_saved_once(tmp_path, caplog):
     assert "nothing was lost" in caplog.text and len(list(tmp_path.iterdir())) == 1
 
 
-def test_moves_that_are_only_repeated_are_not_shown_again(capsys):
+def test_replayed_moves_are_not_shown_again(capsys):
     env = TicTacToeEnv({"render_mode": "state_realtime_mode"})
     with replaying():
         env.reset()
@@ -265,7 +265,7 @@ def test_moves_that_are_only_repeated_are_not_shown_again(capsys):
     assert capsys.readouterr().out.endswith(" 1 X O .\n 2 . . .\n 3 . . .\n")
 
 
-def test_a_replay_of_the_next_game_is_none_of_a_simulated_one(tmp_path):
+def test_replay_of_the_next_game_ignores_simulated_games(tmp_path):
     env = _fast_tictactoe()
     env.reset()
     env.enable_save_replay(str(tmp_path))
@@ -307,7 +307,7 @@ for clone in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
 """
 
 
-def test_a_window_shows_the_board():
+def test_human_mode_opens_a_window():
     pytest.importorskip("pygame")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
     command = [sys.executable, "-c", WINDOW]
@@ -316,7 +316,7 @@ def test_a_window_shows_the_board():
     assert done.stdout == "(96, 112, 3) Connect4Env(self_play_mode)\n"
 
 
-def test_a_human_is_asked_until_the_move_is_legal(monkeypatch, capsys):
+def test_human_is_asked_until_the_move_is_legal(monkeypatch, capsys):
     env = TicTacToeEnv({"battle_mode": "eval_mode", "agent_vs_human": True})
     env.reset()
     answers = ["", "middle", "0 1", "4 4", "1 1", "2", "3 3"]
@@ -330,7 +330,7 @@ def test_a_human_is_asked_until_the_move_is_legal(monkeypatch, capsys):
     assert env.step(4).obs["board"][0].tolist() == [1, 2, 0]
 
 
-def test_a_human_may_open_and_win_connect4(monkeypatch):
+def test_human_may_open_and_win_connect4(monkeypatch):
     env = Connect4Env({"battle_mode": "eval_mode", "agent_vs_human": True})
     monkeypatch.setattr("sys.stdin", io.StringIO("3\n3\n8\n3\n3\n"))
     assert env.reset(start_player_index=1)["board"][5, 2] == 2
@@ -339,7 +339,7 @@ def test_a_human_may_open_and_win_connect4(monkeypatch):
     assert timesteps[-1].info["eval_episode_return"] == -1.0
 
 
-def test_without_a_terminal_a_human_cannot_be_asked(monkeypatch):
+def test_human_player_needs_a_terminal(monkeypatch):
     env = TicTacToeEnv({"battle_mode": "eval_mode", "agent_vs_human": True, "render_mode": "rgb_array"})
     env.reset()
     monkeypatch.setattr("sys.stdin", io.StringIO(""))

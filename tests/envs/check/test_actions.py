@@ -31,7 +31,7 @@ def strict_game(cfg=None):
     ],
     ids=["all", "step", "deepcopy", "procedure", "recovery"],
 )
-def test_board_games_are_played_by_legal_moves(play):
+def test_check_plays_board_games_with_legal_moves(play):
     """Others broke a rule that the check said was the env's, or were replaced, with a warning."""
     play(strict_game())
 
@@ -47,7 +47,7 @@ def test_recovery_gives_a_base_env_its_actions_as_arrays():
     assert check_recovery(Picky).seeded is None
 
 
-def test_only_what_the_mask_allows_is_drawn():
+def test_masked_actions_are_never_drawn():
     space = spaces.Discrete(5, start=2, seed=0)
     for dtype in (np.int8, np.bool_, np.float32):
         obs = {"action_mask": np.array([0, 1, 0, 1, 0], dtype)}
@@ -58,7 +58,7 @@ MASKS = {"none": None, "list": [1, 0], "too long": np.ones(3, np.int8), "nothing
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_what_is_no_mask_of_the_space_is_left_alone(mask):
+def test_unrelated_mask_is_ignored(mask):
     space = spaces.Discrete(2, seed=0)
     assert {int(sample_action(Plain(), space, {"action_mask": mask})) for _ in range(40)} == {0, 1}
     assert sample_action(Plain(), spaces.Box(0, 1, (2,)), {"action_mask": np.ones(2, np.int8)}).shape == (2,)

@@ -69,13 +69,13 @@ def test_good_envs_pass(make):
     env.close()
 
 
-def test_each_part_is_reported():
+def test_check_reports_each_part():
     lines = []
     check_all(Ding(), spawn=False, report=lines.append)
     assert lines == ["reset: ok", "spaces: ok", "step: ok", "aliasing: ok", "determinism: ok"]
 
 
-def test_nothing_is_printed(capsys):
+def test_check_prints_nothing(capsys):
     check_all(Ding(), spawn=False)
     assert capsys.readouterr() == ("", "")
 
@@ -99,14 +99,14 @@ class ManySins(Ding):
         return BaseEnvTimestep(self.buffer, 1.0, np.bool_(self._count >= 3), {"eval_episode_return": np.float32(1)})
 
 
-def test_all_violations_come_in_one_error():
+def test_violations_are_collected_in_one_error():
     with pytest.raises(AssertionError) as error:
         check_all(ManySins())
     assert {"dtype", "reward", "done", "score", "aliasing", "determinism", "pickling"} <= rules(error)
     assert all(str(violation) in str(error.value) for violation in error.value.violations)
 
 
-def test_the_error_pickles_and_copies():
+def test_violation_error_pickles_and_copies():
     with pytest.raises(CheckError) as error:
         check_all(ManySins(), spawn=False)
     for twin in (pickle.loads(pickle.dumps(error.value)), copy.copy(error.value)):
@@ -115,7 +115,7 @@ def test_the_error_pickles_and_copies():
 
 
 @pytest.mark.parametrize("dtype, good", [(np.float32, True), (np.float64, False), (np.int64, True), (np.int32, False)])
-def test_space_dtypes(dtype, good):
+def test_space_dtypes_are_checked(dtype, good):
     env = Ding()
     env.observation_space = spaces.Dict({"a": spaces.Tuple([spaces.Box(0, 5, (2,), dtype)])})
     if good:
@@ -126,7 +126,7 @@ def test_space_dtypes(dtype, good):
 
 
 @pytest.mark.parametrize("low, good", [(0, True), (-1, False)])
-def test_int8_is_for_masks(low, good):
+def test_int8_is_allowed_for_masks_only(low, good):
     env = Ding()
     env.observation_space = spaces.Box(low, 1, (2,), np.int8)
     with contextlib.nullcontext() if good else pytest.raises(AssertionError, match="expected int64"):
@@ -138,12 +138,12 @@ def test_w37_uint8_images_are_allowed():
     check_array_space(np.zeros((2, 2), np.uint8), spaces.Box(0, 255, (2, 2), np.uint8), "image")
 
 
-def test_a_number_that_is_none_equals_itself():
+def test_nan_equals_nan():
     nan = np.array([1.0, np.nan])
     assert equal({"a": (nan, np.nan)}, {"a": (nan.copy(), float("nan"))}) and not equal(nan, nan[::-1])
 
 
-def test_a_missing_space_is_a_violation():
+def test_missing_space_is_a_violation():
     env = Ding()
     env.reward_space = None
     with pytest.raises(AssertionError, match="reward_space is missing"):
@@ -162,7 +162,7 @@ def test_a_missing_space_is_a_violation():
         ("text", spaces.Text(10)),
     ],
 )
-def test_data_that_fit(data, space):
+def test_fitting_data_pass(data, space):
     check_array_space(data, space, "data")
 
 
@@ -181,7 +181,7 @@ def test_data_that_fit(data, space):
         (5, spaces.Text(3), "is not in"),
     ],
 )
-def test_data_that_do_not_fit(data, space, says):
+def test_misfit_data_are_violations(data, space, says):
     with pytest.raises(AssertionError, match=says):
         check_array_space(data, space, "data")
 
@@ -193,7 +193,7 @@ def test_w37_discrete_bounds_are_exact(value, start):
 
 
 @pytest.mark.parametrize("space", [spaces.Box(0, 1, (1,)), spaces.Discrete(2)])
-def test_other_data_are_type_errors(space):
+def test_data_of_other_types_are_type_errors(space):
     with pytest.raises(TypeError):
         check_array_space(object(), space, "data")
 
@@ -209,12 +209,12 @@ def test_other_data_are_type_errors(space):
     ],
     ids=["dict", "Dict", "list", "Tuple"],
 )
-def test_what_has_no_parts_is_a_type_error_where_the_space_has_some(data, space):
+def test_data_without_parts_are_a_type_error_for_a_nested_space(data, space):
     with pytest.raises(TypeError, match="x: expected a sequence or a dict, got"):
         check_array_space(data, space, "x")
 
 
-def test_an_env_that_gives_a_number_for_a_dict_breaks_a_rule():
+def test_number_for_a_dict_space_is_a_violation():
     env = Ding()
     env.observation_space = spaces.Dict({"a": spaces.Discrete(2)})
     env.reset = lambda: 1
@@ -255,22 +255,22 @@ class Answers(Ding):
         ({"obs": None}, "step"),  # it counted as abnormal, so nothing was checked and nothing found
     ],
 )
-def test_steps_are_checked(parts, rule):
+def test_step_is_checked(parts, rule):
     with pytest.raises(CheckError) as error:
         check_step(Answers(**parts))
     assert rules(error) == {rule} and len(error.value.violations) == 1
 
 
-def test_an_abnormal_timestep_needs_no_observation():
+def test_abnormal_timestep_needs_no_observation():
     check_step(Answers(obs=None, reward=None, info={"abnormal": True}))
 
 
-def test_w37_an_endless_episode_is_found():
+def test_w37_endless_episode_is_found():
     with pytest.raises(AssertionError, match="episode 0 did not end within 20 steps"):
         check_step(Answers(done=False), max_steps=20)
 
 
-def test_actions_of_the_check_vary():
+def test_check_actions_vary():
     seen = []
 
     class Watching(Ding):
@@ -292,7 +292,7 @@ def test_w37_views_of_one_buffer_share_memory():
         check_different_memory({"a": (buffer, 1)}, {"a": (buffer, 1)}, 0)
 
 
-def test_different_memory_wants_one_type_and_arrays():
+def test_different_memory_needs_arrays_of_one_type():
     with pytest.raises(AssertionError, match="types differ"):
         check_different_memory(np.zeros(1), [0.0], 3)
     with pytest.raises(TypeError):
@@ -300,13 +300,13 @@ def test_different_memory_wants_one_type_and_arrays():
 
 
 @pytest.mark.parametrize("one, two", [(1, 2), (0.5, 0.5), (np.int64(1), np.int64(1)), ("a", "a"), (None, None)])
-def test_different_memory_of_what_has_none_is_a_type_error_by_itself_only(one, two):
+def test_different_memory_of_plain_values_is_a_type_error_only_when_called_directly(one, two):
     with pytest.raises(TypeError, match="around step -1: expected arrays or containers"):
         check_different_memory(one, two, -1)
     check_different_memory({"to_play": one, "a": np.zeros(1)}, {"to_play": two, "a": np.zeros(1)}, -1)
 
 
-def test_observations_that_are_numbers_have_no_memory_to_share():
+def test_number_observations_share_no_memory():
     env = Ding()
     env.reset = lambda: 1
     env.step = lambda action: BaseEnvTimestep(1, np.zeros(1, np.float32), True, {})
@@ -324,26 +324,26 @@ def test_observations_that_are_numbers_have_no_memory_to_share():
     ],
     ids=["keys", "more keys", "longer", "shorter", "inside"],
 )
-def test_different_memory_wants_one_structure(one, two, says):
+def test_different_memory_needs_one_structure(one, two, says):
     """It was a KeyError, or what was too much was not looked at."""
     with pytest.raises(AssertionError, match=says):
         check_different_memory(one, two, 3)
 
 
 @pytest.mark.parametrize("done, kind", [(np.bool_(True), r"np\.bool_"), (1, "int"), (None, "NoneType")])
-def test_a_done_that_is_no_bool_is_named_by_its_type(done, kind):
+def test_done_of_wrong_type_is_named(done, kind):
     """NumPy's own name for its type is `bool`: 'expected bool, got bool'."""
     with pytest.raises(CheckError, match=rf"done: expected bool, got {kind}"):
         check_step(Answers(done=done, info={"eval_episode_return": 1.0}), max_steps=3)
 
 
-def test_obs_deepcopy_over_an_episode():
+def test_obs_deepcopy_check_covers_an_episode():
     check_obs_deepcopy(Ding())
     with pytest.raises(AssertionError, match="share memory"):
         check_obs_deepcopy(ManySins())
 
 
-def test_an_observation_that_changes_later_is_found():
+def test_observation_changed_in_the_next_step_is_found():
     class Changes(Ding):
         def reset(self):
             self.last = super().reset()
@@ -383,14 +383,14 @@ class WritesInTurn(Ding):
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_observations_written_into_several_arrays_in_turn_are_found(count):
+def test_observation_buffers_in_rotation_are_found(count):
     env = WritesInTurn()
     env.arrays, env.count = [np.zeros(2, np.float32) for _ in range(count)], count
     with pytest.raises(AssertionError, match=f"observations {count} steps apart, at step {count - 1}: share memory"):
         check_obs_deepcopy(env)
 
 
-def test_an_observation_that_changes_much_later_is_found():
+def test_observation_changed_many_steps_later_is_found():
     class Changes(WritesInTurn):
         def step(self, action):
             timestep = super().step(action)
@@ -403,7 +403,7 @@ def test_an_observation_that_changes_much_later_is_found():
 
 @pytest.mark.parametrize("obs", [np.array([2]), np.array([[2]])], ids=str)
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_discrete_observation_with_an_array_around_it_is_found(obs, nested):
+def test_discrete_observation_in_an_array_is_found(obs, nested):
     """A manager refuses it, with its int64 (), at launch."""
     space = spaces.Discrete(5)
     env = Answers(done=True, info={"eval_episode_return": 1.0})
@@ -427,13 +427,13 @@ WRAPPERS = [
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_gymnasium_envs_in_wrappers_that_no_spec_can_make_pass(wrap):
+def test_gymnasium_envs_in_wrappers_without_a_spec_pass(wrap):
     env = wrap(gymnasium.make("CartPole-v1"))
     check_all(env, episodes=1, spawn=False)
     env.close()
 
 
-def test_what_gymnasiums_checker_finds_in_a_wrapped_env_is_said():
+def test_gymnasiums_checker_messages_are_reported():
     class Forgets(gymnasium.Wrapper):
         def reset(self, *, seed=None, options=None):
             return self.env.reset(options=options)
@@ -445,7 +445,7 @@ def test_what_gymnasiums_checker_finds_in_a_wrapped_env_is_said():
     env.close()
 
 
-def test_an_env_that_ignores_its_seed_is_found():
+def test_env_that_ignores_its_seed_is_found():
     class Unseeded(Ding):
         def reset(self):
             super().reset()
@@ -456,7 +456,7 @@ def test_an_env_that_ignores_its_seed_is_found():
     assert rules(error) == {"determinism"}
 
 
-def test_an_env_that_does_not_pickle_is_found():
+def test_env_that_does_not_pickle_is_found():
     env = Ding()
     env.stream = (number for number in ())
     with pytest.raises(CheckError) as error:
@@ -464,7 +464,7 @@ def test_an_env_that_does_not_pickle_is_found():
     assert rules(error) == {"pickling"} and "generator" in str(error.value)
 
 
-def test_gymnasiums_own_check_runs():
+def test_gymnasiums_checker_runs():
     class Unseeded(type(numbers_env())):
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=None, options=options)
@@ -474,7 +474,7 @@ def test_gymnasiums_own_check_runs():
     assert "gymnasium" in rules(error) and "env_checker" in str(error.value)
 
 
-def test_an_env_that_raises_is_a_violation():
+def test_env_that_raises_is_a_violation():
     class Raises(Ding):
         def step(self, action):
             raise ZeroDivisionError("oops")
@@ -483,7 +483,7 @@ def test_an_env_that_raises_is_a_violation():
         check_all(Raises(), spawn=False)
 
 
-def test_the_correct_procedure():
+def test_demonstrate_correct_procedure():
     lines = []
     demonstrate_correct_procedure(Ding, lines.append)
     assert len(lines) == 5
@@ -505,7 +505,7 @@ def _without_a_seed(self, cfg=None):
         ({"reset": lambda self: None}, "reset"),
     ],
 )
-def test_the_wrong_procedure(fault, rule):
+def test_demonstrate_wrong_procedure(fault, rule):
     with pytest.raises(CheckError) as error:
         demonstrate_correct_procedure(type("Wrong", (Ding,), fault), max_steps=20)
     assert rules(error) == {rule}

@@ -30,20 +30,20 @@ class Answers(gymnasium.Env):
         return self.answer
 
 
-def test_a_reset_that_gives_no_pair_is_named():
+def test_reset_without_a_pair_is_named():
     """It was 'too many values to unpack', in every part of the check."""
     with pytest.raises(TypeError, match=r"expected \(obs, info\) of reset, got a tuple of 3"):
         check_reset(Answers((Answers.obs, {}, 1)))
 
 
-def test_four_values_of_a_gymnasium_env_are_found():
+def test_step_of_four_values_is_found_in_a_gymnasium_env():
     """They were read as an older env's, and then no worker took them."""
     with pytest.raises(TypeError, match=r"expected \(obs, reward, terminated, .* of step, got a tuple of 4"):
         check_step(Answers(answer=(Answers.obs, 1.0, True, {})))
 
 
 @pytest.mark.parametrize("declared", [False, True])
-def test_more_rewards_than_one_need_a_space(declared):
+def test_reward_vector_needs_a_space(declared):
     """An env without one kept every rule, and no worker took its rewards."""
     env = Answers(answer=(Answers.obs, np.ones(2), True, False, {}))
     if declared:
@@ -60,7 +60,7 @@ class NoClose(Plain):
     close = property()  # looked up, it raises AttributeError
 
 
-def test_an_env_without_close_keeps_the_rules():
+def test_env_without_close_passes():
     """Only `reset` and `step` are required of one that is not Gymnasium's."""
     assert not hasattr(NoClose(), "close")
     check_all(NoClose(), env_fn=NoClose)
@@ -82,7 +82,7 @@ class Agents:
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.array])
-def test_what_plain_envs_give_per_agent_breaks_no_rule(form):
+def test_per_agent_values_of_plain_envs_pass(form):
     """Three rules were broken by an env that every manager takes."""
     env = Agents()
     env.answer = (form([1.0, 2.0]), form([True, True]), [{}, {}])
@@ -103,7 +103,7 @@ def test_what_plain_envs_give_per_agent_breaks_no_rule(form):
         (([1.0, np.nan], [True, True], [{}, {}]), "nan: reward: expected numbers, got NaN"),
     ],
 )
-def test_rewards_of_agents_that_do_not_fit_are_found(answer, says):
+def test_misfit_agent_rewards_are_found(answer, says):
     env = Agents()
     env.answer = answer
     with pytest.raises(CheckError, match=says) as caught:
@@ -111,7 +111,7 @@ def test_rewards_of_agents_that_do_not_fit_are_found(answer, says):
     assert len(caught.value.violations) == 1
 
 
-def test_rewards_of_agents_need_a_space():
+def test_agent_rewards_need_a_space():
     env = Agents()
     env.reward_space = None
     with pytest.raises(CheckError, match="expected one number, as there is no reward_space, got float64"):
@@ -119,7 +119,7 @@ def test_rewards_of_agents_need_a_space():
 
 
 @pytest.mark.parametrize("reward", [float("nan"), np.float32("nan"), np.array([np.nan])])
-def test_a_reward_that_is_no_number_is_said_to_be_none(reward):
+def test_reward_of_wrong_type_is_named(reward):
     """It was 'Deterministic step rewards are not equivalent', as NaN equals nothing."""
     with pytest.raises(CheckError) as caught:
         check_all(Answers(answer=(Answers.obs, reward, True, False, {})), spawn=False)
@@ -128,7 +128,7 @@ def test_a_reward_that_is_no_number_is_said_to_be_none(reward):
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space", "reward_space"])
 @pytest.mark.parametrize("make", [Answers, Plain])
-def test_what_is_no_space_is_named_once(make, name):
+def test_wrong_space_is_named_once(make, name):
     """Every part of the check failed of it, with errors that did not say of which."""
     env = make()
     setattr(env, name, "box")
@@ -137,7 +137,7 @@ def test_what_is_no_space_is_named_once(make, name):
     assert caught.value.violations == (Violation("spaces", f"{name}: expected a Gymnasium space, got str 'box'"),)
 
 
-def test_a_violation_is_one_line():
+def test_violation_is_one_line():
     class Raises(Answers):
         def step(self, action):
             raise ValueError("one\n  two")

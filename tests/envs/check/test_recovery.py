@@ -55,7 +55,7 @@ class Walk(gymnasium.Env):
         ),
     ],
 )
-def test_good_envs(env_fn):
+def test_good_envs_are_recoverable(env_fn):
     report = check_recovery(env_fn)
     assert report.verdict == "any episode" and not report.draws_globally
 
@@ -111,31 +111,31 @@ class GlobalDrawUnderASeed(Walk):
         return super().reset(seed=seed)
 
 
-def test_an_env_that_ignores_its_seed_cannot_be_recovered():
+def test_env_that_ignores_its_seed_cannot_be_recovered():
     report = check_recovery(Entropic)
     assert report.verdict == "none" and "seeded episode differs, observation of its reset" in report.seeded
 
 
-def test_state_that_nobody_carries_is_named():
+def test_lost_state_is_named():
     report = check_recovery(Unhooked)
     assert report.seeded is None and len(report.uncovered) == 1 and "Unhooked" in report.uncovered[0]
     assert report.verdict == "from the last seeded reset"
     assert "observation of its reset" in report.carried
 
 
-def test_a_hook_that_forgets_something():
+def test_incomplete_hook_is_found():
     report = check_recovery(Counting)
     assert report.carried is not None and report.verdict == "from the last seeded reset"
 
 
-def test_a_state_that_no_fresh_env_takes():
+def test_state_refused_by_a_new_env_is_found():
     report = check_recovery(Refuses)
     assert report.seeded is None and report.verdict == "from the last seeded reset"
     assert report.carried == "its state cannot be restored in a new env: ZeroDivisionError: no"
 
 
 @pytest.mark.parametrize("env_fn", [GlobalDraws, GlobalDrawUnderASeed])
-def test_draws_from_the_global_generators_are_noticed_and_leave_them_alone(env_fn):
+def test_global_generator_draws_are_found_and_leave_the_generators_unchanged(env_fn):
     before = np.random.get_state()[2]
     report = check_recovery(env_fn)
     assert report.draws_globally and report.verdict == "any episode"
@@ -143,7 +143,7 @@ def test_draws_from_the_global_generators_are_noticed_and_leave_them_alone(env_f
     assert any("global" in line for line in report.lines())
 
 
-def test_envs_are_closed_also_when_they_raise():
+def test_envs_are_closed_when_they_raise():
     closed = []
 
     class Raises(Walk):
@@ -158,6 +158,6 @@ def test_envs_are_closed_also_when_they_raise():
     assert len(closed) == 3
 
 
-def test_no_constructor():
+def test_failing_constructor_is_reported():
     with pytest.raises(ConfigError, match="^env_fn: expected a callable, got 5$"):
         check_recovery(5)

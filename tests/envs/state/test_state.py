@@ -220,7 +220,7 @@ def close(*envs):
 
 
 @pytest.mark.parametrize("name", [*STACKS, *UNKNOWN_STACKS])
-def test_a_fresh_env_goes_on_bit_for_bit(name):
+def test_fresh_env_continues_exactly(name):
     make_stack = {**STACKS, **UNKNOWN_STACKS}[name]
     env, twin = make_stack(), make_stack()
     first_episode(env)
@@ -235,7 +235,7 @@ def test_a_fresh_env_goes_on_bit_for_bit(name):
     close(env, twin, third)
 
 
-def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
+def test_fresh_env_without_the_snapshot_differs():
     for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
         env, twin = STACKS[name](), STACKS[name]()
         first_episode(env)
@@ -245,7 +245,7 @@ def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
 
 
 @pytest.mark.parametrize("name", ["norms of gymnasium", "norms over a window"])
-def test_generators_alone_are_not_enough(adapters, name):
+def test_generator_states_alone_are_not_enough(adapters, name):
     """What the adapters and hooks are there for; if this fails they are not needed any more."""
     for cls in {type(layer) for layer in state_module._layers(STACKS[name]())}:
         register_state_adapter(cls, lambda layer: None, lambda layer, state: None)
@@ -265,7 +265,7 @@ def restore_and_continue(jobs, connection):
     connection.close()
 
 
-def test_an_env_in_a_spawned_process_goes_on_bit_for_bit():
+def test_env_in_a_spawned_process_continues_exactly():
     jobs, expected = [], {}
     for name, make_stack in STACKS.items():
         env = make_stack()
@@ -291,7 +291,7 @@ def test_an_env_in_a_spawned_process_goes_on_bit_for_bit():
 
 @needs_atari
 @pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
-def test_atari_default_goes_on_after_a_life_loss(name):
+def test_atari_default_continues_after_a_life_loss(name):
     env, twin = atari_default(name), atari_default(name)
     first_episode(env, max_steps=2000)
     layer = env._env
@@ -306,7 +306,7 @@ def test_atari_default_goes_on_after_a_life_loss(name):
 
 
 @needs_atari
-def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complete():
+def test_sticky_actions_make_the_state_incomplete():
     env = make("ALE/Pong-v5", repeat_action_probability=0.25)
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
@@ -314,7 +314,7 @@ def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complet
     env.close()
 
 
-def test_lives_of_an_env_that_cannot_be_stopped_midway_are_not_called_complete():
+def test_lives_of_an_env_without_restorable_midway_state_are_incomplete():
     env = vecenv.wrappers.EpisodicLifeWrapper(make("CartPole-v1"))
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
@@ -333,7 +333,7 @@ def make_cart_pole():
 
 @pytest.mark.parametrize("env_fn", [make_cart_pole, STACKS["DingEnvWrapper"], STACKS["agents"], Old])
 @pytest.mark.parametrize("seed", [None, (7, None), (7, True), (7, False)])
-def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
+def test_managers_env_continues_its_seeds(env_fn, seed):
     def play(env, count):
         run = [fingerprint(env.reset()[0])]
         for action in actions_of(env, count, seed=3):
@@ -379,7 +379,7 @@ class Lazy(BaseEnv):
             self._env.close()
 
 
-def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
+def test_lazily_built_env_is_built_and_continues():
     env, twin = adapt(Lazy()), adapt(Lazy())
     env.reset(seed=3)
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
@@ -388,7 +388,7 @@ def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
     close(env, twin)
 
 
-def test_an_env_not_made_yet_is_not_called_complete():
+def test_env_not_built_yet_is_incomplete():
     env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
     assert not SNAPSHOTTER.capture(env).is_complete
     assert "not made its env yet" in uncovered_layers(env)[0]
@@ -397,7 +397,7 @@ def test_an_env_not_made_yet_is_not_called_complete():
     env.close()
 
 
-def test_a_recording_goes_on_under_the_same_name(tmp_path):
+def test_recording_continues_under_the_same_name(tmp_path):
     pytest.importorskip("moviepy")
 
     def make_recordable():
@@ -419,7 +419,7 @@ def test_a_recording_goes_on_under_the_same_name(tmp_path):
     close(env, twin)
 
 
-def test_frames_of_an_episode_under_way_are_named(tmp_path):
+def test_frames_of_the_current_episode_are_named(tmp_path):
     pytest.importorskip("moviepy")
     env = EpisodeRecorder(make("CartPole-v1", render_mode="rgb_array"), tmp_path)
     env.reset(seed=3)
@@ -429,7 +429,7 @@ def test_frames_of_an_episode_under_way_are_named(tmp_path):
     env.close()
 
 
-def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
+def test_managers_reset_parameters_and_episode_limit_continue():
     maker = DriverFactory(make_cart_pole, 0, DriverSettings(autoreset=True, abnormal_ends=False))
     env, twin = maker(), maker()
     env.reset(request=ResetRequest({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
@@ -446,7 +446,7 @@ def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_a_seeded_reset_is_enough_unless_state_spans_episodes(name):
+def test_seeded_reset_is_enough_unless_state_spans_episodes(name):
     env, twin = STACKS[name](), STACKS[name]()
     first_episode(env)
     if not SNAPSHOTTER.spans_episodes(env):
@@ -469,7 +469,7 @@ def test_a_seeded_reset_is_enough_unless_state_spans_episodes(name):
         *[("DingEnvWrapper", True), ("sampled space", True), ("count", False), ("skipping", True)],
     ],
 )
-def test_spans_episodes(name, spans):
+def test_spans_episodes_per_env(name, spans):
     if name not in STACKS:
         pytest.skip("needs ale-py or mujoco")
     env = STACKS[name]()
@@ -478,7 +478,7 @@ def test_spans_episodes(name, spans):
     env.close()
 
 
-def test_a_sampled_space_spans_episodes():
+def test_sampled_space_spans_episodes():
     env = make("CartPole-v1")
     assert not SNAPSHOTTER.spans_episodes(env)
     env.action_space.sample()
@@ -541,7 +541,7 @@ def adapters(monkeypatch):
     monkeypatch.setattr(state_module, "_plans", {})
 
 
-def test_a_hook_is_used():
+def test_hook_is_used():
     env, twin = Hooked(make("CartPole-v1")), Hooked(make("CartPole-v1"))
     first_episode(env)
     snapshot = SNAPSHOTTER.capture(env)
@@ -552,7 +552,7 @@ def test_a_hook_is_used():
     close(env, twin)
 
 
-def test_a_hook_of_the_env_inside_is_not_taken_for_the_wrappers():
+def test_hook_of_the_inner_env_is_not_used_for_the_wrapper():
     class Forwards(gymnasium.Wrapper):
         def __getattr__(self, name):
             return getattr(self.env, name)
@@ -563,7 +563,7 @@ def test_a_hook_of_the_env_inside_is_not_taken_for_the_wrappers():
 
 
 @pytest.mark.parametrize("cls", [Tired, OddHook])
-def test_an_unknown_class_is_named_and_not_complete(cls):
+def test_unknown_class_is_named_and_incomplete(cls):
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
     snapshot = SNAPSHOTTER.capture(env)
@@ -573,7 +573,7 @@ def test_an_unknown_class_is_named_and_not_complete(cls):
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
+def test_registered_adapter_applies_to_subclasses(adapters, by_name):
     target = f"{__name__}.Tired" if by_name else Tired
     register_state_adapter(
         target, lambda layer: layer.steps_ever, lambda layer, steps: setattr(layer, "steps_ever", steps)
@@ -587,14 +587,14 @@ def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
     close(env, twin)
 
 
-def test_an_adapter_whose_state_a_seed_sets_anew_does_not_span(adapters):
+def test_adapter_of_seeded_state_does_not_span_episodes(adapters):
     register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None, spans=False)
     env = Tired(make("CartPole-v1"))
     assert not SNAPSHOTTER.spans_episodes(env)
     env.close()
 
 
-def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapters):
+def test_pickled_stack_continues_with_all_layers(adapters):
     register_pickled_state(OddHook)
     env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
     first_episode(env)
@@ -608,7 +608,7 @@ def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapter
     close(env, twin)
 
 
-def test_what_pickle_builds_anew_is_not_called_complete(adapters):
+def test_state_rebuilt_by_pickle_is_incomplete(adapters):
     register_pickled_state(Tired)
     env = Tired(make("MountainCarContinuous-v0"))
     assert uncovered_layers(env) == []
@@ -622,7 +622,7 @@ def test_what_pickle_builds_anew_is_not_called_complete(adapters):
     env.close()
 
 
-def test_an_adapter_missing_on_the_other_side_is_an_error(adapters):
+def test_adapter_missing_in_the_other_process_is_an_error(adapters):
     register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None)
     env = Tired(make("CartPole-v1"))
     snapshot = SNAPSHOTTER.capture(env)
@@ -634,18 +634,18 @@ def test_an_adapter_missing_on_the_other_side_is_an_error(adapters):
 
 
 @pytest.mark.parametrize("target", ["Tired", 3, None])
-def test_a_registration_needs_a_class_or_dotted_name(target):
+def test_registration_needs_a_class_or_dotted_name(target):
     with pytest.raises(ConfigError, match="expected a class or its dotted name"):
         register_state_adapter(target, lambda layer: 0, lambda layer, state: None)
 
 
-def test_a_registration_needs_functions():
+def test_registration_needs_functions():
     with pytest.raises(ConfigError, match="restore=None"):
         register_state_adapter("a.B", lambda layer: 0, None)
 
 
 @pytest.mark.parametrize(("cls", "says"), [(BrokenHook, "the simulator is busy"), (UnpicklableHook, "pickle")])
-def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, says):
+def test_hook_that_fails_is_reported_once_and_then_skipped(adapters, cls, says):
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
     with pytest.warns(RuntimeWarning, match=says) as caught:
@@ -656,7 +656,7 @@ def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, s
     env.close()
 
 
-def test_a_foreign_subclass_of_a_known_class_is_not_called_complete():
+def test_foreign_subclass_of_a_known_class_is_incomplete():
     class MyLimit(wrappers.TimeLimit):
         pass
 
@@ -672,7 +672,7 @@ def test_a_foreign_subclass_of_a_known_class_is_not_called_complete():
     env.close()
 
 
-def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
+def test_state_of_an_unknown_wrapper_is_kept():
     env, twin = (Tired(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
     env.reset(seed=0)
     env.step(0)
@@ -682,7 +682,7 @@ def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
 
 
 @pytest.mark.parametrize("base, says", [(wrappers.TimeLimit, "more than TimeLimit"), (gymnasium.Wrapper, "unknown")])
-def test_a_class_that_a_later_gymnasium_may_have_is_not_called_complete(base, says):
+def test_class_of_a_later_gymnasium_is_incomplete(base, says):
     later = type("Later", (base,), {"__module__": "gymnasium.wrappers.later"})
     env = later(make("CartPole-v1"), *([5] if base is wrappers.TimeLimit else []))
     assert says in uncovered_layers(env)[0] and not SNAPSHOTTER.capture(env).is_complete
@@ -699,11 +699,11 @@ class Nothing:
         return 0, 0.0, False, {}
 
 
-def test_nothing_to_keep_gives_no_snapshot():
+def test_snapshot_of_nothing_is_none():
     assert SNAPSHOTTER.capture(adapt(Nothing())) is None
 
 
-def test_generators_that_are_one_object_stay_one():
+def test_shared_generators_stay_shared():
     class Shares(gymnasium.Env):
         def __init__(self):
             self.rng = self.np_random
@@ -719,7 +719,7 @@ def test_generators_that_are_one_object_stay_one():
     assert twin.np_random_seed == env.np_random_seed == 3
 
 
-def test_seeds_of_episodes_stay_the_object_that_others_hold():
+def test_episode_seeds_object_stays_shared():
     class Shares(gymnasium.Env):
         def __init__(self):
             self.seeds = EpisodeSeeds()
@@ -733,7 +733,7 @@ def test_seeds_of_episodes_stay_the_object_that_others_hold():
 
 
 @pytest.mark.parametrize("bits", ["MT19937", "Philox", "SFC64", "PCG64DXSM"])
-def test_any_bit_generator_is_restored(bits):
+def test_bit_generator_of_any_kind_is_restored(bits):
     env, twin = ToyEnv(), ToyEnv()
     env.np_random = np.random.Generator(getattr(np.random, bits)(3))
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
@@ -741,14 +741,14 @@ def test_any_bit_generator_is_restored(bits):
     assert twin.np_random.random(5).tolist() == env.np_random.random(5).tolist()
 
 
-def test_an_env_never_seeded_is_given_its_generator_and_reproduced():
+def test_unseeded_env_receives_its_generator_and_repeats():
     env, twin = make("CartPole-v1"), make("CartPole-v1")
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     np.testing.assert_array_equal(env.reset()[0], twin.reset()[0])
     close(env, twin)
 
 
-def test_another_stack_is_refused():
+def test_other_wrapper_stack_is_refused():
     env = make("CartPole-v1")
     state = SNAPSHOTTER.capture(env).state
     for other in (make("Acrobot-v1"), env.env, wrappers.ClipReward(env, 0, 1), Tired(env.unwrapped)):
@@ -757,7 +757,7 @@ def test_another_stack_is_refused():
         other.close()
 
 
-def test_a_map_drawn_by_the_constructor_is_refused():
+def test_map_drawn_by_the_constructor_is_refused():
     env, twin = make("FrozenLake-v1", desc=None, map_name=None), make("FrozenLake-v1")
     state = SNAPSHOTTER.capture(env).state
     with pytest.raises(StateError, match="another map"):
@@ -765,7 +765,7 @@ def test_a_map_drawn_by_the_constructor_is_refused():
     close(env, twin)
 
 
-def test_a_transform_by_a_function_with_memory_is_named():
+def test_stateful_transform_function_is_named():
     seen = []
     scale = 2.0
     env = make("CartPole-v1")
@@ -780,7 +780,7 @@ def test_a_transform_by_a_function_with_memory_is_named():
     env.close()
 
 
-def test_the_keeper_travels_by_value():
+def test_snapshotter_pickles_by_value():
     assert isinstance(pickle.loads(pickle.dumps(SNAPSHOTTER)), Snapshotter)
 
 
@@ -808,7 +808,7 @@ def gymnasium_wrapper_names():
 
 
 @pytest.mark.parametrize("name", list(gymnasium_wrapper_names()))
-def test_every_wrapper_of_gymnasium_is_classified(name):
+def test_gymnasium_wrappers_are_all_classified(name):
     assert (name in STATE_ADAPTERS) != (name in UNCOVERED)
 
 
@@ -816,7 +816,7 @@ WRAPPER_NAMES = [name for name in vecenv.wrappers.__all__ if isinstance(getattr(
 
 
 @pytest.mark.parametrize("name", [name for name in WRAPPER_NAMES if name != "RunningMeanStd"])
-def test_every_wrapper_of_vecenv_is_classified(name):
+def test_vecenv_wrappers_are_all_classified(name):
     plan = state_module._make_plan(getattr(vecenv.wrappers, name))
     assert plan.gap is None and plan.is_trusted
 
@@ -827,7 +827,7 @@ if GYMNASIUM >= (1, 3):
     NEWER.clear()
 
 
-def test_every_name_in_the_table_names_a_class():
+def test_table_names_are_classes():
     for name in [*STATE_ADAPTERS, *UNCOVERED, *state_module.HOOK_LIFETIMES]:
         module, _, cls = name.rpartition(".")
         if module.rpartition(".")[2].startswith(
@@ -849,7 +849,7 @@ def test_every_name_in_the_table_names_a_class():
         if "mujoco" in str(gymnasium.registry[name].entry_point) and name.endswith("-v5")
     ),
 )
-def test_every_mujoco_env_needs_its_generator_only(name):
+def test_mujoco_envs_need_their_generator_only(name):
     pytest.importorskip("mujoco")
     env, twin = make(name), make(name)
     first_episode(env, max_steps=100)
@@ -883,7 +883,7 @@ def play_vectors(env, seed, count):
 
 
 @pytest.mark.parametrize("make_envs", [vectorised, vector_wrapped])
-def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
+def test_vector_env_continues_during_its_episodes(make_envs):
     env, twin = BatchedEnv(make_envs()), BatchedEnv(make_envs())
     env.reset(seed=3)
     play_vectors(env.env, 1, 17)
@@ -893,14 +893,14 @@ def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
     assert play_vectors(twin.env, 2, 40) == play_vectors(env.env, 2, 40)
 
 
-def test_a_vector_env_that_has_not_been_reset_has_its_generator():
+def test_vector_env_before_its_first_reset_has_its_generator():
     env, twin = BatchedEnv(vectorised()), BatchedEnv(vectorised())
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     np.testing.assert_array_equal(twin.reset()[0][0], env.reset()[0][0])
 
 
 @pytest.mark.parametrize("env_class", [CountEnv, ToyEnv])
-def test_of_a_vector_env_half_a_state_is_none(env_class):
+def test_vector_env_with_partial_state_gives_none(env_class):
     """A single env in it may be amid its episode, where only its generator is known."""
     env = BatchedEnv(gymnasium.vector.SyncVectorEnv([env_class] * 2))
     env.reset(seed=3)
