@@ -48,7 +48,7 @@ def make_slow(env_id: int) -> Any:
 def spare_env_gain(num_envs: int, num_spares: int, effort: Effort) -> list[float]:
     """Return how many times more env steps per second there are with spare envs than without any.
 
-    Both sides have a worker for each env, so that a reset delays only those who wait for it.
+    Both sides have a worker for each env, so that a reset delays only its own env.
     """
     return rows.ratio(
         functools.partial(AlfMode, [make_slow] * (num_envs + num_spares), num_spare_envs_for_reload=num_spares),
