@@ -1,4 +1,4 @@
-"""Twin hub: the parent's end of the rows without C, whatever carries its words; see `words`."""
+"""The parent's end of the rows without C: sends commands and gathers rows, over any transport; see `words`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ _COLUMNS = (
 
 
 class GatheredRows:
-    """Rows copied together from the rows of their envs; the arrays belong to the batch."""
+    """One batch of rows, copied from the fixed rows of their envs; the batch owns the arrays.
+
+    Args:
+        views: the block of the arena that has one row per env.
+        env_ids: the envs of the batch, in its order.
+    """
 
     def __init__(self, views: BlockViews, env_ids: list[int]) -> None:
         self.count = len(env_ids)
@@ -40,48 +45,53 @@ class GatheredRows:
         return np.zeros((self.count, *column.shape[1:]), column.dtype)
 
     def column(self, name: str) -> Array:
-        """Return a column, (B,) or (B, ...)."""
-        if name not in self._columns:  # info columns: here all infos travel as mail
+        """Return a column by name, (B,) or (B, ...); an info column is all zeros."""
+        if name not in self._columns:  # info columns: without C all infos are messages
             self._columns[name] = self._empty(self._views.columns[name])
         return self._columns[name]
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf."""
+        """Return the observation leaf with this index, (B, *S)."""
         return self._obs[leaf]
 
     def final(self, leaf: int) -> Array:
-        """Return a leaf of the observations that ended episodes."""
+        """Return a leaf of the final observations, (B, *S); all zeros if the batch has no final observation."""
         return self._final[leaf]
 
 
 class FallbackHub(Hub):
-    """The parent's end without C; a subclass carries its words."""
+    """The parent's end without C; a subclass provides the transport. See `Hub` for the public methods.
+
+    Args:
+        plan, memory: the arena, with its header written.
+        slot_of: the slot of each env.
+    """
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
         self._slot_of = list(slot_of)
         self._words = SharedWords(plan, memory)
         self._outstanding = Outstanding(plan.num_envs)
-        self._next_step_id = 1  # 0 means that nothing is owed
+        self._next_step_id = 1  # 0 means that no reply is outstanding
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
         self._fragments: dict[int, list[bytes]] = {}
         self._unblocked_ns = [0] * plan.num_slots
 
-    # ---- what transports provide ---------------------------------------------------------
+    # ---- methods of the transport --------------------------------------------------------
 
     def _transmit(self, commands: list[Command]) -> None:
-        """Bring commands on their way."""
+        """Send commands to their slots; does not block."""
         raise NotImplementedError
 
     def _wait_for_frame(self, deadline_ns: int) -> Event | None:
-        """Sleep until a frame has been taken in (None) or something else happens."""
+        """Sleep until a frame has been processed, then return None; return the event if another one comes first."""
         raise NotImplementedError
 
     def _forget_command(self, env_id: int, step_id: int) -> None:
-        """Forget a command that has been dealt with."""
+        """Remove a command that its slot has executed or dropped."""
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot what it has to do; payloads go with their commands here."""
+        """Send the commands that `requeue` kept to the slot's successor; each contains its payload."""
 
     # ---- sending -----------------------------------------------------------------------
 
@@ -100,7 +110,7 @@ class FallbackHub(Hub):
                 raise ValueError("an action leaf has the wrong size")
             column[rows] = values
         none = [0] * len(ids)
-        with signals_deferred():  # who is asked is told, too
+        with signals_deferred():  # record and send the commands together
             self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
         return None
 
@@ -124,7 +134,7 @@ class FallbackHub(Hub):
     ) -> int:
         first = self._next_step_id
         self._next_step_id += len(ids)
-        if op != Op.CALL:  # the answer to a call is mail: nobody owes a row for it
+        if op != Op.CALL:  # the reply to a call is a message, not a row
             self._outstanding.add(op, ids, first, ordered)
             self._words.newest[ids] = range(first, self._next_step_id)
         step_ids = range(first, self._next_step_id)
@@ -137,7 +147,7 @@ class FallbackHub(Hub):
         return first
 
     def pump(self) -> bool:
-        """Go on writing commands that the sockets had no room for; tell whether some are left."""
+        """Continue writing commands that did not fit into the transport; return whether some are left."""
         return False
 
     # ---- receiving ---------------------------------------------------------------------
@@ -159,7 +169,7 @@ class FallbackHub(Hub):
         return self._wait_for_frame(deadline_ns) or Event("message", -1)
 
     def take_frame(self, frame: tuple[Any, ...]) -> None:
-        """Take in what a slot says."""
+        """Process one frame from a slot: a row, the end of a command without a row, or a part of a message."""
         kind = frame[0]
         if kind != MESSAGE_FRAME:
             self._forget_command(frame[1], frame[2])
@@ -172,10 +182,10 @@ class FallbackHub(Hub):
             if is_last:
                 self._messages[slot].append(b"".join(fragments))
                 del self._fragments[slot]
-        elif self._outstanding.owed[frame[1]] == frame[2]:  # given up without being superseded
+        elif self._outstanding.owed[frame[1]] == frame[2]:  # ended without a row, but not superseded
             self._outstanding.forget(frame[1])
 
-    # ---- mail and books ----------------------------------------------------------------
+    # ---- messages and state ------------------------------------------------------------
 
     def take_messages(self, slot: int) -> list[bytes]:
         messages, self._messages[slot] = self._messages[slot], []
@@ -185,7 +195,7 @@ class FallbackHub(Hub):
         return self._outstanding.num_owed
 
     def num_stragglers(self) -> int:
-        """Return 0: no row here can come after its block."""
+        """Return 0: each env has a fixed row, so there are no stragglers."""
         return 0
 
     def owed(self, env_id: int, /) -> tuple[int, int]:
@@ -194,11 +204,11 @@ class FallbackHub(Hub):
 
     def cancel(self, env_id: int, /) -> None:
         if self._outstanding.owed[env_id]:
-            self._words.newest[env_id] = 0  # no command has this step_id
+            self._words.newest[env_id] = 0  # not the step_id of any command
         self._outstanding.forget(env_id)
 
     def reap(self, slot: int) -> None:
-        """Clear up after the process of a slot has ended; its envs owe what they owed."""
+        """Clean up the state of a slot after its process has ended; the replies of its envs stay outstanding."""
         self._outstanding.stop_waiting_for({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
         self._clear(slot)
 
@@ -224,7 +234,7 @@ class FallbackHub(Hub):
         return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
 
     def save_rows(self, rows: Rows) -> None:
-        """Do nothing: batches are copies here."""
+        """Do nothing: without C, batches are copies."""
 
     def attach_worker(self, worker: WorkerLike) -> None:
         """Do nothing; `SocketHub` connects to the worker."""
@@ -242,5 +252,5 @@ class FallbackHub(Hub):
         self._words.stop[0] = 1
 
     def add_info_key(self, name: str, /) -> int:
-        """Return -1: infos travel as mail here."""
+        """Return -1: without C, infos are sent as messages."""
         return -1

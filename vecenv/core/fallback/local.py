@@ -1,4 +1,4 @@
-"""Twin local: both ends of the rows without C for envs of this process, joined by a queue."""
+"""Both ends of the rows without C for envs in the caller's process, connected by a queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LocalHub", "make_local_pair"]
 
 
 class LocalHub(FallbackHub):
-    """The parent's end for the one slot of this process: the transport is a queue."""
+    """The parent's end for the only slot, which is in this process; the transport is a queue."""
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         super().__init__(plan, memory, slot_of)
@@ -29,39 +29,45 @@ class LocalHub(FallbackHub):
         self._queue_down.extend(commands)
 
     def _wait_for_frame(self, deadline_ns: int) -> Event | None:
-        """Nothing can happen while this thread waits: sleep."""
+        """Sleep for at most LOCAL_SLICE_NS: the slot uses this thread, so a frame cannot arrive during a wait."""
         time.sleep(min(max(0, deadline_ns - now_ns()), LOCAL_SLICE_NS) / 1e9)
         late_ns = now_ns() - deadline_ns
         return Event("timeout", -1, late_ns) if late_ns >= 0 else Event("message", -1)
 
     def next(self, slot: int) -> Command | None:
-        """Return the next command; None: there is none now."""
+        """Return the next command, or None if the queue is empty; does not block."""
         return self._queue_down.popleft() if self._queue_down else None
 
     def take_message(self, message: Any) -> None:
-        """Keep a message until `mail` returns it."""
+        """Keep a message until `take_messages` returns it."""
         self._messages[0].append(message)
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
-        """Take in what the slot says."""
+        """Process one frame from the slot."""
         with signals_deferred():
             self.take_frame(frame)
 
 
 class LocalSlot(FallbackSlot):
-    """The envs' end of the rows; a message is passed as it is, not in pieces."""
+    """The worker's end in this process; a message is passed as one object, not in fragments."""
 
     def __init__(self, attach: AttachLike, words: SharedWords, hub: LocalHub) -> None:
         super().__init__(attach, 0, words, hub, waits=False)
         self._hub = hub
 
     def send_message(self, data: Any) -> None:
-        """Pass one message to the parent's end."""
+        """Pass one message to the hub, by reference."""
         self._hub.take_message(data)
 
 
 def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, LocalSlot]:
-    """Return both ends for envs in this process; `serve` returns IDLE when nothing is left to do."""
+    """Return (hub, slot) for envs in this process; `slot.serve` returns IDLE when the queue is empty.
+
+    Args:
+        attach: layout and options of the slot.
+        memory: the arena, with its header written.
+        slots: the slot of each env, all 0.
+    """
     hub = LocalHub(attach.plan, memory, slots)
     words = SharedWords(attach.plan, memory)
     return hub, LocalSlot(attach, words, hub)

@@ -1,4 +1,4 @@
-"""Twin outstanding: who owes what and which rows may be delivered, without C; the rules of native/shm/ring.h."""
+"""Outstanding replies of the parent's end without C, and the rows that may be delivered."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Outstanding"]
 
 
 class Outstanding:
-    """Who owes what, and which rows have arrived: the same rules as native/shm/ring.h.
+    """The outstanding reply of each env, and the rows that have arrived; the same rules as native/shm/ring.h.
 
         owed -> arrived -> ready -> delivered      rows of unordered requests
-        owed -> missing  -> ready -> delivered     an ordered request, all of it at once
+        owed -> missing  -> ready -> delivered     an ordered request, all its rows at once
 
     Attributes:
-        owed: per env, the step_id that the caller waits for; 0 none.
-        ops: per env, the operation owed.
-        num_owed: how many envs owe an answer.
+        owed: per env, the step_id of its outstanding command; 0 if there is none.
+        ops: per env, the operation of its newest command.
+        num_owed: number of envs with an outstanding reply.
         ready: env ids of rows that may be delivered, in the order of delivery.
     """
 
@@ -29,11 +29,11 @@ class Outstanding:
         self.num_owed = 0
         self.ready: deque[int] = deque()
         self._arrived: dict[int, int] = {}  # step_id -> env_id, in order of arrival
-        self._ordered: dict[int, int] = {}  # the same of the ordered request, in its order
-        self._missing: set[int] = set()  # step_ids of it that have not arrived
+        self._ordered: dict[int, int] = {}  # step_id -> env_id of the ordered request, in its order
+        self._missing: set[int] = set()  # step_ids of the ordered request that have not arrived
 
     def refusal(self, op: int, env_ids: list[int], ordered: bool) -> Refusal | None:
-        """Say why a request cannot start now; nothing is changed."""
+        """Return the reason why a request cannot be sent now; None if it can. Changes no state."""
         superseded = 0
         for env_id in env_ids:
             if not 0 <= env_id < len(self.owed):
@@ -49,7 +49,7 @@ class Outstanding:
         return Refusal("mixed", env_ids[-1]) if ordered and self.num_owed > superseded else None
 
     def add(self, op: int, env_ids: list[int], first: int, ordered: bool) -> None:
-        """Note that each env owes an answer: first, first + 1, ... in request order."""
+        """Register a command per env as outstanding, with the step_ids first, first + 1, ... in request order."""
         for env_id in env_ids:
             self.forget(env_id)
         step_ids = range(first, first + len(env_ids))
@@ -62,7 +62,7 @@ class Outstanding:
             self._missing = set(step_ids)
 
     def forget(self, env_id: int) -> None:
-        """Let an env owe nothing; a row of it that was not delivered is dropped."""
+        """Remove the outstanding command of an env, and its row if that has not been delivered."""
         step_id = self.owed[env_id]
         if not step_id:
             return
@@ -75,7 +75,7 @@ class Outstanding:
             self.ready.remove(env_id)
 
     def arrive(self, env_id: int, step_id: int) -> None:
-        """Note that a row has been written; a late one is dropped."""
+        """Record that a row has been written; ignore the row of a command that is not outstanding."""
         if self.owed[env_id] != step_id:
             return
         if step_id in self._missing:
@@ -84,13 +84,13 @@ class Outstanding:
             self._arrived[step_id] = env_id
 
     def stop_waiting_for(self, env_ids: set[int]) -> None:
-        """Let an ordered request go on without the rows of these envs, which still owe them."""
+        """Take these envs out of the ordered request, so that it does not wait for them; they stay outstanding."""
         for step_id in [step_id for step_id in self._missing if self._ordered[step_id] in env_ids]:
             self._missing.discard(step_id)
             del self._ordered[step_id]
 
     def gather(self, count: int) -> bool:
-        """Make rows ready until there are `count`; tell whether there are."""
+        """Make arrived rows ready for delivery; return whether at least `count` rows are ready."""
         while len(self.ready) < count:
             if self._ordered:
                 if self._missing:
@@ -105,7 +105,7 @@ class Outstanding:
         return True
 
     def take(self, max_count: int) -> list[int]:
-        """Remove up to max_count ready rows; their envs owe nothing afterwards."""
+        """Remove up to `max_count` ready rows and return their env ids; they are then not outstanding."""
         taken = [self.ready.popleft() for _ in range(min(max_count, len(self.ready)))]
         for env_id in taken:
             self.owed[env_id] = 0

@@ -1,6 +1,6 @@
-"""Twin watch: die with the parent, without C.
+"""Kills a worker when its parent ends, without C.
 
-All as `native/shm/parent_watch.c` does, but that signal handlers run in the env's thread anyway.
+It works like `native/shm/parent_watch.c`, except that the signal handler is a Python one and runs in the main thread.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 __all__ = ["MAYBE_STOPPED_NS", "check_parent", "watch_parent"]
 
 _PR_SET_PDEATHSIG = 1
-_END_MS = 200  # from the signal that a parent's end sends to the moment when its pidfd tells of it
+_END_MS = 200  # time from the parent-death signal until the parent's pidfd is readable
 
 MAYBE_STOPPED_NS = 100_000
-"""A call that took longer may have been stopped meanwhile, until the parent ended."""
+"""If a call took longer, the process may have been stopped during it, and the parent may have ended."""
 
 
 @dataclass
 class _Watch:
-    process: int  # this one; what it forks inherits the handler, but has another parent
+    process: int  # this process; its children inherit the handler, but have another parent
     parent: int
     pidfd: int
-    connection: int  # whose other end the parent loses when it becomes another program
+    connection: int  # the other end is closed if the parent executes another program
     forker: int  # the parent, or its fork server
 
     def is_orphan(self) -> bool:
-        """Whether who forked this process has ended. If that was the parent, this does not return."""
+        """Return whether the process that forked this one has ended. If it was the parent, kill this process group."""
         if os.getppid() == self.forker or os.getpid() != self.process:
             return False
         if self.forker == self.parent:
@@ -37,13 +37,13 @@ class _Watch:
         return True
 
     def end_with_parent(self, timeout_ms: int | None) -> None:
-        """End this process group with the parent, if that ends within so many milliseconds; None: whenever it does."""
+        """Wait until the parent ends, then kill this process group; after `timeout_ms` return. None: no time limit."""
         import select
 
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         if timeout_ms is None:
-            poll.register(self.connection, 0)  # POLLHUP comes unasked
+            poll.register(self.connection, 0)  # POLLHUP is always reported
         if poll.poll(timeout_ms):
             os.killpg(0, signal.SIGKILL)
 
@@ -52,9 +52,13 @@ _watch: _Watch | None = None
 
 
 def watch_parent(pid: int, pidfd: int, connection: int) -> None:
-    """Kill this process group once the process `pid` behind `pidfd` has exited, or has no end of `connection` any more.
+    """Start a thread that kills this process group when the parent exits or closes its end of `connection`.
 
-    A thread does that.
+    Call it in the main thread: it also installs a handler of SIGCONT, the parent-death signal.
+
+    Args:
+        pid, pidfd: the parent.
+        connection: descriptor of this process's end of a connection to the parent.
     """
     global _watch
     watch = _watch = _Watch(os.getpid(), pid, pidfd, connection, os.getppid())
@@ -65,7 +69,7 @@ def watch_parent(pid: int, pidfd: int, connection: int) -> None:
 
     signal.signal(signal.SIGCONT, on_continue)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
-    # Signals are the env's business: the watcher's thread blocks them all.
+    # Signals belong to the env's thread, so the watcher's thread blocks all of them.
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         threading.Thread(target=watch.end_with_parent, args=(None,), daemon=True).start()
@@ -74,10 +78,11 @@ def watch_parent(pid: int, pidfd: int, connection: int) -> None:
 
 
 def check_parent() -> None:
-    """Kill the group now if the watched parent has gone.
+    """Kill this process group now if the watched parent has ended.
 
-    For after what took long: a process that was stopped goes on before its watcher does, and may stop itself again.
+    Call it after a long operation: a process that was stopped may continue, and stop itself again, before its watcher's
+    thread runs.
     """
     if _watch is not None and _watch.is_orphan():
         _watch.end_with_parent(_END_MS)
-        _watch.forker = os.getppid()  # the fork server alone has ended, which is waited for once
+        _watch.forker = os.getppid()  # only the fork server has ended; do not wait again

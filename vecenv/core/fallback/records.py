@@ -1,8 +1,8 @@
-"""Twin records: what native/worker/slot_records.c does, without C; see there and native/shm/layout.h.
+"""Records of the newest replies of each env, in shared memory, without C; see native/worker/slot_records.c.
 
-    records     per env two of 64 bytes: step_id | digest | episode | length | seed | return | . | is_over
+    records     two per env, 64 bytes each: step_id | digest | episode | length | seed | return | . | is_over
 
-Digests are checksums of whole leaves here: samples would save nothing in Python.
+Unlike those in C, these digests are checksums of whole leaves: in Python, samples would not be faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ _EPISODE_COUNTERS = ("episode", "length", "seed", "return")
 
 @dataclass
 class RecordedState:
-    """The books of one env that outlast its worker, and when its state is to be looked at."""
+    """The episode counters and digest of one env, and the time of its next snapshot.
+
+    Attributes:
+        episode, length, seed, episode_return: the episode counters; seed -1 means without a seed.
+        digest: of the replies so far.
+        starts_digest: whether the digest starts again with the next reply.
+        turn: its lowest bit selects the record that is written next.
+        busy_ns: busy time since the last `schedule_snapshot`.
+        snapshot_after_ns: busy time after which a snapshot is due; 0: never.
+    """
 
     episode: int = -1
     length: int = 0
@@ -55,7 +64,14 @@ class Records:
         truncated: bool,
         flags: int,
     ) -> int:
-        """Return a digest with one more answer; leaves of the observation stand first in `checked`."""
+        """Return the digest after one more reply.
+
+        Args:
+            digest: the digest before it.
+            starts_digest: whether to start again: then only the observation is added.
+            checked: leaves of the observation, then those of the final observation.
+            reward, terminated, truncated, flags: the other values of the reply.
+        """
         kept = checked[: self._num_obs_leaves] if starts_digest else checked
         if flags & RowFlag.ERROR:
             kept = []
@@ -68,7 +84,7 @@ class Records:
         return value
 
     def write(self, env_id: int, step_id: int, env: RecordedState, is_over: bool) -> None:
-        """Note the answer to a command; its row comes next."""
+        """Write a record of the reply to a command, over the older of the two. Its row is announced afterwards."""
         record = self._records[env_id, env.turn & 1]
         env.turn += 1
         record["step_id"] = 0
@@ -79,12 +95,12 @@ class Records:
         record["step_id"] = step_id
 
     def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return both records as (step_id, digest)."""
+        """Return both records of an env, each as (step_id, digest)."""
         one, other = ((int(record["step_id"]), int(record["digest"])) for record in self._records[env_id])
         return one, other
 
     def read(self, env_id: int, step_id: int, env: RecordedState) -> bool:
-        """Put the books of an env where the record of step_id says that they were; tell if its episode was over."""
+        """Set `env` from the record of `step_id`, if there is one; return whether the episode was over then."""
         is_over = False
         for turn, record in enumerate(self._records[env_id]):
             if step_id and int(record["step_id"]) == step_id:

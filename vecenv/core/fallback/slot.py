@@ -1,4 +1,4 @@
-"""Twin slot: the worker's end of the rows without C; see `words` for the picture."""
+"""The worker's end of the rows without C: takes commands, steps envs and writes rows; see `words` for the protocol."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ __all__ = ["FallbackSlot"]
 
 
 class _Transport(Protocol):
-    """What a slot needs of whatever carries its words."""
+    """The part of a transport that a slot uses."""
 
     def next(self, slot: int) -> Command | None:
-        """Return the next command of a slot; None: there is none now, or there never will be."""
+        """Return the next command of a slot; None if the queue is empty (local) or the stream has ended (socket)."""
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
-        """Send one frame to the parent."""
+        """Send one frame to the parent; may block."""
 
 
 def _no_step(action: Any) -> Any:
@@ -55,7 +55,7 @@ def _no_step(action: Any) -> Any:
 
 @dataclass
 class _HostedEnv(RecordedState):
-    """The books of one env; `needs_reset`: the episode is over, the next step resets."""
+    """The state of one env; `needs_reset`: the episode is over, and the next step resets the env."""
 
     step: Callable[[Any], Any] = _no_step
     needs_reset: bool = False
@@ -63,7 +63,15 @@ class _HostedEnv(RecordedState):
 
 
 class FallbackSlot(Slot):
-    """The worker's end of one slot, without C."""
+    """The worker's end of one slot, without C; see `Slot` for its methods.
+
+    Args:
+        attach: layout and options of the pool.
+        slot: index of the slot.
+        words: the shared memory.
+        transport: carries commands and frames.
+        waits: whether `transport.next` blocks, so that None is the end of the stream; `serve` then returns STOP.
+    """
 
     def __init__(self, attach: AttachLike, slot: int, words: SharedWords, transport: _Transport, waits: bool) -> None:
         self._plan = attach.plan
@@ -75,7 +83,7 @@ class FallbackSlot(Slot):
         self._waits = waits
         self._progress = words.progress[slot]
         self._envs: dict[int, _HostedEnv] = {}
-        self._command: Command | None = None  # under way
+        self._command: Command | None = None  # the current command
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
         self._on_draw: Callable[[int], object] | None = None
         self._records = Records(words, len(attach.plan.obs.leaves))
@@ -96,7 +104,7 @@ class FallbackSlot(Slot):
             if self._is_superseded():
                 self._end()
             elif command.op != Op.STEP or command.payload is not None or env.needs_reset:
-                if command.op == Op.STEP:  # whose payload may hold an action
+                if command.op == Op.STEP:  # its payload may contain an action
                     command = self._command = command._replace(argument=int(env.needs_reset))
                 return self._event(COMMAND)
             else:
@@ -134,14 +142,14 @@ class FallbackSlot(Slot):
         return command.op != Op.CALL and int(self._words.newest[command.env_id]) != command.step_id
 
     def _step(self, env: _HostedEnv) -> SlotEvent | None:
-        """Step the env of the command under way; None when that answered it."""
+        """Step the env of the current command; return None if its row was written, else the event for the host."""
         action = self.action()
         try:
             try:
                 result = env.step(action)
             finally:
                 self._check_for_draw()
-        except BaseException as error:  # the host decides which of them are the env's answer
+        except BaseException as error:  # the host decides whether it is the env's reply
             return self._event(RAISED, error)
         self.count_step()
         try:
@@ -151,7 +159,7 @@ class FallbackSlot(Slot):
         return None if is_answered else self._event(RESULT, result)
 
     def _answer_step(self, env: _HostedEnv, result: Any) -> bool:
-        """Answer with the five-tuple of a step; False: the host must look at it."""
+        """Write the row of a step from the result of the env; False: the host must do it."""
         if type(result) is not tuple or len(result) != 5:
             return False
         obs, reward, terminated, truncated, info = result
@@ -201,13 +209,13 @@ class FallbackSlot(Slot):
         return True
 
     def _is_over_after(self, env: _HostedEnv, terminated: bool, truncated: bool, flags: int) -> bool:
-        """Tell whether the episode is over after this answer; an autoreset that raised has begun nothing."""
+        """Return whether the episode is over after this reply; after a failed autoreset it still is."""
         assert self._command is not None
         is_left = flags & RowFlag.ERROR and self._command.op == Op.STEP and env.needs_reset
         return bool(terminated or truncated or is_left)
 
     def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[CheckedLeaves, Array] | None:
-        """Return the leaves and the reward of an answer; None if one needs conversion first."""
+        """Return the leaves and the reward of a reply; None if one of them needs conversion first."""
         checked: CheckedLeaves = []
         rows, root = self._words.rows, self._plan.obs.root
         if obs is not None and not check_leaves(root, obs, rows.obs, checked):
@@ -279,10 +287,10 @@ class FallbackSlot(Slot):
             raise ValueError("env_id out of range")
         self._envs[env_id].seed = seed
 
-    # ---- records and repetitions: as native/worker/slot_records.c --------------------------------
+    # ---- records and replay: as native/worker/slot_records.c -------------------------------------
 
     def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
-        self._records.is_kept = True  # `look` is not needed: every autoreset is left to the host
+        self._records.is_kept = True  # take_snapshot is not needed: the host makes every autoreset
 
     def start_digest(self, env_id: int, /) -> None:
         self._envs[env_id].starts_digest = True
@@ -327,7 +335,7 @@ class FallbackSlot(Slot):
         self._progress[STARTED_WORD] = now_ns()
         self._progress[OP_WORD] = op
 
-    # ---- what comes and goes beside rows -----------------------------------------------
+    # ---- actions, payloads, messages ---------------------------------------------------
 
     def action(self, form: int = -1, leaves: tuple[bytes, ...] | None = None, /) -> Any:
         root = self._plan.action.root
@@ -348,14 +356,14 @@ class FallbackSlot(Slot):
         return command.payload
 
     def send_message(self, data: bytes, /) -> None:
-        with signals_deferred():  # the next message stands right behind it
+        with signals_deferred():  # the fragments of two messages must not mix
             for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
                 stop = start + FRAGMENT_NBYTES
                 self._send_frame((MESSAGE_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
 
     def _send_frame(self, frame: tuple[Any, ...]) -> None:
         if self._words.stop[0]:
-            return  # nobody listens any more but for the last word
+            return  # after a stop the parent expects only the exit report
         self._progress[BLOCKED_WORD] = 1
         self._transport.send_frame(frame)
         self._progress[BLOCKED_WORD] = 0

@@ -1,9 +1,9 @@
-"""Twin socket: both ends of the rows of worker processes without C, over their control sockets.
+"""Both ends of the rows of worker processes without C, over the control sockets of the workers.
 
-    SocketHub   parent: commands out, frames in, one poll over sockets, pidfds and the bell
-    SocketEnd   worker: the same socket, shared by its slots
+    SocketHub   parent: sends commands, receives frames; one poll over sockets, pidfds and the event descriptor
+    SocketEnd   worker: the other end of the socket, shared by the worker's slots
 
-The parent writes only what a socket takes at once and keeps the rest, so it never blocks.
+A write by the parent never blocks: it keeps the bytes that do not fit into a socket, and writes them later.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SocketHub(FallbackHub):
     """The parent's end over the control sockets of worker processes.
 
     Args:
-        plan, memory: the arena, its header written.
+        plan, memory: the arena, with its header written.
         slot_of: the slot of each env.
-        workers: the processes, by worker_id; their descriptors stay theirs.
-        event_fd: readable when another thread wants a wait to end; -1 for none.
+        workers: the worker processes, in the order of worker_id; they keep the ownership of their descriptors.
+        event_fd: becomes readable when another thread ends a wait; -1 if there is none.
     """
 
     def __init__(
@@ -48,46 +48,50 @@ class SocketHub(FallbackHub):
         self._workers = list(workers)
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
-        self._delayed: set[int] = set()  # workers whose socket had no room for all
-        self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
+        self._delayed: set[int] = set()  # workers with commands that did not fit into the socket
+        self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # unfinished commands
 
     def _forget_command(self, env_id: int, step_id: int) -> None:
-        # A slot deals with its commands in order, and says nothing of those it drops.
+        # A slot executes its commands in order, and sends no frame for those that it drops.
         commands = self._open[self._slot_of[env_id]]
         while commands and commands[0].step_id <= step_id:
             commands.popleft()
 
     def pending(self, slot: int, /) -> tuple[int, int, int]:
-        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        """Return (op, env_id, step_id) of the first unfinished command of a slot; op is NONE if there is none.
+
+        It is also NONE if unread frames have arrived, because the command may have been finished by one of them.
+        """
         commands = self._open.get(slot)
         if not commands:
             return super().pending(slot)
         worker = self._workers[self._worker_of[slot]]
-        has_unread = self._can_receive(worker) and worker.control.is_readable()  # it may have dealt with it
+        has_unread = self._can_receive(worker) and worker.control.is_readable()  # perhaps from this command
         return super().pending(slot) if has_unread else commands[0][1:4]
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        """Clear a slot for a successor; keep its unfinished commands, and return them (op, env_id, step_id, flags)."""
         super().requeue(slot, unanswered)
         commands = self._open[slot]
-        # What a slot drops it says nothing of, and the frame that ends a call may be missing behind its answer.
+        # A slot sends no frame for a command that it drops. After the reply to a call, the frame that ends the call may
+        # be missing. So all commands up to the last call that was answered are finished.
         answered = [i for i, one in enumerate(commands) if one.op == Op.CALL and one.step_id not in unanswered]
         for _ in range(answered[-1] + 1 if answered else 0):
             commands.popleft()
         return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot what it has to do; payloads go with their commands here."""
+        """Send the commands that `requeue` kept to the slot's successor; each contains its payload."""
         self._deliver(list(self._open[slot]))
 
     def move(self, env_id: int, slot: int) -> None:
-        """Serve an env by another slot from now on; both are between two processes."""
+        """Move an env and its unfinished commands to another slot; both slots must be without a process."""
         commands = self._open[self._slot_of[env_id]]
         moved = [command._replace(slot=slot) for command in commands if command.env_id == env_id]
         rest = [command for command in commands if command.env_id != env_id]
         commands.clear()
         commands.extend(rest)
-        self._open.setdefault(slot, deque()).extend(moved)  # a spare one had none so far
+        self._open.setdefault(slot, deque()).extend(moved)  # a spare slot has no entry yet
         super().move(env_id, slot)
 
     def _transmit(self, commands: list[Command]) -> None:
@@ -104,7 +108,7 @@ class SocketHub(FallbackHub):
         self.pump()
 
     def pump(self) -> bool:
-        """Go on writing commands that the sockets had no room for; tell whether some are left."""
+        """Continue writing commands that did not fit into the sockets; return whether some are left."""
         for worker in self._workers:
             written = worker.control.has_unsent() and worker.control.pump()
             has_rest = worker.control.has_unsent()
@@ -148,7 +152,7 @@ class SocketHub(FallbackHub):
         return event
 
     def _make_poll(self) -> tuple[select.poll, dict[int, WorkerLike]]:
-        """Return a poll over all that can happen, and whose descriptors these are."""
+        """Return a poll over all descriptors, and {descriptor: its worker} for the pidfds and sockets."""
         poll = select.poll()
         workers: dict[int, WorkerLike] = {}
         for worker in self._workers:
@@ -166,7 +170,7 @@ class SocketHub(FallbackHub):
         return not (worker.control.is_at_eof() or worker.control.closed)
 
     def _take_all(self, worker: WorkerLike) -> None:
-        """Take in every frame that a worker has sent so far."""
+        """Process every frame that a worker has sent so far; does not block."""
         while self._take_next(worker):
             pass
 
@@ -174,7 +178,7 @@ class SocketHub(FallbackHub):
         with signals_deferred():
             blocked = [slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]]
             frame = worker.control.take_frame()
-            if frame is None:  # its pidfd tells of its end
+            if frame is None:  # nothing to read; the end of a worker is detected by its pidfd
                 return False
             self._note_unblocked(blocked)
             word = pickle.loads(frame)
@@ -185,22 +189,22 @@ class SocketHub(FallbackHub):
             return True
 
     def reap(self, slot: int) -> None:
-        """Clear up after the process of a slot has ended; its envs owe what they owed."""
+        """Clean up the state of a slot after its process has ended, and drop its unfinished commands."""
         super().reap(slot)
         self._open[slot].clear()
 
     def attach_worker(self, worker: WorkerLike) -> None:
-        """Take over a replacement of a worker, or one more, before anything is sent to it."""
+        """Connect a replacement of a worker, or an additional one, before any command is sent to it."""
         if worker.worker_id == len(self._workers):
             self._workers.append(worker)
         self._workers[worker.worker_id] = worker
         self._worker_of.update(dict.fromkeys(worker.slots, worker.worker_id))
 
     def stop(self) -> None:
-        """Tell all slots to end after the command under way.
+        """Signal all slots to end after the current command.
 
-        The end of the stream of commands is the message. Slots that see the stop word say no
-        more, so that what comes next from a worker is its last word.
+        This sets the stop word and closes the command stream. After the stop word is set, slots send no more
+        frames, so the next object from a worker is its exit report.
         """
         super().stop()
         for worker in self._workers:
@@ -213,9 +217,9 @@ class SocketHub(FallbackHub):
 
 
 class SocketEnd:
-    """The worker's side of the control socket, shared by its slots.
+    """The worker's end of the control socket, shared by its slots.
 
-    One slot reads its commands itself. Several have a thread that distributes them.
+    If there is only one slot, it reads its commands itself. If there are several, a thread distributes them.
     """
 
     def __init__(self, control: Connection, slots: list[int]) -> None:
@@ -230,7 +234,7 @@ class SocketEnd:
             threading.Thread(target=self._distribute, name="commands", daemon=True).start()
 
     def next(self, slot: int) -> Command | None:
-        """Wait for the next command of a slot; None: the parent sends no more."""
+        """Wait for the next command of a slot; return None at the end of the stream."""
         if self._queues:
             return self._queues[slot].get()
         if not self._queue:
@@ -238,10 +242,10 @@ class SocketEnd:
         return self._queue.popleft() if self._queue else None
 
     def _read(self) -> list[Command]:
-        """Read one parcel of commands; empty at the end of the stream."""
+        """Read one list of commands; blocks. Return an empty list at the end of the stream."""
         try:
             return [Command(*parts) for parts in pickle.load(self._stream)]
-        except (EOFError, OSError, pickle.UnpicklingError):  # also within a parcel: the parent gave it up
+        except (EOFError, OSError, pickle.UnpicklingError):  # also a stream that ends within a list
             return []
 
     def _distribute(self) -> None:
@@ -252,13 +256,13 @@ class SocketEnd:
             queue.put(None)
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
-        """Send one frame to the parent."""
-        with signals_deferred(), self._lock:  # half a frame would take the next one along
+        """Send one frame to the parent; blocks while the socket is full. Any thread may call it."""
+        with signals_deferred(), self._lock:  # a partial frame would corrupt the next one
             self._control.send(frame)
 
 
 def make_socket_slots(attach: AttachLike, memory: Any, control: Connection) -> list[FallbackSlot]:
-    """Return the worker's ends, one per slot of `attach`, over its control socket."""
+    """Return one slot object per slot in `attach`; they share the control socket."""
     words = SharedWords(attach.plan, memory)
     transport = SocketEnd(control, [slot for slot, _ in attach.slots])
     return [FallbackSlot(attach, slot, words, transport, waits=True) for slot, _ in attach.slots]

@@ -1,4 +1,4 @@
-"""Twin values: what native/py/tree.c does, without C: values into columns, fresh actions out of them."""
+"""Checks values that go into columns, and loads actions from columns, without C; see native/py/tree.c."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_leaves", "load_action", "read_reward"]
 
 
 def check_leaves(node: Node, value: Any, columns: list[Array], checked: CheckedLeaves) -> bool:
-    """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
+    """Append (column, value) to `checked` for each leaf of a value; return False if a leaf does not fit exactly."""
     if isinstance(node, Leaf):
         exact = _exact(node, value)
         checked.append((columns[node.index], exact))
@@ -31,12 +31,12 @@ def check_leaves(node: Node, value: Any, columns: list[Array], checked: CheckedL
             return False
         return all(check_leaves(child, part, columns, checked) for child, part in zip(node.children, value))
     if isinstance(node, NoneNode):
-        return value is None or value == ()  # the latter is what conform makes of it
-    return True  # an object: it travels as mail
+        return value is None or value == ()  # `conform` returns () for None
+    return True  # an object leaf, sent in a message
 
 
 def _exact(leaf: Leaf, value: Any) -> Any:
-    """Return a value that a leaf takes as it is: its dtype and its shape, in any order of memory; else None."""
+    """Return a value as an array or int if it has the leaf's dtype and shape, in any memory order; else None."""
     if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
         limits = np.iinfo(leaf.dtype)
         return value if limits.min <= value <= limits.max else None
@@ -47,7 +47,7 @@ def _exact(leaf: Leaf, value: Any) -> Any:
 
 
 def _as_array(value: Any) -> Array | None:
-    """Return an array over a value's buffer; None if it has none."""
+    """Return an array that shares a value's buffer; None if it has no buffer."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, np.generic):
@@ -59,7 +59,7 @@ def _as_array(value: Any) -> Array | None:
 
 
 def read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
-    """Return a reward as float64 of its shape; None if it needs conversion first."""
+    """Return a reward as a float64 array of this shape; None if it needs conversion first."""
     if size == 1 and isinstance(value, float | int):
         try:
             return np.full(shape, float(value))
@@ -72,7 +72,14 @@ def read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
 
 
 def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
-    """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
+    """Return a new action object that owns its arrays.
+
+    Args:
+        node: root of the action spec.
+        columns: one array per leaf, (num_rows, *S).
+        row: index of the row in the columns.
+        form: a `rows.Form`; selects the type of scalar leaves.
+    """
     return nest_columns(node, lambda leaf: _load_leaf(leaf, columns[leaf.index], row, form), _refuse)
 
 
@@ -89,4 +96,4 @@ def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:
         return column[row : row + 1].copy()
     if form == Form.ARRAY0:
         return np.array(column[row], leaf.dtype)
-    return column[row]  # a NumPy scalar, which owns its value
+    return column[row]  # a NumPy scalar, not a view

@@ -1,21 +1,21 @@
-"""Twin words: what both ends of the rows agree on without C, for installs without a compiler.
+"""The protocol between both ends of the rows without C, and the shared words.
 
-    socket, local           what carries the words: control sockets; a queue within a process
+    socket, local           transports: control sockets; a queue within a process
     hub, outstanding        the parent's end, in the place of `_native.Hub`
     slot, records, values   the worker's end, in the place of `_native.Slot`
 
-Python has no atomics, so nothing is claimed: every env has one fixed row, and what C says through
-shared words travels over the control socket of each worker.
+Python has no atomic operations, so rows are not claimed: every env has one fixed row. The notices that C
+writes into shared words are sent over the control socket of each worker.
 
     block 0 of the arena, row = env_id   written by the worker, copied out by the parent
     actions, newest step_ids             written by the parent
     slot lines                           int64: op | env_id | step_id | started_ns | blocked | num_steps
     socket, parent -> worker             a stream of pickles, each a list of commands
-    socket, worker -> parent             frames: row and void name a step, mail is a piece of a message
+    socket, worker -> parent             frames: a row or void frame ends a command, a message frame is a fragment
 
-A row is written before its frame is sent, and an action before its command: the socket orders
-them. A row stays as it is until its env is asked again, which is after it was copied out or
-given up. The parent never blocks in a write, so a worker that does is always heard.
+A row is written before its frame is sent, and an action before its command; the socket keeps this order.
+A row does not change until the next command for its env, and before that it was copied or cancelled. The
+parent never blocks in a write, so it always reads the frames of a worker that is blocked in one.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ WORKER_WORDS = slice(LINE // 8, LINE // 8 + 6)
 OP_WORD, ENV_ID_WORD, STEP_ID_WORD, STARTED_WORD, BLOCKED_WORD, NUM_STEPS_WORD = range(6)
 STOP_OFFSET = 2 * LINE  # of the stop word in the control lines, as in native/shm/layout.h
 
-#: Kinds of frames from a worker: (ROW | VOID, env_id, step_id) and (MAIL, slot, is_last, bytes).
+#: Kinds of frames from a worker: (ROW | VOID, env_id, step_id) and (MESSAGE, slot, is_last, bytes).
 ROW_FRAME, VOID_FRAME, MESSAGE_FRAME = range(3)
-#: Payload of one mail frame. A frame is one write of less than 16 KiB, which a Unix socket takes
-#: as a whole: a worker that is stopped leaves no half frames behind.
+#: Maximum bytes of a message in one frame. A Unix socket accepts a frame below 16 KiB in one write, so a worker that is
+#: killed does not leave a partial frame.
 FRAGMENT_NBYTES = 15_000
 MS = 1_000_000
 LONGEST_POLL_MS = 1_000_000
 LOCAL_SLICE_NS = 50 * MS
 
-#: Leaves of a value that have been checked: (column, what goes into its row).
+#: Checked leaves of a value: (column, value for one row of it).
 CheckedLeaves = list[tuple[Array, Any]]
 
 
 class Command(NamedTuple):
-    """One operation on its way to a slot; the socket carries it as a plain tuple."""
+    """One operation for a slot; it is sent over the socket as a plain tuple."""
 
     slot: int
     op: int
@@ -85,7 +85,7 @@ class Command(NamedTuple):
 
 
 class AttachLike(Protocol):
-    """What the ends need of `worker.Attach`."""
+    """The attributes of `Attach` that both ends use."""
 
     plan: ArenaPlan
     slots: list[tuple[int, list[int]]]
@@ -94,7 +94,7 @@ class AttachLike(Protocol):
 
 
 class WorkerLike(Protocol):
-    """What the parent's end needs of `supervise.Worker`."""
+    """The attributes of `processes.worker.Worker` that the parent's end uses."""
 
     worker_id: int
     slots: list[int]
@@ -104,7 +104,7 @@ class WorkerLike(Protocol):
 
 
 class SharedWords:
-    """The few words of the arena that both ends look at while they do not talk."""
+    """Views of the arena for both ends: progress of slots, newest step_ids, stop word, actions, rows, records."""
 
     def __init__(self, plan: ArenaPlan, memory: Any) -> None:
         words = plan.words
