@@ -1,4 +1,4 @@
-"""The Python twin: the same answers as C, row by row, and what only a pipe can get wrong."""
+"""The pure-Python implementation: the same rows as C, and the cases that only a pipe has."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def env_ids_of(got):
     return got[0].column("env_id").tolist()
 
 
-# ---- who owes what --------------------------------------------------------------------------
+# ---- outstanding commands -------------------------------------------------------------------
 
 
 def test_ordered_rows_stand_in_request_order_and_others_as_they_finish(pair):
@@ -170,13 +170,13 @@ def test_reset_supersedes_a_step_before_and_after_it_ran(pair):
     send(hub, [0, 1])
     assert hub.owed(0) == (Op.STEP, 1)
     reset(hub, [0], ordered=False)
-    event = slot.serve()  # the step of env 0 was dropped, that of env 1 made
+    event = slot.serve()  # the step of env 0 was dropped, the step of env 1 was run
     assert event[:3] == (events.COMMAND, 0, Op.RESET)
     assert slot.publish(obs_of(7), 0.0, False, False, {}, RowFlag.RESET, None)
     assert env_ids_of(hub.recv(2, 3, FAR)) == [1, 0]
     send(hub, [0], ordered=False)
     slot.serve()
-    reset(hub, [0], ordered=False)  # its row has arrived, undelivered
+    reset(hub, [0], ordered=False)  # its row has arrived but is not delivered yet
     assert hub.outstanding() == 1
     slot.serve()
     slot.publish(obs_of(8), 0.0, False, False, {}, RowFlag.RESET, None)
@@ -252,7 +252,7 @@ def test_stop_ends_serving(pair):
 # ---- the same as C --------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.*Getting the length of a multi-dimensional:UserWarning")  # Gymnasium's own
+@pytest.mark.filterwarnings("ignore:.*Getting the length of a multi-dimensional:UserWarning")  # Gymnasium's own spaces
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("name", FIXED_SPACES)
 def test_actions_are_fresh_objects_of_the_types_that_iterate_gives(name, form):
@@ -320,7 +320,7 @@ EXACT_VALUES = {
 
 
 def slots_of(attach):
-    """Return both implementations' slots with one step under way, for env 0."""
+    """Return the slots of both implementations, each with one step of env 0 under way."""
     made = [local_pair(attach)]
     native = load()
     if native is not None:
@@ -392,7 +392,7 @@ def test_publish_takes_the_same_rewards(reward, shape):
 
 
 def history(kind, implementation, monkeypatch, autoreset, **options):
-    """Play some rounds and return all that a caller can see of them."""
+    """Run some rounds and return everything that a caller can see of them."""
     monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
     seen = []
     options = PoolOptions(autoreset=autoreset, num_workers=2, **options)
@@ -405,8 +405,8 @@ def history(kind, implementation, monkeypatch, autoreset, **options):
             batch = pool.recv()
             names = ("env_ids", "obs", "rewards", "terminated", "truncated", "episodes", "lengths", "returns", "seeds")
             flags = batch.row_flags & ~np.uint32(RowFlag.MESSAGE | RowFlag.INFO | RowFlag.FINAL_INFO)
-            told = [flags.tolist(), batch.infos(), batch.final_infos()]
-            seen.append([getattr(batch, name).tolist() for name in names] + told)
+            values = [flags.tolist(), batch.infos(), batch.final_infos()]
+            seen.append([getattr(batch, name).tolist() for name in names] + values)
             over = np.flatnonzero(batch.terminated | batch.truncated)
             if autoreset == Autoreset.DISABLED and len(over):
                 pool.reset(over)
@@ -521,7 +521,7 @@ def test_close_kills_a_worker_that_hangs(open_pool):
 
 @pytest.fixture
 def two_slots():
-    """The parent's end of a worker that has two slots, and the worker's."""
+    """Return both ends of the socket of a worker with two slots: the parent's and the worker's."""
     attach = attach_for()
     attach.slots = [(0, [0]), (1, [1, 2])]
     attach.plan = ArenaPlan(3, 2, attach.plan.obs, attach.plan.action, (), 3, True, 2)

@@ -1,4 +1,4 @@
-"""Both implementations of the rows, C and Python, have the methods and signatures of the two protocols."""
+"""The C and the Python implementation of slots and hubs have the methods and signatures of the protocols."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEEDS_C = [pytest.mark.native, pytest.mark.skipif(_native is None, reason="the 
 
 
 def public_methods(protocol: type) -> dict[str, Callable[..., Any]]:
-    """Return the methods of a protocol by their names."""
+    """Return the methods of a protocol, by name."""
     return {name: member for name, member in vars(protocol).items() if callable(member) and name[0] != "_"}
 
 
@@ -41,7 +41,7 @@ def test_slots_have_the_signatures_of_the_protocol(implementation: str) -> None:
 def test_hubs_have_the_signatures_of_the_protocol(implementation: str) -> None:
     for name, method in public_methods(Hub).items():
         kind: Any = FallbackHub if implementation == "FallbackHub" else NativeHub
-        if name not in vars(kind):  # NativeHub takes the rest from the extension as they are
+        if name not in vars(kind):  # NativeHub inherits the other methods from the extension
             found, expected = parameters(getattr(_native.Hub, name)), parameters(method)
             assert [one[1:] for one in found] == [one[1:] for one in expected], name
         else:

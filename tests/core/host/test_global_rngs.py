@@ -1,4 +1,4 @@
-"""Global generators: what an env draws from them depends on nothing but its own calls."""
+"""Global generators: the numbers that an env draws from them depend only on its own calls."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from vecenv.envs.toys import CountEnv, NoisyGlobal, ToyEnv
 KINDS = {
     "random": lambda: random.random(),
     "numpy": lambda: np.random.random(),
-    "gauss": lambda: random.gauss(0.0, 1.0),  # each second one is a leftover of the first
+    "gauss": lambda: random.gauss(0.0, 1.0),  # each second number is the cached half of a pair
     "normal": lambda: np.random.normal(),
     "integers": lambda: np.random.randint(1 << 30),
-    "bytes": lambda: float(len(np.random.bytes(10_000))) + np.random.random(),  # several laps
+    # several refills of the generator's state
+    "bytes": lambda: float(len(np.random.bytes(10_000))) + np.random.random(),
     "seeding": lambda: (random.seed(5), np.random.seed(5), random.random() + np.random.random())[-1],
 }
 
 
 class Draws(ToyEnv):
-    """Draws in the calls named by `moments`, in steps only at each `every`-th from step `first` on."""
+    """Draws in the calls named by `moments`; in steps only at every `every`-th one from step `first` on."""
 
     def __init__(self, kind: str, moments: str = "step", first: int = 1, every: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -67,7 +68,7 @@ def ask(env: Any) -> float:
 
 
 def play(pool: Any, steps: int = 15, before: Callable[[int], None] = lambda step: None) -> list[list[float]]:
-    """Return what each env has drawn by each of its answers."""
+    """Return the numbers that each env has drawn up to each of its answers."""
     seen: list[list[float]] = [[] for _ in range(pool.num_envs)]
 
     def note(batch: Any) -> None:
@@ -91,7 +92,7 @@ def play(pool: Any, steps: int = 15, before: Callable[[int], None] = lambda step
 def some_envs(seed: int, count: int = 3) -> list[Callable[[], Draws]]:
     rng = random.Random(seed)
     moments = ["construct", "reset", "step", "call", "nothing", "reset step", "construct step call"]
-    both = rng.choice(list(KINDS))  # two that meet in the neutral state, and others
+    both = rng.choice(list(KINDS))  # two envs that meet in the neutral state, and two others
     chosen = [(both, "step"), (both, "step"), *((rng.choice(list(KINDS)), rng.choice(moments)) for _ in range(count))]
     return [
         functools.partial(Draws, kind, moment, rng.randint(1, 6), rng.randint(1, 3), length=rng.randint(2, 9))
@@ -148,7 +149,7 @@ def test_generators_of_the_caller_are_restored_after_an_env_draws() -> None:
     random.seed(1), np.random.seed(1)
     expected = [(random.gauss(0, 1), np.random.normal()) for _ in range(4)]
     random.seed(1), np.random.seed(1)
-    got = [(random.gauss(0, 1), np.random.normal())]  # with a second Gaussian left over in both
+    got = [(random.gauss(0, 1), np.random.normal())]  # both have a cached second Gaussian
     with SerialPool([functools.partial(NoisyGlobal, 3)] * 3) as pool:
         pool.start()
         got.append((random.gauss(0, 1), np.random.normal()))
@@ -306,15 +307,15 @@ def test_threads_that_draw_are_warned_about_once() -> None:
         def step_and_ask() -> None:
             pool.send(np.zeros(4, np.int64))
             pool.recv()
-            pool.call(ask)  # reads all mail
+            pool.call(ask)  # reads all messages
 
         with pytest.warns(UserWarning, match="global random generators"):
             step_and_ask()
-        step_and_ask()  # warnings are errors: there is no second one
+        step_and_ask()  # warnings are errors, so a second one would raise
 
 
 class Threads(CountEnv):
-    """Tells by whom it is called."""
+    """Records the thread of each call."""
 
     def __init__(self, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -329,7 +330,7 @@ class Threads(CountEnv):
         self.seen["step"] = threading.get_ident()
         return super().step(action)
 
-    def tell(self) -> tuple[int, dict[str, int]]:
+    def report(self) -> tuple[int, dict[str, int]]:
         self.seen["call"] = threading.get_ident()
         return os.getpid(), self.seen
 
@@ -354,12 +355,12 @@ def test_every_call_of_an_env_runs_in_one_thread(
         for _ in range(5):  # autoresets too
             pool.send(np.zeros(8, np.int64))
             pool.recv()
-        told = pool.call(Threads.tell)
+        reports = pool.call(Threads.report)
     closed = [int((tmp_path / f"{env_id}").read_text()) for env_id in range(8)]
-    for (_, seen), ident in zip(told, closed):
+    for (_, seen), ident in zip(reports, closed):
         assert set(seen) == {"construct", "reset", "step", "call"}
         assert {*seen.values(), ident} == {ident}
-    workers = {pid: {seen["call"] for other, seen in told if other == pid} for pid, _ in told}
+    workers = {pid: {seen["call"] for other, seen in reports if other == pid} for pid, _ in reports}
     assert [len(idents) for idents in workers.values()] == [threads, threads]
 
 
@@ -369,7 +370,10 @@ class Kept(NamedTuple):
 
 
 class DrawsSnapshotter:
-    """Keeps all of a `Draws` that draws in every step: a seeded reset would do but for the global generators."""
+    """Captures the whole of a `Draws` that draws in every step.
+
+    Without the global generators, a seeded reset would be enough.
+    """
 
     def spans_episodes(self, env: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Replays are checked: an answer that differs in anything is found, wherever the difference is."""
+"""Replays are checked: any difference between an answer and its repetition is found."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from vecenv.replaying import REPLAYING, is_replaying, replaying
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
-SIZE = 100_000  # far more than what digests look at whole
+SIZE = 100_000  # far more than a digest reads completely
 
 
 class Differs(ToyEnv):
-    """Answers one call otherwise when that is only repeated."""
+    """Gives another answer in one call, but only in a replay."""
 
     def __init__(self, what: str, at: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -74,7 +74,7 @@ class Differs(ToyEnv):
 
 
 def marks_after(env_fns: Sequence[Callable[[], Any]], rounds: int, when: int, **options: Any) -> list[list[str]]:
-    """Kill the worker of all these envs once; return what their infos say of it."""
+    """Kill the worker of all these envs once; return the recovery marks in their infos."""
 
     def inject(pool: Any, number: int) -> None:
         if number == when:
@@ -103,7 +103,7 @@ def test_difference_in_a_reset_is_found() -> None:
 
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None:
-    """As long as the replay comes through there."""
+    """It is found if the replay reaches that episode."""
     env_fn = functools.partial(Differs, "float", 2, length=3)
     (marks,) = marks_after([env_fn], 2, 2, autoreset=autoreset)
     assert marks == FOUND, "the step that would differ is yet to come"
@@ -116,7 +116,7 @@ def test_difference_is_not_found_in_an_equal_replay() -> None:
 
 
 class RaisesAt(ToyEnv):
-    """Raises in its third step, and goes on."""
+    """Raises in its third step and then continues."""
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
@@ -130,7 +130,7 @@ def test_error_of_an_env_counts_as_its_answer_in_a_replay() -> None:
 
 
 class FailsToBegin(ToyEnv):
-    """Raises in its second reset, which is an autoreset, and goes on."""
+    """Raises in its second reset, an autoreset, and then continues."""
 
     def reset(self, **kwargs: Any) -> Any:
         if self.num_resets == 1:
@@ -145,7 +145,7 @@ def test_autoreset_that_raised_is_retried_in_a_replay(when: int) -> None:
 
 
 def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
-    """A worker may die between the record of an answer and its row: then the command is made again."""
+    """A worker may die after it recorded an answer and before it wrote the row. The command is then run again."""
     records: list[Any] = [(0, 0), (0, 0)]
     slot: Any = SimpleNamespace(records=lambda env_id: (99, *records))
     restorer = Restorer(slot, *[None] * 5, GlobalRngs())  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_mark_in_the_environment_is_removed_after_a_replay() -> None:
 
 
 def test_mark_is_separate_for_each_thread() -> None:
-    """The environment has it while any thread does."""
+    """The environment variable is set while any thread replays."""
     begun, go = threading.Event(), threading.Event()
 
     def repeat() -> None:
@@ -187,8 +187,11 @@ def test_mark_is_separate_for_each_thread() -> None:
     assert REPLAYING not in os.environ
 
 
-class Tells(ToyEnv):
-    """Env 0 repeats a step for as long as env 1 needs to make a new one, which tells what it was told."""
+class ReportsMark(ToyEnv):
+    """Env 0 stays in the replay of a step until env 1 has made a new step.
+
+    Env 1 reports in its info whether the environment variable was set then.
+    """
 
     def __init__(self, folder: Path, env_id: int) -> None:
         super().__init__(length=50)
@@ -199,24 +202,24 @@ class Tells(ToyEnv):
         if self.env_id == 0 and is_replaying():
             assert REPLAYING in os.environ
             (self.folder / "repeats").touch()
-            wait_until((self.folder / "told").exists)
+            wait_until((self.folder / "marked").exists)
         elif self.env_id == 1 and not is_replaying() and (self.folder / "repeats").exists():
-            result[4]["told"] = float(REPLAYING in os.environ)
-            (self.folder / "told").touch()
+            result[4]["marked"] = float(REPLAYING in os.environ)
+            (self.folder / "marked").touch()
         return result
 
 
-def test_mark_is_absent_in_a_thread_that_does_not_replay(tmp_path: Path) -> None:
-    env_fns = [functools.partial(Tells, tmp_path, env_id) for env_id in range(2)]
+def test_env_does_not_replay_while_one_in_another_thread_does(tmp_path: Path) -> None:
+    env_fns = [functools.partial(ReportsMark, tmp_path, env_id) for env_id in range(2)]
     with recovering_pool(env_fns, num_workers=1, threads_per_worker=2) as pool:
         play(pool, 1)
         kill(pool, 0)
         pool.send(np.zeros(2, np.int64), ordered=False)
-        told = []
-        while pool.outstanding():  # env 1's first step may be over before env 0 repeats its own
+        marked = []
+        while pool.outstanding():  # env 1's first step may end before env 0 begins its replay
             batch = pool.recv(min_count=1)
             batch.raise_errors()
-            told += [info["told"] for info in batch.infos() if "told" in info]
-            if 1 in batch.env_ids.tolist() and not told:
+            marked += [info["marked"] for info in batch.infos() if "marked" in info]
+            if 1 in batch.env_ids.tolist() and not marked:
                 pool.send(np.zeros(1, np.int64), [1], ordered=False)
-        assert told == [1.0]
+        assert marked == [1.0]

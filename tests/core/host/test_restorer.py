@@ -1,4 +1,7 @@
-"""What is repeated, in which order, and what it has to agree with; in this process, with a slot that takes notes."""
+"""Restorer: which commands are repeated, in which order, and which answers must agree.
+
+The tests run in this process, with a slot that records its calls.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from vecenv.core.layout.messages import Payload
 from vecenv.core.layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.replaying import is_replaying
 
-BEFORE = 100  # the command that the env is brought back for
+BEFORE = 100  # the command for which the env is restored
 FIRST = RestorePoint(1)
 
 
 class Slot:
-    """Notes what it counts; a digest is the sum of all observations, step_id and flags with them."""
+    """Records its calls. A digest is the sum of all observations with their step_ids and flags."""
 
     def __init__(self, *records: tuple[int, int]) -> None:
         self.known = (*records, (0, 0), (0, 0))[:2]
@@ -36,7 +39,7 @@ class Slot:
         return self.digest, *self.known
 
     def add_to_digest(self, env_id: int, step_id: int, obs: Any, *rest: Any) -> bool:
-        _, _, _, flags, final_obs, starts_digest = rest  # no rewards and ends
+        _, _, _, flags, final_obs, starts_digest = rest  # without rewards and ends
         seen = 0 if obs is None else int(obs[0])
         self.digest = (0 if starts_digest else self.digest) + 1000 * step_id + 100 * flags + seen
         self.rows.append((step_id, seen, flags, None if final_obs is None else int(final_obs[0])))
@@ -50,9 +53,9 @@ class Slot:
 
 
 class Log:
-    """Shows how often it was stepped, in the same array all the time, or twice that if it is `wrong`.
+    """Observes the number of its steps, always in the same array; twice that number if it is `wrong`.
 
-    `asked` is what it was asked.
+    `asked` lists the commands that it received.
     """
 
     def __init__(self, asked: list[str], length: int = 100, wrong: bool = False) -> None:
@@ -123,7 +126,7 @@ def saved_state(
 
 
 class Scene:
-    """One env that is brought back; `asked` is what it, or one in its place, was asked."""
+    """One env that is restored; `asked` lists the commands that it or an earlier one received."""
 
     def __init__(
         self, *records: tuple[int, int], autoreset: Autoreset = Autoreset.NEXT_STEP, length: int = 100
@@ -154,7 +157,7 @@ def test_persistent_calls_come_first_then_the_state_then_the_commands() -> None:
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
 def test_call_that_raised_does_not_end_the_recovery(how: str) -> None:
-    """One that left by `sys.exit` ended the recovery, and the episode with it."""
+    """A call that left by `sys.exit` must not end the recovery, and so the episode."""
     scene = Scene()
     _, outcome = scene.run(RestorePlan(FIRST, [seeded(1, 5), call(2, how), step(3)], []))
     assert outcome.kind == "replayed" and scene.asked == ["reset 5", how, "step 0"]
@@ -203,7 +206,7 @@ def test_new_env_without_answers_counts_as_restored() -> None:
 def test_cancelled_command_is_repeated_if_it_was_answered(was_answered: bool) -> None:
     entries = [seeded(1, 5), step(2), step(3, 1, CommandFlag.CANCELLED)]
     other = Scene((3, 0))
-    other.run(RestorePlan(FIRST, entries, []))  # fails: all was repeated
+    other.run(RestorePlan(FIRST, entries, []))  # fails, although all was repeated
     record = (3, other.slot.digest) if was_answered else (2, 2001 + 1000 + 100 * RowFlag.RESET)
     scene = Scene(record)
     assert scene.run(RestorePlan(FIRST, entries, []))[1].kind == "replayed"

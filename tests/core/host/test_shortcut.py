@@ -1,4 +1,4 @@
-"""Shortcut: nobody can tell that a step leaves wrappers out."""
+"""Shortcut: a step that skips wrappers gives the same results as one that does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make(limit: int = 500) -> Any:
 
 
 def warm(env: Any) -> Any:
-    """Give a stand-in of an env that has made its checks, at the start of an episode."""
+    """Return the shortcut of an env that has made its checks and is at the start of an episode."""
     env.reset(seed=0)
     for _ in range(3):
         env.step(env.action_space.sample())
@@ -38,7 +38,7 @@ def warm(env: Any) -> Any:
 
 
 def files_of(step: Any) -> list[str]:
-    """Return the files of Gymnasium that a step of CartPole goes through, by the traceback of a wrong action."""
+    """Return the files of Gymnasium in the traceback of a wrong action, so those that a step of CartPole uses."""
     with pytest.raises(AssertionError) as caught:
         step(7)
     files = [Path(entry.path).name for entry in caught.traceback[1:]]
@@ -46,7 +46,7 @@ def files_of(step: Any) -> list[str]:
 
 
 class Subclass(TimeLimit):
-    """Looks like a TimeLimit."""
+    """A subclass of TimeLimit, which must not be skipped."""
 
 
 class Tag(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -93,7 +93,7 @@ def test_steps_before_the_first_reset_are_refused() -> None:
 
 @pytest.fixture(params=["native", "python"])
 def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test with steps counted in C, and again in Python."""
+    """Run the test with steps counted in C, and again with steps counted in Python."""
     if request.param == "python":
         monkeypatch.setattr(shortcut, "load", lambda: None)
     elif shortcut.load() is None:
@@ -139,7 +139,7 @@ def test_limits_count_both_where_there_are_two() -> None:
 
 
 class Gives(gymnasium.Env[Any, Any]):
-    """Each step returns its action."""
+    """Returns its action as the result of each step."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(2)
 
@@ -151,7 +151,7 @@ class Gives(gymnasium.Env[Any, Any]):
 
 
 def counted(limit: int) -> tuple[Any, Callable[[Any], Any]]:
-    """Give a TimeLimit around an env that gives what it is told to, after a reset, and what a worker steps it by."""
+    """Return a TimeLimit around a `Gives` env, already reset, and the step function that a worker would use."""
     env = TimeLimit(Gives(), limit)
     env.reset()
     return env, Shortcut.to(env).step
@@ -234,7 +234,7 @@ def test_shortcut_is_off_in_unknown_gymnasium_releases(monkeypatch: pytest.Monke
 
 
 def set_reward(env: Any, reward: float) -> None:
-    """Replace the outermost step, as a user may by a call."""
+    """Replace the outermost step, as a user may do by a call."""
     env.step = lambda action: (np.zeros(4, np.float32), reward, False, False, {})
 
 
@@ -246,7 +246,7 @@ def test_call_that_replaces_the_step_takes_effect(backend: str) -> None:
         for _ in range(30):
             assert envs.step(np.zeros(2, np.int64))[1].max() <= 1.0
         envs._pool.call(functools.partial(set_reward, reward=7.0))
-        envs.step(np.zeros(2, np.int64))  # of an env whose episode has ended, a reset
+        envs.step(np.zeros(2, np.int64))  # a reset, if the env's episode has ended
         assert envs.step(np.zeros(2, np.int64))[1].tolist() == [7.0, 7.0]
     finally:
         envs.close()

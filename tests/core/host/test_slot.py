@@ -1,4 +1,4 @@
-"""The native slot at the end of a command: what it says it is at, and when it tells a parent that sleeps."""
+"""The native slot at the end of a command: the state that it publishes, and when it wakes a sleeping parent."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from vecenv.core.layout.rows import Autoreset, Op
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 
 _WAIT_ANY = 4  # see native/shm/layout.h
-#: A burst of quick steps tells the parent no more often than that.
-_TELL_NS = 10_000
+#: Minimum time between two wakeups of the parent in a burst of quick steps.
+_WAKE_NS = 10_000
 
 
 class Sleeper:
-    """What a parent says in shared memory before it sleeps, until a worker has woken it."""
+    """The state that a parent writes into shared memory before it sleeps, until a worker has woken it."""
 
     def __init__(self, ends: Ends) -> None:
         self._waiting = np.frombuffer(ends.memory, np.uint32, 1, ends.plan.words["control"] + LINE)
@@ -50,7 +50,7 @@ def spend(nanoseconds: int) -> None:
 
 
 def host(slot: Any, *works: Callable[[], object], is_over: bool = False) -> None:
-    """Let the step of env i do works[i]; `is_over`: that of the last one ends its episode."""
+    """Make the step of env i call works[i]; `is_over`: the last env's step ends its episode."""
     for env_id, work in enumerate(works):
         result = obs_of(0), 1.0, is_over and env_id == len(works) - 1, False, {}
 
@@ -68,11 +68,11 @@ def send(hub: Any, *env_ids: int) -> None:
 
 @pytest.mark.parametrize("then", ["nothing", "a reset", "an episode's end", "a slow step", "time"])
 def test_quick_answer_is_published_before_a_slow_snapshot(then: str, ends: Ends) -> None:
-    """The first answer is told anyhow, having been told of nothing; what is looked at is the second one's."""
+    """The second answer is tested; the first one wakes the parent in any case, because none was published before."""
     hub, slot = ends.hub(), ends.slot(autoreset=int(Autoreset.NEXT_STEP))
-    parent, told = Sleeper(ends), []
-    slow = 10 * _TELL_NS
-    for _ in range(ends.plan.words["queue_size"]):  # what lies behind the end of the queue is a quick step
+    parent, woken = Sleeper(ends), []
+    slow = 10 * _WAKE_NS
+    for _ in range(ends.plan.words["queue_size"]):  # the queue wraps, so the command after its end is a quick step
         host(slot, int, int, int)
         send(hub, 0)
         slot.serve()
@@ -88,7 +88,7 @@ def test_quick_answer_is_published_before_a_slow_snapshot(then: str, ends: Ends)
         if then == "time":
             spend(slow)
 
-    host(slot, int, second, lambda: told.append(parent.is_awake()), is_over=then == "an episode's end")
+    host(slot, int, second, lambda: woken.append(parent.is_awake()), is_over=then == "an episode's end")
     send(hub, 0, 1)
     if then == "a reset":
         hub.command(Op.RESET, np.array([2]), np.zeros(1, np.int64), np.zeros(1, np.uint8), False)
@@ -99,7 +99,7 @@ def test_quick_answer_is_published_before_a_slow_snapshot(then: str, ends: Ends)
         assert (kind, env_id, op) == (events.COMMAND, 2, Op.RESET if then == "a reset" else Op.STEP)
     else:
         assert kind == events.IDLE
-    assert told in ([], [True]) and (told or parent.is_awake())
+    assert woken in ([], [True]) and (woken or parent.is_awake())
 
 
 def test_slot_publishes_its_operation_and_start_time(ends: Ends) -> None:
@@ -122,7 +122,7 @@ def test_slot_publishes_its_operation_and_start_time(ends: Ends) -> None:
 
 
 def test_operation_begun_after_a_pause_starts_after_it(ends: Ends) -> None:
-    """Else it would be late before it has begun."""
+    """Otherwise the operation would be late before it began."""
     hub, slot = ends.hub(), ends.slot()
     began: list[int] = []
     host(slot, lambda: began.append(hub.state(0)[3]))
@@ -134,8 +134,8 @@ def test_operation_begun_after_a_pause_starts_after_it(ends: Ends) -> None:
         hub.recv(1, 1, 0)
 
 
-def test_unclaimed_row_is_not_an_answer_of_another_env(ends: Ends) -> None:
-    """A recovery looks for the newest observation of an env in all rows that there are."""
+def test_row_of_a_cancelled_command_is_not_an_answer_of_another_env(ends: Ends) -> None:
+    """A recovery looks for the newest observation of an env in all rows of the ring."""
     hub, slot = ends.hub(), ends.slot()
     host(slot, int, int)
     sent = set()

@@ -1,4 +1,4 @@
-"""When an env is looked at: as rarely as is enough."""
+"""When snapshots of an env are taken: as rarely as possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vecenv.core.layout.messages import Reply
 
 
 class Slot:
-    """Counts what it is told; `due` says what `is_snapshot_due` answers."""
+    """Counts its calls; `is_snapshot_due` returns `due`."""
 
     def __init__(self) -> None:
         self.due = False
@@ -54,7 +54,7 @@ class Snapshotter:
 
 
 class Scene:
-    """A Snapshots with what it talks to."""
+    """A Snapshots object and its collaborators."""
 
     def __init__(self, snapshotter: Snapshotter | None) -> None:
         self.slot, self.snapshotter = Slot(), snapshotter
@@ -166,7 +166,7 @@ def test_restored_env_may_hold_more_than_its_state() -> None:
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no state")])
-def test_env_without_a_snapshot_method_is_left_alone(error: Exception | None) -> None:
+def test_env_that_cannot_be_captured_is_left_alone(error: Exception | None) -> None:
     scene = Scene(Snapshotter(error=error))
     env = None if error is None else 5
     scene.reset(1, env, seeded=True)
@@ -191,7 +191,7 @@ def test_snapshot_delayed_by_the_system_hardly_delays_the_next(monkeypatch: pyte
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.slot.due = True
-    clock = [0, 0]  # now, and how far a look moves it
+    clock = [0, 0]  # the time now, and its advance during a snapshot
     monkeypatch.setattr("vecenv.core.host.snapshots.now_ns", lambda: clock.__setitem__(0, sum(clock)) or clock[0])
     intervals = []
     for step_id, took in enumerate((100_000, 40_000, 50_000, 9_000_000, 9_000_000, 50_000), 2):

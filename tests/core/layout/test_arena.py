@@ -1,4 +1,4 @@
-"""The layout of the arena: groups and columns apart, aligned, and all inside."""
+"""The layout of the arena: groups and columns do not overlap, are aligned, and lie within it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def opened(plan):
 
 
 def all_views(plan, memory):
-    """Return every array over the arena, blocks and actions, but none twice."""
+    """Return every array over the arena, blocks and actions included, each once."""
     views = [
         plan.view(memory, offset, leaf.dtype, (plan.num_envs, *leaf.shape))
         for offset, leaf in zip(plan.action_offsets, plan.action.leaves)

@@ -2,8 +2,8 @@
 
 Each shared load, store and swap is one step, and any actor may take the next. Claimers claim a
 row and commit it; the parent links and seals until the ring has wrapped; one claimer may be
-killed at any instant, and is reaped. What must hold is checked in every state, and mutants of
-the algorithm show that the checks bite.
+killed at any instant, and is reaped. The properties are checked in every state, and
+mutants of the algorithm show that the checks can fail.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 
 ROWS, CLAIMERS, CHAIN, BLOCKS = 2, 3, 2, 3
-SEALS = 3  # enough for block 0 to be open a second time
+SEALS = 3  # enough for block 0 to be opened a second time
 CLAIMS = 1  # of each claimer
-SEAL = -1  # the mark under which the parent takes the row that it seals at
-LONGEST_OPERATION = 40  # steps of an actor that runs alone
+SEAL = -1  # the mark with which the parent takes the row where it seals
+LONGEST_OPERATION = 40  # maximum number of steps of an actor that runs alone
 
 RowRef = tuple[int, int, int]  # epoch, block, row
 Owner = tuple[int, int]  # epoch, claimer or SEAL
@@ -42,7 +42,7 @@ class Actor(NamedTuple):
 
 
 class State(NamedTuple):
-    """Shared memory, the actors, and the parent's books."""
+    """Shared memory, the actors, and the parent's own state."""
 
     open: RowRef
     owners: tuple[Owner, ...]  # of all rows of all blocks
@@ -95,7 +95,7 @@ class Model:
     # ---- try_take, shared by claim and seal ---------------------------------------------
 
     def take(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        """Make the next step of an actor that is inside `try_take` under `mark`."""
+        """Make the next step of an actor within `try_take` under `mark`."""
         return getattr(self, f"_at_{actor.at}")(state, actor, mark)
 
     def _at_start(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
@@ -115,14 +115,14 @@ class Model:
         return state, self._go_on_from(actor._replace(has_taken=True), mark)
 
     def _go_on_from(self, actor: Actor, taken_by: int) -> Actor:
-        """Row `actor.row_ref` is taken: the open word goes to the next row, or past a seal."""
+        """Row `actor.row_ref` is taken: move the open word to the next row, or past a seal."""
         epoch, block, row = actor.row_ref
         if taken_by == SEAL:
             return actor._replace(at="link", before=NOTHING)
         return actor._replace(at="help", before=NOTHING, target=(epoch, block, row + 1))
 
     def _at_link(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        """The block is full or sealed, therefore linked: find out what comes after it."""
+        """The block is full or sealed, and therefore linked: find the block after it."""
         return state, actor._replace(at="help", target=state.links[actor.row_ref[1]])
 
     def _at_help(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
@@ -135,7 +135,7 @@ class Model:
     # ---- actors -------------------------------------------------------------------------
 
     def move_claimer(self, state: State, i: int) -> State | None:
-        """Make the next step of a claimer; None when it has none now."""
+        """Make the next step of a claimer; return None if it has none now."""
         actor = state.claimers[i]
         if actor.at in ("dead", "sent"):
             return None
@@ -147,7 +147,7 @@ class Model:
         return collect(state._replace(claimers=replaced(state.claimers, i, actor)))
 
     def move_parent(self, state: State) -> State | None:
-        """Make the next step of the parent, as in vecenv_ring_seal; None when it has none now."""
+        """Make the next step of the parent, as in vecenv_ring_seal; return None if it has none now."""
         actor = state.parent
         if actor.at == "idle":
             if not actor.left or not state.free:
@@ -162,7 +162,7 @@ class Model:
                 parent=actor._replace(at="start"),
             )
         if actor.at == "start" and state.open[0] != state.chain[0][0]:
-            return self._finish_seal(state, ROWS)  # it filled up, and claimers moved on
+            return self._finish_seal(state, ROWS)  # the block was filled, and claimers went on to the next one
         state, actor = self.take(state, actor, SEAL)
         if actor.at == "done":
             return self._finish_seal(state, actor.row_ref[2])
@@ -179,7 +179,7 @@ class Model:
         )
 
     def kill(self, state: State, i: int) -> State:
-        """Kill a claimer and reap it: the rows it owns and did not commit become void."""
+        """Kill a claimer and reap it: the rows that it owns and did not commit become void."""
         cells = tuple(
             owner[0] if owner[1] == i and owner[0] > cell else cell for owner, cell in zip(state.owners, state.cells)
         )
@@ -187,7 +187,7 @@ class Model:
         return collect(state._replace(cells=cells, claimers=replaced(state.claimers, i, dead), has_killed=True))
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
-        """Yield every state that may come next."""
+        """Yield every possible next state."""
         for i, actor in enumerate(state.claimers):
             after = self.move_claimer(state, i)
             if after is not None:
@@ -200,12 +200,12 @@ class Model:
 
 
 def restart(actor: Actor) -> Actor:
-    """Go back to the start of the loop and forget what was read."""
+    """Go back to the start of the loop and discard the local variables."""
     return Actor("start", actor.left)
 
 
 def collect(state: State) -> State:
-    """Let the parent look at cells: free blocks without uncommitted rows, ask for the next rows."""
+    """Let the parent collect: free the blocks without uncommitted rows, and request the next rows."""
     claimers = tuple(
         Actor("start", actor.left)
         if actor.at == "sent" and actor.left and is_collected(state, actor.row_ref)
@@ -227,7 +227,7 @@ def is_collected(state: State, row_ref: RowRef) -> bool:
 
 
 def canonical(state: State) -> State:
-    """Number the claimers by where they are: states that differ only in their numbers are one."""
+    """Number the claimers by their positions, so that states which differ only in numbering are equal."""
     order = sorted(range(CLAIMERS), key=state.claimers.__getitem__)
     if order == list(range(CLAIMERS)):
         return state
@@ -238,11 +238,11 @@ def canonical(state: State) -> State:
     )
 
 
-# ---- what must hold -----------------------------------------------------------------------
+# ---- properties ---------------------------------------------------------------------------
 
 
 def check(state: State) -> None:
-    """Raise Violation if the state must never be."""
+    """Raise Violation if the state is forbidden."""
     for i, actor in enumerate(state.claimers):
         holds = actor.at == "done" or (actor.at in ("link", "help") and actor.has_taken)
         if holds and state.owners[index(actor.row_ref)] != (actor.row_ref[0], i):
@@ -257,7 +257,7 @@ def check(state: State) -> None:
 
 
 def check_last(state: State) -> None:
-    """Raise Violation if nobody can move but something is left to be done."""
+    """Raise Violation if no actor can move but work is left."""
     if state.parent.left or state.parent.at != "idle":
         raise Violation("the parent waits for ever")
     if any(actor.at not in ("dead", "sent") for actor in state.claimers):
@@ -265,7 +265,7 @@ def check_last(state: State) -> None:
 
 
 def check_alone(model: Model, state: State) -> None:
-    """Raise Violation if somebody cannot finish though all others stand still."""
+    """Raise Violation if an actor cannot finish while all others stand still."""
     for i, actor in enumerate(state.claimers):
         run_alone(state, lambda now, i=i: model.move_claimer(now, i), lambda now, i=i: now.claimers[i].at, actor.at)
     run_alone(state, model.move_parent, lambda now: now.parent.at, state.parent.at)
@@ -341,7 +341,7 @@ class OwnerAfterOpen(Model):
 
 
 class SealByOpen(Model):
-    """Seals by moving the open word alone, so that a claimer on its way can still take the row."""
+    """Seals by moving the open word alone, so that a claimer within `try_take` can still take the row."""
 
     def _at_swap(self, state, actor, mark):
         if mark != SEAL:
@@ -352,14 +352,14 @@ class SealByOpen(Model):
 
 
 class StoreOwner(Model):
-    """Stores the owner word instead of swapping it: the second of two claimers wins as well."""
+    """Stores the owner word instead of swapping it: the second of two claimers succeeds as well."""
 
     def _at_swap(self, state, actor, mark):
         return super()._at_swap(state, actor._replace(before=state.owners[index(actor.row_ref)]), mark)
 
 
 class NobodyHelps(Model):
-    """Moves the open word past a row only by whoever took it: a dead one holds up all others."""
+    """Only the claimer that took a row moves the open word past it: a dead one blocks all others."""
 
     def _at_owner(self, state, actor, mark):
         state, actor = super()._at_owner(state, actor, mark)
@@ -367,7 +367,7 @@ class NobodyHelps(Model):
 
 
 class LinkFirst(Model):
-    """Reads what comes after a block at once: too early for one that is not linked yet."""
+    """Reads the link of a block at once: too early if the block is not linked yet."""
 
     def _at_start(self, state, actor, mark):
         state, actor = super()._at_start(state, actor, mark)

@@ -1,4 +1,4 @@
-"""The table of cells: which keys of infos get some."""
+"""The table of cells: which keys of infos get cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table:
         self.infos = InfoColumns()
 
     def learn(self, *infos: dict[str, Any]) -> list[tuple[str, int]]:
-        """Return the path and first cell of each key that is known after these infos."""
+        """Return the path and the first cell of each key that the table contains after these infos."""
         for info in infos:
             self.infos.learn(info, self._add)
         return [("/".join(column.path), column.first) for column in self.infos.columns]

@@ -1,4 +1,4 @@
-"""Messages between parent and worker, and exceptions that cross over."""
+"""Messages between parent and worker, and exceptions that are sent from one to the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vecenv.errors import EnvError
 
 
 class Demanding(Exception):
-    """Pickles, but cannot be built again from its arguments."""
+    """Can be pickled, but cannot be built again from its arguments."""
 
     def __init__(self, text, *, needed):
         super().__init__(text)
@@ -21,14 +21,14 @@ class Demanding(Exception):
 
 
 class Shifty(Exception):
-    """Comes back as something else."""
+    """Unpickles as an object of another class."""
 
     def __reduce__(self):
         return ValueError, ("not what it was",)
 
 
 class Silent(BaseException):
-    """Not an Exception, as SystemExit is not."""
+    """Not an Exception, like SystemExit."""
 
 
 def raised(error):

@@ -1,4 +1,4 @@
-"""The extension's boundary: both sides agree on the layout, and wrong arguments are errors."""
+"""The extension's boundary: C and Python agree on the layout, and wrong arguments are errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OBS = Dict(position=Box(-1.0, 1.0, (2,), np.float32), gear=Discrete(5))
 
 
 class Ends:
-    """One hub and slots that do not wait, over private memory; the first one serves all envs."""
+    """One hub, and slots that do not wait, over private memory; the first slot serves all envs."""
 
     def __init__(self, num_envs=2, obs=OBS, action=None, depth=3, num_slots=1):
         action = action or Discrete(4)
@@ -202,7 +202,7 @@ def test_missing_extension_does_not_warn_in_workers(capfd):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "vecenv._native", None)
             patch.delenv("VECENV_IMPLEMENTATION", raising=False)
-            assert native.implementation() == "python"  # as of an env that has a pool of its own
+            assert native.implementation() == "python"  # as if the env had a pool of its own
         return toys.CountEnv()
 
     pool = ProcessPool([make], PoolOptions())
@@ -337,7 +337,7 @@ def test_request_without_a_free_block_changes_nothing(ends):
 
 
 def test_superseded_commands_are_dropped_before_a_slot_was_first_idle(ends):
-    """The counter of superseded commands passes zero with the fourth reset, where a new slot once stood."""
+    """The counter of superseded commands passes zero at the fourth reset. Zero was once its value in a new slot."""
     hub, slot = ends.hub(), ends.slot()
     made = []
     for env_id in range(2):
@@ -359,7 +359,7 @@ def test_superseded_commands_are_dropped_before_a_slot_was_first_idle(ends):
 
 
 def test_superseded_commands_are_dropped_before_there_is_a_slot(ends):
-    """As by the successor of a worker that died in a step."""
+    """The successor of a worker that died in a step drops them too."""
     hub, made = ends.hub(), []
     zeros = np.zeros(2, np.int64)
     assert hub.send((zeros,), None, True, 0) is None
@@ -388,7 +388,7 @@ def test_publish_needs_a_command(ends):
     slot = ends.slot()
     with pytest.raises(RuntimeError, match="without a command"):
         slot.publish(obs_of(0), 0.0, False, False, {}, 0, None)
-    slot.finish()  # nothing to end
+    slot.finish()  # there is no command to finish
     with pytest.raises(ValueError, match="env_id"):
         slot.host(2, print)
     with pytest.raises(ValueError, match="env_id"):
@@ -440,7 +440,7 @@ def test_info_keys_beyond_the_table_are_refused(ends):
 
 
 def cells_of(names, info, infos=0):
-    """Return (was it written, was it flagged, [(tag, value) of the first cells]) of one answer with this info."""
+    """Send one answer with this info; return (was it written, was it flagged, [(tag, value) of the first cells])."""
     ends = Ends()
     hub, slot = ends.hub(), ends.slot(infos=infos)
     try:
@@ -460,7 +460,7 @@ def cells_of(names, info, infos=0):
 
 
 ALL, COLUMNS, DONE, NONE = range(4)
-INT, BYTE = 0x28, 0x61  # tags: a Python int; a uint8 of NumPy
+INT, BYTE = 0x28, 0x61  # tags of a Python int and of a uint8 of NumPy
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_infos_in_cells(names, info, infos, expected):
 
 
 def final_rows(hub, ends):
-    """Return (flags, values of the first cell of infos, of final infos) of the batch that is there, by rows."""
+    """Return (flags, first cells of the infos, first cells of the final infos) of the batch, by row."""
     (block, _, _), _ = hub.recv(2, 2, 0)
     columns = arena.BlockViews(ends.plan, ends.memory, block).columns
     first = [columns[name][:, 0].tolist() for name in ("info_values", "final_values")]
@@ -499,7 +499,7 @@ def final_rows(hub, ends):
 
 
 def ending_envs(slot, *first_infos):
-    """Let every step of env i end an episode with {'a': 10 + i} and begin one with first_infos[i]."""
+    """Make every step of env i end an episode with {'a': 10 + i} and begin one with first_infos[i]."""
 
     class Env:
         def __init__(self, number, info):
@@ -579,7 +579,7 @@ def test_recv_of_no_rows_does_not_wait(ends, counts):
 
 
 def test_payload_that_was_not_taken_is_not_given_to_the_next_command(ends):
-    """A signal handler of an env may raise before it is."""
+    """A signal handler of an env may raise before the payload is taken."""
     hub, slot = ends.hub(), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
@@ -603,17 +603,17 @@ def test_watch_refuses_an_invalid_descriptor():
 # ---- leaks ----------------------------------------------------------------------------------
 
 
-def told(i):
-    """Return an info of numbers, of arrays, of what has no cells."""
+def info_for(i):
+    """Return an info with numbers, with arrays, or with values that have no cells."""
     nested = {"d": np.float32(i), "e": np.ones((2, 1 + (i == 4)))}
     return {"a": i, "b": 0.5, "c": nested} if i % 3 else {"a": i, f"key {i}": 2**70}
 
 
 def rounds(count, autoreset):
-    """Send, step, receive: with plain rows, odd ones, ends, infos, exceptions and mail."""
+    """Send, step and receive plain rows, odd rows, ends, infos, exceptions and messages."""
     ends = Ends()
     hub, slot = ends.hub(), ends.slot(autoreset=autoreset)
-    results = deque([(i, float(i), i > 5, False, told(i)) for i in range(11)])
+    results = deque([(i, float(i), i > 5, False, info_for(i)) for i in range(11)])
     for name in ("a", "b", "c\x1fd", "c\x1fe\x1e2,1", "\x1d"):
         hub.add_info_key(name)
 
@@ -628,7 +628,7 @@ def rounds(count, autoreset):
     class Env:
         def reset(self):
             number = results[0][0]
-            return (obs_of(7) if number < 7 else [7]), told(number)
+            return (obs_of(7) if number < 7 else [7]), info_for(number)
 
     env = Env()
     env.step = step

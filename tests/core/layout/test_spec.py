@@ -1,4 +1,4 @@
-"""Specs: spaces as leaves, values made to fit them, and what C is told about them."""
+"""Specs: spaces as leaves, values converted to fit them, and the description of the leaves for C."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_batch_goes_into_leaves_and_back(name):
 
 
 def test_nesting_a_batch_leaves_nothing_to_collect():
-    """Else every batch, with all that came by mail for it, would stay until the collector runs."""
+    """Otherwise every batch and its messages would stay in memory until the garbage collector runs."""
 
     class Columns:
         def __call__(self, leaf):
@@ -181,26 +181,26 @@ def test_path_of_an_error_leads_to_the_leaf():
 
 def test_converted_leaf_warns_once():
     spec = Spec(FIXED_SPACES["dict"], "obs")
-    told = []
-    spec.warn = lambda path, text: told.append((path, text))
+    warned = []
+    spec.warn = lambda path, text: warned.append((path, text))
     for _ in range(3):
         exact = spec.conform({"position": np.zeros(2, np.float64), "gear": np.int32(2)})
     assert exact["position"].dtype == np.float32 and exact["gear"].dtype == np.int64
-    assert sorted(path for path, _ in told) == ["obs/gear", "obs/position"]
-    assert "float64 is converted to the space's float32" in dict(told)["obs/position"]
+    assert sorted(path for path, _ in warned) == ["obs/gear", "obs/position"]
+    assert "float64 is converted to the space's float32" in dict(warned)["obs/position"]
 
 
 def test_extra_keys_are_dropped_with_a_warning():
     spec = Spec(FIXED_SPACES["dict"], "obs", ignores_extra=True)
-    told = []
-    spec.warn = lambda path, text: told.append((path, text))
+    warned = []
+    spec.warn = lambda path, text: warned.append((path, text))
     with pytest.raises(SpaceError, match="expected a dict with keys"):
         spec.conform({"position": np.zeros(2, np.float32), "more": 1})
-    assert told == []
+    assert warned == []
     for _ in range(2):
         exact = spec.conform({"position": np.zeros(2, np.float32), "gear": 1, "more": 1})
         assert exact.keys() == {"position", "gear"}
-    assert len(told) == 1 and "obs: keys ['more'] are not in the space" in told[0][1]
+    assert len(warned) == 1 and "obs: keys ['more'] are not in the space" in warned[0][1]
 
 
 def test_python_numbers_and_lists_are_converted_without_a_warning():
@@ -224,7 +224,7 @@ def test_whole_numbers_convert_when_they_fit_by_value(numbers):
     np.testing.assert_array_equal(spec.conform(numbers), numbers)
 
 
-#: (dtype of the space, a number that does not fit, one that does), each of an unsigned kind.
+#: (dtype of the space, a number that does not fit, a number that fits), for each unsigned kind.
 UNSIGNED = [
     (np.uint8, np.uint16(300), np.uint16(255)),
     (np.uint8, np.uint64(2**40), np.uint64(7)),
@@ -243,7 +243,7 @@ def whole(dtype):
 
 @pytest.mark.parametrize("dtype, large, fits", UNSIGNED, ids=lambda value: getattr(value, "__name__", repr(value)))
 def test_unsigned_numbers_that_are_too_large_are_refused_and_others_convert(dtype, large, fits):
-    """They wrapped around, silently."""
+    """Such numbers once wrapped around without a warning."""
     spec = Spec(whole(dtype), "obs")
     spec.warn = lambda path, text: None
     name = np.dtype(dtype).name

@@ -1,4 +1,4 @@
-"""When a pool may be used, started and closed, and by whom; with nothing behind it."""
+"""When, and by which thread, a pool may be used, started and closed; without envs and workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vecenv.errors import ClosedError, ConfigError, StateError
 
 
 def nothing() -> None:
-    """What most of these do when they start and end."""
+    """Do nothing; the default of `at_start` and `at_end`."""
 
 
 def refuse() -> None:
@@ -23,7 +23,7 @@ def refuse() -> None:
 
 
 class Bare:
-    """A pool with nothing but a lifecycle; notes its starts and ends, in which it calls `at_start` and `at_end`."""
+    """A pool with only a lifecycle. It records its starts and ends, and calls `at_start` and `at_end` in them."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Bare:
         kind: type[Lifecycle] = Lifecycle,
     ) -> None:
         self.at_start, self.at_end = at_start, at_end
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.interrupted = threading.Event()
         self.lifecycle = kind(self.interrupted.set)
 
@@ -44,14 +44,14 @@ class Bare:
         self.lifecycle.start(self._open, self._shut_down)
 
     def _open(self) -> None:
-        self.told.append("start")
+        self.events.append("start")
         self.at_start()
 
     def close(self, timeout: float | None = None) -> None:
         self.lifecycle.close(timeout)
 
     def _shut_down(self, timeout: float | None) -> None:
-        self.told.append("end")
+        self.events.append("end")
         self.at_end()
 
     def __enter__(self) -> Bare:
@@ -61,7 +61,7 @@ class Bare:
         self.close()
 
     def use(self, work: Callable[[], object] = nothing) -> None:
-        """Do something as calls of pools do."""
+        """Run a function as the calls of pools do."""
         self.lifecycle.call("use", self._use, work)
 
     def _use(self, work: Callable[[], object]) -> None:
@@ -92,7 +92,7 @@ def test_pool_closed_by_another_thread_during_start_is_not_open() -> None:
     with pytest.raises(ClosedError, match="start: the pool was closed meanwhile"):
         life.start()
     closers[0].join()
-    assert life.closed and life.told == ["start", "end"]
+    assert life.closed and life.events == ["start", "end"]
 
 
 @pytest.mark.parametrize("end", ["start", "use"])
@@ -109,7 +109,7 @@ def test_close_error_is_a_note_on_the_start_error(end: str) -> None:
         life.start()
         with pytest.raises(ValueError, match="of the end"):
             life.use(life.close)
-    assert life.closed and life.told == ["start", "end"]
+    assert life.closed and life.events == ["start", "end"]
     with pytest.raises(ClosedError):
         life.start()
     is_free: list[bool] = []
@@ -131,12 +131,12 @@ def test_threads_start_a_pool_once() -> None:
     life = Bare(kind=Raced)
     with pytest.raises(StateError):
         life.start()
-    assert life.told == ["start"] and not life.closed
+    assert life.events == ["start"] and not life.closed
     life.close()
     life = Bare(at_start=refuse, kind=Raced)
     with pytest.raises(ClosedError):
         life.start()
-    assert life.told == ["start", "end"]
+    assert life.events == ["start", "end"]
 
 
 def test_call_during_a_waiting_close_raises() -> None:
@@ -161,7 +161,7 @@ def test_call_during_a_waiting_close_raises() -> None:
     before, after = errors
     assert "another thread is using this pool" in str(before) and not isinstance(before, ClosedError)
     assert isinstance(after, ClosedError)
-    assert life.told == ["start", "end"]
+    assert life.events == ["start", "end"]
 
 
 def test_thread_of_a_running_call_may_only_close() -> None:
@@ -174,12 +174,12 @@ def test_thread_of_a_running_call_may_only_close() -> None:
         assert not life.lifecycle._is_closing
         life.close(2.5)
         life.close()
-        assert life.told == ["start"] and not life.closed
+        assert life.events == ["start"] and not life.closed
 
     life = started()
     with pytest.raises(ClosedError):
         life.use(close)
-    assert life.told == ["start", "end"] and life.closed
+    assert life.events == ["start", "end"] and life.closed
     life.close()
 
 
@@ -187,14 +187,14 @@ def test_thread_of_a_running_start_may_close() -> None:
     life = Bare(at_start=lambda: life.close())
     with pytest.raises(ClosedError):
         life.start()
-    assert life.told == ["start", "end"] and life.closed
+    assert life.events == ["start", "end"] and life.closed
 
 
 def test_close_may_be_called_during_a_close() -> None:
     life = started(at_end=lambda: (life.close(), elsewhere(life.close).join()))
     with life:
         life.use()
-    assert life.told == ["start", "end"]
+    assert life.events == ["start", "end"]
 
 
 def test_forked_child_has_no_pool() -> None:
@@ -207,7 +207,7 @@ def test_forked_child_has_no_pool() -> None:
                 call()
             except StateError as error:
                 said.append(f"belongs to process {os.getppid()}" in str(error))
-        os._exit(0 if said == [True] * 2 and life.told == ["start"] else 1)
+        os._exit(0 if said == [True] * 2 and life.events == ["start"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     made = Bare()
     pid = os.fork()
@@ -215,7 +215,7 @@ def test_forked_child_has_no_pool() -> None:
         try:
             made.start()
         except StateError:
-            os._exit(0 if made.told == [] else 1)
+            os._exit(0 if made.events == [] else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     life.close()

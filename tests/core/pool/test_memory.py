@@ -1,4 +1,4 @@
-"""The arena as bytes: what a program may register with a device."""
+"""The arena as bytes: the memory that a program may register with a device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_memory_of_a_pool(pool_class):
         assert not memory.flags.writeable
         pool.reset(seeds=[1, 2])
         obs = pool.recv().obs
-        if pool.implementation == "native":  # the Python implementation puts batches together elsewhere
+        if pool.implementation == "native":  # the Python implementation builds its batches elsewhere
             start = obs.ctypes.data - memory.ctypes.data
             assert memory[start : start + obs.nbytes].tobytes() == obs.tobytes()
     assert memory.tobytes()  # still mapped

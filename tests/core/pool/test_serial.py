@@ -1,4 +1,4 @@
-"""SerialPool: what only envs in the caller's process can show."""
+"""SerialPool: the cases that only envs in the caller's process have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_failed_start_closes_the_built_envs_and_raises_the_reason() -> None:
 
 @pytest.mark.parametrize("seconds", [30.0, 0.001])
 def test_timer_of_the_program_continues(seconds: float) -> None:
-    """While envs have limits these need it; one that should have gone off meanwhile does so afterwards."""
+    """Limits of envs need the timer. If it was due meanwhile, it fires afterwards."""
     came: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
     try:

@@ -1,4 +1,4 @@
-"""Processes at the edges: pids of others, ends that do not come, starts that may not be, descriptors of others."""
+"""Processes in rare cases: reused pids, processes that do not end, failed starts, descriptors of others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(num_workers: int = 1, context: str = "forkserver", **limits: Any) -> 
 
 @contextmanager
 def stranger(pid: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Another program that leads a session of its own under this pid, which was free; skips where it cannot be had."""
+    """Start a program that leads a session of its own under this pid, which was free; skip if that is impossible."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     for _ in range(100):
         try:
@@ -60,7 +60,7 @@ def stranger(pid: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_reused_pid_of_a_dead_worker_is_not_killed() -> None:
-    """The fork server has reaped the worker, so its pid is free for as long as nobody waits for answers."""
+    """The fork server has reaped the worker, so its pid is free as long as the parent does not wait for answers."""
     with opened() as pool:
         pid = kill(pool, 0)
         wait_until(lambda: not psutil.pid_exists(pid))
@@ -73,12 +73,12 @@ def test_reused_pid_of_a_dead_worker_is_not_killed() -> None:
             assert other.returncode == 0
 
 
-# ---- ends that do not come ------------------------------------------------------------------
+# ---- processes that do not end --------------------------------------------------------------
 
 
 @contextmanager
 def stopped_server() -> Iterator[None]:
-    """Fork servers that do not reap and tell nobody of ends."""
+    """Fork servers that neither reap their children nor report their ends."""
     with stopped([server._forkserver_pid for _, server in start_process._servers]):
         yield
 
@@ -101,7 +101,7 @@ def test_stopped_fork_server_does_not_block_close(
 def test_worker_that_survives_a_kill_is_left_to_the_system(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without pidfds only the fork server knows of ends."""
+    """Without pidfds, only the fork server knows when a worker has ended."""
     monkeypatch.setattr(worker, "_END_SECONDS", 0.2)
     monkeypatch.delattr(os, "pidfd_open")
     pool = opened(2)
@@ -119,16 +119,16 @@ def test_worker_that_survives_a_kill_is_left_to_the_system(
 
 
 def test_worker_without_its_own_session_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kills a session finds nobody then."""
+    """A kill of its session does not find the worker then."""
     monkeypatch.setattr(os, "setsid", lambda: threading.Event().wait())
     pool = ProcessPool([toys.CountEnv], PoolOptions(context="fork"))
-    heard: list[str] = []
+    errors: list[str] = []
 
     def start() -> None:
         try:
             pool.start()
         except ClosedError as error:
-            heard.append(str(error))
+            errors.append(str(error))
 
     starter = threading.Thread(target=start)
     starter.start()
@@ -136,7 +136,7 @@ def test_worker_without_its_own_session_is_killed_too(monkeypatch: pytest.Monkey
     (pid,) = pool.worker_pids
     pool.close()
     starter.join()
-    assert len(heard) == 1 and not psutil.pid_exists(pid)
+    assert len(errors) == 1 and not psutil.pid_exists(pid)
 
 
 class Fails(toys.CountEnv):
@@ -190,11 +190,11 @@ def test_calls_abandoned_with_the_pool_are_not_reported(caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-# ---- ends that what an env has forked would hide ---------------------------------------------
+# ---- deaths that a forked child of the env would hide ----------------------------------------
 
 
 class ForksAndDies(toys.CountEnv):
-    """Fork a process that has all descriptors of the worker, then kill that, in the constructor or in a step."""
+    """Fork a child that has all descriptors of the worker, then kill the worker, in the constructor or in a step."""
 
     def __init__(self, moment: str) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ def test_worker_death_is_noticed_although_its_forked_child_lives(moment: str, co
     assert moment == "construct" or time.monotonic() - began < 0.5 * worker._END_SECONDS
 
 
-# ---- starts that may not be -----------------------------------------------------------------
+# ---- starts that are refused ----------------------------------------------------------------
 
 
 DAEMON = """
@@ -307,16 +307,16 @@ def test_program_with_replaced_sockets_gets_an_error_with_advice(tmp_path: Path,
 
 
 class Enough(BaseException):
-    """No Exception: amid a pickling, that is taken for a value that does not pickle."""
+    """Not an Exception, which pickling would report as a value that cannot be pickled."""
 
 
 def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
-    """Wherever in the start the signal comes; the leak guard looks."""
+    """The signal comes at many moments of the start; the leak guard checks for leftovers."""
 
     def leave(*_: object) -> None:
         raise Enough
 
-    opened().close()  # the fork server and its pipes are there to stay
+    opened().close()  # start the fork server and its pipes, which stay
     before = signal.signal(signal.SIGTERM, leave)
     try:
         for number in range(20):
@@ -337,7 +337,7 @@ def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
 
 
 def test_closed_pool_rings_no_foreign_doorbell() -> None:
-    """As a second closer does that has found the pool open, and is late."""
+    """A second closer can be late: it has found the pool open, but the pool is closed meanwhile."""
     pool = opened()
     number = pool._engine._group.event_fd
     pool.close()

@@ -1,4 +1,4 @@
-"""What a worker is before it builds envs: which signals it hears, where it is, and whom it ends with."""
+"""The state of a worker before it builds envs: its signals, its working directory, and the parent that it ends with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vecenv.core.processes.worker_main import Boot, started_at
 from vecenv.core.system import start_process
 from vecenv.envs import toys
 
-TOLD = signal.SIGINT, signal.SIGTERM
+HANDLED = signal.SIGINT, signal.SIGTERM
 
 
 def opened(context: str) -> ProcessPool:
@@ -32,27 +32,27 @@ def opened(context: str) -> ProcessPool:
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Handlers of the program, which are its own."""
-    before = {signum: signal.signal(signum, lambda *_: None) for signum in TOLD}
+    """Install handlers in the program; the worker must not have them."""
+    before = {signum: signal.signal(signum, lambda *_: None) for signum in HANDLED}
     yield
     for signum, handler in before.items():
         signal.signal(signum, handler)
 
 
 def signals_of(env: Any) -> tuple[list[bool], list[int]]:
-    defaults = [signal.getsignal(signum) is signal.SIG_DFL for signum in TOLD]
+    defaults = [signal.getsignal(signum) is signal.SIG_DFL for signum in HANDLED]
     return defaults, sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 
 
 @pytest.mark.usefixtures("handlers")
 def test_worker_leaves_signals_to_the_system(start_method: str) -> None:
-    """Whatever handlers the program has, or its fork server."""
+    """It must not have the handlers of the program or of its fork server."""
     with opened(start_method) as pool:
         assert pool.call(signals_of) == [([True, True], [])]
 
 
 def wait_for_a_signal(env: Any) -> int | None:
-    """Get a signal sent to this process as those do that handle it when they have time: block it, then fetch it."""
+    """Block a signal, send it to this process and fetch it, as programs do that handle signals later."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -64,7 +64,7 @@ def wait_for_a_signal(env: Any) -> int | None:
 
 @pytest.mark.usefixtures("implementation")
 def test_env_may_block_a_signal_and_wait_for_it() -> None:
-    """The thread that watches the parent has no part in it: once, without C, the worker died of the signal."""
+    """The watcher thread must not take the signal: without C, the worker once died of it."""
     with opened("forkserver") as pool:
         assert pool.call(wait_for_a_signal) == [signal.SIGUSR1]
 
@@ -75,7 +75,7 @@ def surroundings(env: Any) -> tuple[str | None, str]:
 
 @pytest.fixture
 def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the next worker come from a fork server that starts with it; that ends with the test."""
+    """Start a fork server for the next worker; it ends with the test."""
     started: list[Any] = []
     monkeypatch.setattr(start_process, "_servers", started)
     yield
@@ -85,7 +85,7 @@ def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh_server")
 def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And not what there was when the fork server was started."""
+    """It does not get the environment from the time when the fork server started."""
     monkeypatch.setenv("VECENV_TEST_VARIABLE", "set")
     with opened("forkserver") as pool:
         assert pool.call(surroundings) == [("set", os.getcwd())]
@@ -95,7 +95,7 @@ def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyP
         assert pool.call(surroundings) == [(None, str(tmp_path))]
 
 
-@pytest.mark.usefixtures("fresh_server")  # whose standard error is looked at
+@pytest.mark.usefixtures("fresh_server")  # its standard error is checked
 def test_removed_working_directory_does_not_stop_successors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_worker_ends_in_another_pid_namespace(whose: str, implementation: str) -
     pid = os.fork()
     if pid == 0:
         try:
-            os.setsid()  # as its group ends with it
+            os.setsid()  # its process group ends with it
             none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
             who: dict[str, Any] = dict(num_threads=1, parent_pid=parent, parent_started=started)
             worker_main._watch_parent(Boot(0, [0], [[0]], **none, **who, implementation=implementation), theirs)
@@ -136,10 +136,10 @@ def test_worker_ends_in_another_pid_namespace(whose: str, implementation: str) -
 
 
 def end_of_a_paused_child(env: Any) -> int:
-    """Stop and continue a process of this one's own, as a simulator may be paused; return its exit status."""
+    """Stop and continue a child of this process, as a simulator may be paused; return its exit status."""
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the worker's watcher is a thread, too
+        warnings.simplefilter("ignore", DeprecationWarning)  # the worker's watcher is a thread too
         pid = os.fork()
     if pid == 0:
         os.read(read_end, 1)
@@ -156,6 +156,6 @@ def end_of_a_paused_child(env: Any) -> int:
 
 @pytest.mark.usefixtures("implementation")
 def test_process_forked_by_an_env_may_be_stopped_and_continued(start_method: str) -> None:
-    """It inherits the handler by which a worker that was stopped looks for its parent."""
+    """The child inherits the handler with which a continued worker checks for its parent."""
     with opened(start_method) as pool:
         assert pool.call(end_of_a_paused_child) == [3]

@@ -1,4 +1,4 @@
-"""Journals for tests: asked by short calls, told in short words."""
+"""Short functions that fill journals and read them, for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
 
 
 def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
-    """Return (start, [what is repeated]) of each attempt: actions as numbers, commands by name."""
+    """Return (restore point, [repeated commands]) of each attempt: actions as numbers, commands by name."""
     found = []
     for point, entries, _ in journal.history(env_id, queued).attempts:
         parts: list[Any] = []
@@ -46,7 +46,7 @@ def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int,
 
 
 def persistent(journal: Journal, attempt: int = 0) -> list[int]:
-    """Return the calls that are made again before the start of an attempt, for env 0."""
+    """Return the step_ids of the calls that are repeated before the restore point of an attempt, for env 0."""
     return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].persistent_calls]
 
 

@@ -1,4 +1,4 @@
-"""The journal: what a history holds and where it begins."""
+"""The journal: the contents of a history and its restore points."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_history_does_not_begin_with_a_cancelled_command() -> None:
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and cancelled(journal, 0) == [9]
     journal.note_cancelled(0, 10)
-    journal.note_restore_point(0, RestorePoint(10, b"state"), True)  # it was on its way already
+    journal.note_restore_point(0, RestorePoint(10, b"state"), True)  # it had been sent already
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and cancelled(journal, 0) == [9, 10]
 
 
@@ -133,7 +133,7 @@ def test_state_older_than_the_restore_point_is_ignored() -> None:
 
 
 def test_state_read_after_a_seeded_reset_was_sent_belongs_to_that_reset() -> None:
-    """Else the digest, which began anew at the state, would not agree with what is repeated from before it."""
+    """Otherwise the digest, which began again at the state, would not match the commands repeated from before it."""
     journal = two_envs()
     reset(journal, 9, [0], [7])
     journal.note_restore_point(0, RestorePoint(7, b"late"), is_answered=True)
@@ -184,7 +184,7 @@ def test_restore_point_that_may_be_incomplete_keeps_its_predecessor() -> None:
 
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_commands_before_a_reset_that_superseded_a_step_are_not_repeated(is_answered: bool) -> None:
-    """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
+    """It is not known whether that step ran, so the state seen then is used, whether or not it is complete."""
     journal = two_envs()
     journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
     journal.note_restore_point(0, RestorePoint(9, b"a", False), is_answered=is_answered)
@@ -209,7 +209,7 @@ def test_last_call_of_each_name_is_kept_permanently() -> None:
 
 
 def test_later_call_does_not_replace_one_from_before_the_restore_point() -> None:
-    """Between the start and the later call the env was what the earlier one had made of it."""
+    """Between the restore point and the later call, the env was in the state that the earlier call had made."""
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     reset(journal, 10, [0], [7])

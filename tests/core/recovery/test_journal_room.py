@@ -1,4 +1,4 @@
-"""The journal when it is full: what is dropped, what goes first, and where an env begins again."""
+"""The full journal: which entries are dropped, in which order, and where the history of an env begins again."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_longest_history_is_dropped_first_and_resumes_at_its_next_restore_point(
 def test_histories_of_equal_length_are_dropped_together() -> None:
     journal = Journal(64, MANY)
     reset(journal, 1, list(range(64)), [1] * 64)
-    reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer starts, by a few commands
+    reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer restore points, by a few commands
     while journal.history(0, ()).attempts:
         for _ in range(500):
             steps(journal, [1] * 64)
@@ -199,7 +199,7 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
 
     monkeypatch.setattr(journal, "_compact", count)
     reset(journal, 1, list(range(64)), [1] * 64)
-    num_full = MANY // (64 * np.dtype(np.int64).itemsize)  # steps of all that fill the journal
+    num_full = MANY // (64 * np.dtype(np.int64).itemsize)  # steps of all envs fill the journal
     for number in range(20 * num_full):
         steps(journal, [1] * 64)
         if num_ending and number % 50 == 0:
@@ -247,7 +247,7 @@ def test_journal_without_any_room() -> None:
 
 
 def test_size_matches_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Added up and taken off step by step; `_compact` counts anew and must find the same."""
+    """The size is updated step by step; `_compact` counts it from the start and must find the same number."""
     rng = np.random.default_rng(0)
     journal = Journal(3, MANY)
     next_id = 1
@@ -307,7 +307,7 @@ def test_restore_points_in_messages_are_read_before_anything_is_dropped() -> Non
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
 def test_reset_too_large_to_keep_is_not_a_restore_point(num_steps: int) -> None:
-    """Else an env that was never reset would be stepped."""
+    """Otherwise an env that was never reset would be stepped."""
     journal = Journal(2, 10_000)
     options = [b"x" * 50_000] * 2
     journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
@@ -336,7 +336,7 @@ def test_reset_that_still_fits_is_kept_when_older_entries_go() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_history_has_no_gaps_after_drops(seed: int) -> None:
-    """From a start on everything is there, its own command first."""
+    """From a restore point on the history is complete, its own command first."""
     rng = np.random.default_rng(seed)
     journal = Journal(3, 4_000)
     noted: list[list[int]] = [[], [], []]
@@ -355,7 +355,7 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
         for point, entries, _ in attempts:
             expected = [number for number in noted[env_id] if number >= point.step_id and number not in queued]
             assert [entry.step_id for entry in entries] == expected
-            if point.step_id > 0:  # else it begins when it is built
+            if point.step_id > 0:  # otherwise it begins when the env is built
                 assert point.state is not None or expected[:1] == [point.step_id], "it would not be reset"
         return len(attempts)
 
@@ -424,7 +424,7 @@ def test_env_without_a_restore_point_resumes_at_its_next_state(is_answered: bool
     while repeated(journal, 0):
         steps(journal, [1, 2])
     asked = journal._next_step_id
-    steps(journal, [3, 4])  # of env 0 this is an autoreset, before which it is looked at
+    steps(journal, [3, 4])  # an autoreset of env 0, before which a snapshot is taken
     journal.note_restore_point(0, RestorePoint(asked, b"s"), is_answered=is_answered)
     for number in range(5):
         journal._prune()

@@ -1,4 +1,4 @@
-"""The books of failures: who is to blame, how often, and when it is enough."""
+"""Failure counts: which env is to blame, how many failures there were, and when a limit is reached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEGFAULT = -signal.SIGSEGV
 
 
 class Scene:
-    """A Recovery of two envs, with a clock that stands still unless told."""
+    """A Recovery of two envs, with a clock that stands still unless the test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **policy: object) -> None:
         self.now = 0
@@ -98,7 +98,7 @@ def test_slots_are_judged_one_by_one(scene: Scene) -> None:
 
 
 def test_env_busy_beside_a_hanging_env_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an env in another thread, whose episode takes longer to repeat than the limit of a step."""
+    """For example, the replay of an env in another thread may take longer than the limit of a step."""
     scene = Scene(monkeypatch, max_restarts=2)
     states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.STEP), 1, 6, 0, 0, 0)]
     for _ in range(2):
@@ -276,7 +276,7 @@ def test_plan_allows_ten_times_the_step_limit(monkeypatch: pytest.MonkeyPatch) -
     assert scene.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 3.0
 
 
-# ---- what came of it -------------------------------------------------------------------------------
+# ---- reports of recoveries -------------------------------------------------------------------------
 
 
 def test_last_restored_env_of_a_worker_logs_one_line(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

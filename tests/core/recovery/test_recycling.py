@@ -1,4 +1,4 @@
-"""Workers that have lived long enough are replaced between two requests, and nobody notices."""
+"""Workers that have reached their age limit are replaced between two requests, without any effect on answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LENGTH = 4
 
 
 class Scene:
-    """A Recycler of two workers with two envs each, with a clock that goes on by a second for each look."""
+    """A Recycler of two workers with two envs each, with a clock that advances one second at each poll."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pid: int | None = None, **limits: float) -> None:
         self.now = 0
@@ -75,7 +75,7 @@ def test_successor_starts_with_the_state_of_its_envs(monkeypatch: pytest.MonkeyP
 def test_worker_that_leaks_during_recovery_is_not_recycled_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was replaced once more at each look, and nothing else was done."""
+    """It was once replaced again at each poll, and no other work was done."""
     scene = Scene(monkeypatch, rss_mb=1)
     assert [number for number, _ in scene.due()] == [0, 1]
     scene.recycler.note_worker_started(scene.workers[0])
@@ -99,7 +99,7 @@ def test_worker_is_polled_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None
 def test_busy_worker_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, episodes=1)
     scene.records["episode"] = 1
-    for _ in range(2):  # what a worker was waited for is not put to its successor's account
+    for _ in range(2):  # the wait for a worker is not counted for its successor
         assert [len(scene.due(busy=True)) for _ in range(6)] == [0, 0, 0, 0, 0, 2]
         for worker in scene.workers:
             scene.recycler.note_worker_started(worker)
@@ -135,7 +135,7 @@ def count_envs() -> list[Any]:
 
 @pytest.fixture
 def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at workers before each request."""
+    """Poll the workers before each request."""
     monkeypatch.setattr(recycling, "_POLL_NS", 0)
 
 
@@ -209,8 +209,8 @@ def test_resets_count_as_requests(implementation: str) -> None:
         assert pool.statistics()["recycled"] >= 2
 
 
-class TellsAtTheEnd(toys.CountEnv):
-    """Writes down at its close how far its episode has come."""
+class WritesAtClose(toys.CountEnv):
+    """Writes the progress of its episode to a file when it is closed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(None)
@@ -223,9 +223,9 @@ class TellsAtTheEnd(toys.CountEnv):
 
 @pytest.mark.usefixtures("at_every_request")
 def test_env_without_requests_since_is_closed_in_its_old_worker(implementation: str, tmp_path: Path) -> None:
-    """As with the video of an episode that the close of its env ends."""
-    path = tmp_path / "told"
-    env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(TellsAtTheEnd, str(path))]
+    """For example, the close of an env ends the video of its episode."""
+    path = tmp_path / "progress"
+    env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(WritesAtClose, str(path))]
     with recovering_pool(env_fns, num_workers=1, recycle_after={"episodes": 1}) as pool:
         play(pool, 3)
         while pool.statistics()["recycled"] == 0:

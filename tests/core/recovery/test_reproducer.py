@@ -1,4 +1,4 @@
-"""Reproducers: a file that repeats one env's episode as it was, in this process."""
+"""Reproducers: a file that repeats an episode of one env exactly, in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vecenv.errors import ConfigError, DependencyError
 
 
 def file_of(pool: Any, env_id: int = 0) -> str:
-    """Have a running pool write what it knows of an env."""
+    """Make a running pool write the reproducer of an env."""
     path: str = pool._engine.reproduce(env_id, Op.STEP, 999).save("because")
     return path
 
@@ -52,19 +52,19 @@ def test_episode_is_repeated_exactly(autoreset: Autoreset, tmp_path: Any) -> Non
 
 
 def test_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # looked at as soon as the first episode ends
+    monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # a snapshot is taken as soon as the first episode ends
     env_fn = functools.partial(toys.CountEnv, 4)
     expected = undisturbed([env_fn], 8).rows[0]
     with recovering_pool([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
         play(pool, 8)
-        pool._waiter.inbox.poll()  # the state has come by mail
+        pool._waiter.inbox.poll()  # the state has arrived as a message
         events = events_of(file_of(pool))
     assert [event.op for event in events] == ["autoreset", "step", "step", "step"]
     assert [event.obs.tobytes() for event in events] == [row.obs[2] for row in expected[-4:]]
 
 
 class Closes(toys.CountEnv):
-    """Counts in each process how many of them have been closed there."""
+    """Counts, in each process, how many of these envs were closed there."""
 
     num_closed = 0
 
@@ -183,7 +183,7 @@ def test_partly_written_file_is_removed(tmp_path: Any) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))  # as a full disk: a part can be written
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))  # like a full disk: only a part can be written
         with pytest.raises(OSError):
             write(episode, str(tmp_path / "full"))
     finally:
@@ -192,7 +192,7 @@ def test_partly_written_file_is_removed(tmp_path: Any) -> None:
     assert list((tmp_path / "full").iterdir()) == []
 
 
-# ---- where the modules are -----------------------------------------------------------------------------
+# ---- module paths --------------------------------------------------------------------------------------
 
 MODULE = """
 import pathlib
@@ -209,7 +209,7 @@ def make():
 
 @pytest.fixture
 def project(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A folder with a module and a data file, in which an episode was written; this process has left it again."""
+    """Create a folder with a module and a data file and write a reproducer in it; then leave the folder."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "reproduced_envs.py").write_text(MODULE)
@@ -229,7 +229,7 @@ def project(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_modules_and_data_of_the_project_are_found(project: Path, tmp_path: Any) -> None:
-    """It ended in ModuleNotFoundError where the folder of the script was not on sys.path."""
+    """The replay once ended in ModuleNotFoundError if the folder of the script was not on sys.path."""
     path, cwd = list(sys.path), os.getcwd()
     events = load(tmp_path / "file").run()
     assert [next(events).op for _ in range(4)] == ["reset", "step", "step", "step"]
@@ -279,7 +279,7 @@ def test_sys_path_entries_keep_their_order(tmp_path: Any, monkeypatch: pytest.Mo
     for then, wanted in (
         ([a, *standard, b], [a, *standard, b]),
         ([a, c, b, *standard], [a, c, b, *standard]),
-        ([c, d, str(tmp_path / "gone")], [*standard, c, d]),  # of another Python: nothing is the same
+        ([c, d, str(tmp_path / "gone")], [*standard, c, d]),  # of another Python version, so nothing matches
     ):
         episode.path = then
         events = episode.run()
@@ -289,7 +289,7 @@ def test_sys_path_entries_keep_their_order(tmp_path: Any, monkeypatch: pytest.Mo
         assert sys.path == standard
 
 
-# ---- what is told of it --------------------------------------------------------------------------------
+# ---- error messages ------------------------------------------------------------------------------------
 
 
 def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
@@ -322,7 +322,7 @@ def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: 
 
 
 class RaisesInBetween(toys.CountEnv):
-    """Raises in its second step, which the caller may live with."""
+    """Raises in its second step; the caller may continue."""
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
@@ -344,7 +344,7 @@ def test_error_raised_earlier_is_an_event(tmp_path: Any) -> None:
 
 
 class FailsToBegin(toys.CountEnv):
-    """Raises in its second reset, which is an autoreset."""
+    """Raises in its second reset, an autoreset."""
 
     def reset(self, **kwargs: Any) -> Any:
         if self.num_resets == 1:

@@ -1,4 +1,4 @@
-"""What outlasts a slot: which of its commands are left, who writes their rows, and what is known of their envs."""
+"""Successors of slots: the pending commands, the slot that writes their rows, and the records of their envs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_moved_env_keeps_its_commands(ends: Ends, ordered: bool) -> None:
     assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
     assert len(hub.requeue(0, False)) == 2
     assert hub.recv(1, 1, 0)[0] == "timeout", "their rows are theirs to write"
-    hub.move(0, 0)  # where it is
+    hub.move(0, 0)  # to its own slot
     hub.move(0, 1)
     assert (hub.pending(0), hub.pending(1)) == ((Op.STEP, 1, 2), (Op.STEP, 0, 1))
     for number, env_id in ((1, 0), (0, 1)):
@@ -155,7 +155,7 @@ def test_moved_queue_full_of_cancelled_commands_takes_no_more(ends: Ends) -> Non
 
 
 def digest_of(ends: Ends, *, before: float = 5.0, starts_digest: bool = False, **changes: Any) -> int:
-    """Return the digest of one answer of env 0 after another one with this reward."""
+    """Return the digest of one answer of env 0 that follows another one with this reward."""
     slot = slot_of(ends)
     assert slot.add_to_digest(0, 1, None, before, False, False, 0, None, False)
     answer = {"step_id": 2, "obs": obs_of(1), "reward": 1.0, "terminated": False, "truncated": False, "flags": 0}
@@ -190,7 +190,7 @@ def test_first_digest_covers_the_observation_alone(ends: Ends) -> None:
 
 
 def test_digest_covers_each_part_of_a_large_observation_in_turn() -> None:
-    """And all of it at once where an episode begins."""
+    """Where an episode begins, the digest covers the whole observation."""
     ends = Ends(obs=Box(-1.0, 1.0, (1_000,), np.float32))
     same = np.zeros(1_000, np.float32)
     for place in range(0, 1_000, 50):
@@ -224,8 +224,8 @@ def test_successor_continues_from_the_record(ends: Ends) -> None:
     slot.serve()
     (block, row, _), _ = hub.recv(1, 1, 0)
     columns = arena.BlockViews(ends.plan, ends.memory, block).columns
-    told = [columns[name][row].item() for name in ("episode", "length", "return", "seed")]
-    assert told == [0, 3, 3.0, 7] and 0.0 <= columns["seconds"][row] < 3600.0
+    values = [columns[name][row].item() for name in ("episode", "length", "return", "seed")]
+    assert values == [0, 3, 3.0, 7] and 0.0 <= columns["seconds"][row] < 3600.0
     assert sorted(step_id for step_id, _ in slot.records(0)[1:]) == [3, 4], "the one before is still there"
     assert slot.records(0)[0] in [other for step_id, other in slot.records(0)[1:] if step_id == 4]
     assert slot_of(ends, 0).resume(0, 4, True), "its episode is over"
@@ -267,7 +267,7 @@ def test_snapshot_due_time_follows_the_envs_own_time(ends: Ends) -> None:
 
 
 def test_error_after_an_episode_end_has_the_digest_of_its_replay(ends: Ends) -> None:
-    """Once, the observation that had ended the episode was counted, so the next crash lost one."""
+    """The observation that had ended the episode was once counted as well, so the next crash lost an episode."""
 
     class Env:
         def step(self, action: Any) -> Any:

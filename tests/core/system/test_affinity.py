@@ -1,4 +1,4 @@
-"""Home: where workers wake up, and that their envs never see it."""
+"""CPU affinity: workers sleep pinned to a core, and their envs never notice it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_cores = pytest.mark.skipif(
 
 
 class Affinity(toys.BusyEnv):
-    """Rewards the number of cores that it may run on; action 1 leaves it the first one."""
+    """Rewards the number of cores that it may use; action 1 pins it to the first one."""
 
     def step(self, action: Any) -> Any:
         obs, _, *rest = super().step(action)
@@ -45,7 +45,7 @@ def open_pool(envs_per_worker: int) -> ProcessPool:
 
 
 def fall_asleep(pool: ProcessPool) -> list[set[int]]:
-    """Wait until all workers sleep; return where each may wake up."""
+    """Wait until all workers sleep; return the cores on which each may wake up."""
     deadline = time.monotonic() + 30.0
     while any(psutil.Process(pid).status() != psutil.STATUS_SLEEPING for pid in pool.worker_pids):
         assert time.monotonic() < deadline, "a worker that has nothing to do does not sleep"
@@ -53,7 +53,7 @@ def fall_asleep(pool: ProcessPool) -> list[set[int]]:
 
 
 def sleep_pinned(pool: ProcessPool) -> list[set[int]]:
-    """Step until all workers sleep at home: this process must have got to sleep soon enough, in a busy system too."""
+    """Step until all workers sleep pinned; a busy system may need several tries."""
     deadline = time.monotonic() + 60.0
     while True:
         rewards = pool.step(np.zeros(pool.num_envs, np.int64)).rewards
@@ -91,19 +91,19 @@ def test_affinity_set_from_outside_is_left_alone() -> None:
 
 
 class Waits(Affinity):
-    """As `Affinity`, and sleeps a while; action 2 asks a process that it starts."""
+    """Like `Affinity`, but sleeps a while; action 2 rewards the core count of a process that the env starts."""
 
     def step(self, action: Any) -> Any:
         time.sleep(0.002)
         obs, cores, *rest = super().step(0)
         if action == 2:
-            tell = "import os, sys; sys.exit(len(os.sched_getaffinity(0)))"
-            cores = float(subprocess.run([sys.executable, "-c", tell]).returncode)
+            program = "import os, sys; sys.exit(len(os.sched_getaffinity(0)))"
+            cores = float(subprocess.run([sys.executable, "-c", program]).returncode)
         return obs, cores, *rest
 
 
 def step_until(pool: ProcessPool, expected: float) -> None:
-    """Step until every env may run on so many cores."""
+    """Step until every env may use this many cores."""
     deadline = time.monotonic() + 60.0
     while set(pool.step(np.zeros(pool.num_envs, np.int64)).rewards.tolist()) != {expected}:
         assert time.monotonic() < deadline
@@ -122,8 +122,8 @@ def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not()
             threads = [thread.id for pid in pool.worker_pids for thread in psutil.Process(pid).threads()]
             masks = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
             assert {core for mask in masks if len(mask) == 1 for core in mask} == os.sched_getaffinity(0)
-            told = pool.step(np.full(pool.num_envs, 2)).rewards
-            assert set(told.tolist()) == {float(count)}
+            rewards = pool.step(np.full(pool.num_envs, 2)).rewards
+            assert set(rewards.tolist()) == {float(count)}
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not()
         (2, {0, 1}, 2, [0, 1]),
         (3, {5, 1, 8}, 3, [1, 5, 8]),
         (1, {0}, 1, [None]),
-        (2, {0, 1, 2}, 3, [None, None]),  # the system finds a free one
+        (2, {0, 1, 2}, 3, [None, None]),  # the system finds a free core
         (4, {0, 1}, 2, [None] * 4),
-        (2, {0, 1, 2, 3}, 2, [None, None]),  # a quota says nothing of which
+        (2, {0, 1, 2, 3}, 2, [None, None]),  # a quota does not name the cores
     ],
 )
 def test_pinning_needs_one_worker_per_core(

@@ -1,4 +1,4 @@
-"""Modules that no search path leads to: workers import them from the files that the program has loaded them from."""
+"""Modules outside the search path: workers import them from the files from which the program loaded them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_starts():
 
 
 def test_envs_of_a_test_module_run_with_pytests_importlib_mode(tmp_path: Path) -> None:
-    """Where the module is one of a package that nobody can import, and that has no file."""
+    """The module then belongs to a package that cannot be imported and has no file."""
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "test_mine.py").write_text(TEST)
     main = "import pytest, sys; sys.path.remove(''); sys.exit(pytest.main(['-q', '--import-mode=importlib']))"
@@ -89,10 +89,10 @@ pool.close()
 
 
 def test_workers_import_from_where_the_program_does(start_method: str, tmp_path: Path) -> None:
-    """A fork server had loaded what is installed, though the program looks elsewhere first."""
+    """A fork server once loaded the installed package, although the program's search path begins elsewhere."""
     shutil.copytree(Path(vecenv.__file__).parent, tmp_path / "vecenv", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "main.py").write_text(ELSEWHERE.format(start_method=start_method))
-    options = ["-P"] if sys.version_info >= (3, 11) else ["-I"]  # without the folder that the program is in
+    options = ["-P"] if sys.version_info >= (3, 11) else ["-I"]  # without the folder of the program
     done = subprocess.run(
         [sys.executable, *options, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

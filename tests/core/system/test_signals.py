@@ -1,4 +1,4 @@
-"""Signals: handlers wait until the work that they would interrupt is done, and then each is heard."""
+"""Deferred signals: handlers wait until the work that they would interrupt is done, and then each is called."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Cut(Exception):
 
 @pytest.fixture
 def delivered() -> Iterator[list[int]]:
-    """The signals whose handlers have been called; that of SIGUSR2 raises."""
+    """The signals whose handlers were called; the handler of SIGUSR2 raises."""
     calls: list[int] = []
 
     def notes(signum: int, frame: object) -> None:
-        assert isinstance(frame, FrameType)  # debuggers and samplers look at it
+        assert isinstance(frame, FrameType)  # debuggers and samplers read it
         calls.append(signum)
 
     def raises(signum: int, frame: object) -> None:
@@ -90,7 +90,7 @@ def test_handlers_are_all_called_although_another_raises_at_release(delivered: l
 
 @pytest.mark.parametrize("number", range(1, 13))
 def test_handlers_are_restored_whenever_one_raises(number: int, delivered: list[int]) -> None:
-    """As each of three handlers is about to be held, has been, is about to be let go, and has been."""
+    """The signal comes before and after each of three handlers is deferred, and before and after each is restored."""
     before, seen = handlers(), 0
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
@@ -111,8 +111,9 @@ def test_handlers_are_restored_whenever_one_raises(number: int, delivered: list[
 
 @pytest.mark.parametrize(
     ("left_to", "ends_with"),
-    [(signal.SIG_DFL, -signal.SIGUSR1), (signal.SIG_IGN, 0)],  # by the first: a second Ctrl-C ends a program at once
-    ids=["the system", "nobody"],
+    # set by the first handler, so that a second Ctrl-C ends a program at once
+    [(signal.SIG_DFL, -signal.SIGUSR1), (signal.SIG_IGN, 0)],
+    ids=["default", "ignored"],
 )
 def test_signal_goes_to_the_handler_set_by_an_earlier_one(left_to: signal.Handlers, ends_with: int) -> None:
     def child() -> int:
@@ -125,7 +126,7 @@ def test_signal_goes_to_the_handler_set_by_an_earlier_one(left_to: signal.Handle
     assert in_a_child(child) == ends_with
 
 
-def test_wakeup_of_native_handlers_stays_installed(delivered: list[int], tmp_path: Path) -> None:
+def test_handlers_in_c_stay_installed(delivered: list[int], tmp_path: Path) -> None:
     with open(tmp_path / "stacks", "w+") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=False, chain=True)
         try:
@@ -140,7 +141,7 @@ def test_wakeup_of_native_handlers_stays_installed(delivered: list[int], tmp_pat
 
 
 def test_siginterrupt_setting_is_kept(delivered: list[int]) -> None:
-    """As asyncio has it for the signals that its loops hear."""
+    """For example, asyncio sets it for the signals of its loops."""
     signal.siginterrupt(signal.SIGUSR1, False)
     before = action_at(signal.SIGUSR1)
     with signals_deferred():
@@ -151,7 +152,7 @@ def test_siginterrupt_setting_is_kept(delivered: list[int]) -> None:
 
 
 def action_at(signum: int) -> bytes:
-    """Handler and flags of a struct sigaction: a pointer, 128 bytes for the mask, not all of them used, an int."""
+    """Return handler and flags of a struct sigaction: a pointer, 128 bytes of mask (partly unused), an int."""
     action = ctypes.create_string_buffer(1024)
     assert ctypes.CDLL(None).sigaction(signum, None, action) == 0
     return action.raw[:8] + action.raw[136:140]

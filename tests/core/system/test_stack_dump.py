@@ -1,4 +1,4 @@
-"""Stacks of other processes, alive and dead; real ones, each in the state that is asked about."""
+"""Stacks of other processes, alive and dead; the tests use real processes in each state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ globals()[sys.argv[2]]()
 
 
 class Scene:
-    """Processes that write their stacks into files of ours."""
+    """Processes that write their stacks into files of this test."""
 
     def __init__(self) -> None:
         self.file = StackFile("a test")
@@ -80,7 +80,7 @@ def test_hanging_process_dumps_its_stack_and_lives(what: str, scene: Scene) -> N
 
 @pytest.fixture
 def crowd() -> Iterator[int]:
-    """A core that eight busy processes share."""
+    """Keep one core busy with eight processes."""
     core = min(os.sched_getaffinity(0))
     crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
     try:
@@ -94,7 +94,7 @@ def crowd() -> Iterator[int]:
 
 
 def test_process_without_a_free_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most stacks of busy loops were missing where others wanted the cores, too."""
+    """Most stacks of busy loops were once missing if other processes used the cores, too."""
     monkeypatch.setattr(stack_dump, "_QUEUE_SECONDS", 20.0)
     pid = scene.start("busy_loop")
     scene.wait_until_ready()
@@ -107,8 +107,8 @@ def test_process_without_a_free_core_is_waited_for(scene: Scene, crowd: int, mon
 def test_stack_returned_is_the_newest(scene: Scene) -> None:
     pid = scene.start("waits_in_python")
     scene.wait_until_ready()
-    told = [scene.file.request(pid) for _ in range(3)]
-    assert [stack.count("in waits_in_python") for stack in told] == [1] * 3
+    stacks = [scene.file.request(pid) for _ in range(3)]
+    assert [stack.count("in waits_in_python") for stack in stacks] == [1] * 3
     assert scene.file.read().count("in waits_in_python") == 3, "the file has them all"
 
 
@@ -155,7 +155,7 @@ def test_dead_process_is_described(scene: Scene) -> None:
 
 
 def test_reaped_process_is_not_signalled(scene: Scene) -> None:
-    """A fork server reaps its workers before the parent hears of their ends."""
+    """A fork server reaps its workers before the parent learns of their ends."""
     pid = scene.start("aborts")
     assert scene.process is not None
     scene.process.wait()

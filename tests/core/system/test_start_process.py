@@ -1,4 +1,4 @@
-"""Fork servers: what they have loaded, and which one is asked."""
+"""Fork servers: the modules that they have loaded, and which of them starts a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *
 
 @pytest.fixture
 def servers(monkeypatch):
-    """The list of fork servers, empty; those that a test starts end with it."""
+    """Return the list of fork servers, empty; servers that a test starts end with it."""
     started = []
     monkeypatch.setattr(start_process, "_servers", started)
     yield started
@@ -38,7 +38,7 @@ def servers(monkeypatch):
 
 
 def look(tmp_path, *modules):
-    """Start a process; return the pid of its fork server, and the modules that it finds loaded."""
+    """Start a process; return the pid of its fork server and the names of the modules loaded in it."""
     path = tmp_path / "found"
     process = start_process.make_process("forkserver", exec, (LOOK.format(path=str(path)),), "look", frozenset(modules))
     process.start()
@@ -62,11 +62,11 @@ def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
 
 
 def test_server_has_no_descriptor_twice(servers, tmp_path):
-    """All that it has open its workers have, too."""
+    """Its workers inherit all its open descriptors."""
     pid, _ = look(tmp_path)
     found = [
         one for number, one in descriptors.open_descriptors(pid).items() if number > 2
-    ]  # pipe ends differ by flags
+    ]  # pipe ends differ in their flags
     assert len({one for one in found if one[0].startswith("socket:")}) == 1
     assert len(set(found)) == len(found), found
 
@@ -93,7 +93,7 @@ def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
 
 
 def test_server_that_does_not_answer_is_abandoned(servers, tmp_path, monkeypatch):
-    """A worker that was to be started from one that was stopped was waited for, for ever."""
+    """The start of a worker by a stopped server once waited without a limit."""
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     second, _ = look(tmp_path, "vecenv.envs.batched")
     monkeypatch.setattr(start_process, "_REPLY_SECONDS", 2.0)
@@ -130,7 +130,7 @@ def test_forked_child_keeps_no_server_alive(servers, tmp_path):
 
 
 def test_preload_is_limited_to_modules_of_this_package():
-    """What others do when they are imported, a process that forks may not survive."""
+    """Code that other modules run on import may not survive a fork."""
     values = (
         adapt_and_build,
         SNAPSHOTTER,
@@ -183,7 +183,7 @@ def test_program_may_still_set_its_own_start_method(context, tmp_path):
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_start_method_of_another_library_is_not_used(context, tmp_path):
-    """As in a worker of joblib's, where `multiprocessing` starts processes by loky."""
+    """In a worker of joblib, for example, `multiprocessing` starts processes with loky."""
     source = f"""
         import multiprocessing.context
         from vecenv.core.system import start_process as spawning
@@ -232,7 +232,7 @@ LOUD = """
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_program_with_closed_standard_descriptors(context, implementation, tmp_path):
-    """A worker's socket came to stand where its env writes its messages; the parent waited for the rest of a word."""
+    """A worker's socket once got the descriptor of standard output, to which the env prints. The parent then hung."""
     script = tmp_path / "loud.py"
     script.write_text(textwrap.dedent(LOUD))
     subprocess.run([sys.executable, str(script), context], cwd=tmp_path, check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""The parent's end of a control socket never keeps it waiting, whatever the worker does."""
+"""The parent's end of a control socket never blocks, even if the worker is stopped or dead."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
 
 MESSAGE = os.urandom(3_000_000)  # a socket holds some 200 KB
-PATIENCE = 30.0  # of waits that are over at once, unless they never are
+PATIENCE = 30.0  # seconds, for waits that end at once unless they never end
 
 Ends = tuple[ControlSocket, Connection]
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """The parent's end, and the worker's."""
+    """Return the parent's end and the worker's end."""
     ours, theirs = multiprocessing.Pipe()
     with theirs:
         control = ControlSocket(ours)
@@ -64,7 +64,7 @@ def test_unread_message_waits_at_the_sender(ends: Ends) -> None:
     control, theirs = ends
     control.send_frame(MESSAGE)
     assert control.has_unsent()
-    assert not control.pump()  # no room
+    assert not control.pump()  # the socket is full
     assert poll_briefly([control], Deadline(0.0)) == set()
 
 
@@ -174,7 +174,7 @@ def test_frame_is_taken_once_complete(ends: Ends, message: bytes) -> None:
 
 
 def test_long_frame_has_a_longer_header(ends: Ends) -> None:
-    """Which says that more than 2 GiB follow; nobody minds if they are fewer."""
+    """The header announces more than 2 GiB; fewer bytes than that may follow."""
     control, theirs = ends
     with raw(theirs) as writer:
         for part in (struct.pack("!i", -1), struct.pack("!Q", 4)[:5], struct.pack("!Q", 4)[5:] + b"wor"):
@@ -195,7 +195,7 @@ def test_frames_that_came_together_are_taken_one_by_one(ends: Ends) -> None:
     assert poll_briefly([control], Deadline(None)) == {control}
     theirs.close()
     assert control.take_frame() == b"two"
-    assert not control.is_at_eof()  # nobody has looked yet
+    assert not control.is_at_eof()  # the socket has not been polled yet
     assert control.take_frame() is None
     assert control.is_at_eof()
 
@@ -208,7 +208,7 @@ def test_incomplete_frame_of_a_dead_worker_is_dropped(ends: Ends) -> None:
     assert control.take_frame() is None
     assert control.take_frame() is None
     assert control.is_at_eof()
-    assert poll_briefly([control], Deadline(0.0)) == set()  # it has nothing more to say
+    assert poll_briefly([control], Deadline(0.0)) == set()  # it has no more messages
 
 
 def test_wait_ends_with_a_message_end_of_stream_or_room(ends: Ends) -> None:
@@ -230,7 +230,7 @@ def test_wait_ends_with_a_message_end_of_stream_or_room(ends: Ends) -> None:
 
 
 class Heavy(toys.CountEnv):
-    """Takes long actions, and has bounds that take many bytes to tell."""
+    """Takes large actions, and has bounds that need many bytes in a message."""
 
     def __init__(self, ballast: bytes = b"") -> None:
         super().__init__(100)
@@ -246,7 +246,7 @@ def heavy() -> Callable[[], Any]:
 
 @contextmanager
 def stops(method: str) -> Iterator[list[int]]:
-    """Have the next worker stopped before `send_boot` or `send_attach` sends; yields where its pid will be."""
+    """Stop the next worker before `send_boot` or `send_attach` sends; yield a list that will contain its pid."""
     pids: list[int] = []
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -272,7 +272,7 @@ def test_worker_stopped_before_its_boot_message_is_late(context: str, implementa
 
 
 def test_successor_stopped_before_its_boot_message_is_replaced(implementation: str) -> None:
-    """What it is handed over tells all that its env was asked: here 12 MB."""
+    """The attach message contains all commands of its env: here 12 MB."""
     with recovering_pool([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
         play(pool, 30)
         with stops("send_attach") as pids:
@@ -285,7 +285,7 @@ def test_successor_stopped_before_its_boot_message_is_replaced(implementation: s
 
 
 def test_worker_stopped_within_its_report_is_late(implementation: str) -> None:
-    """Its spaces are more than the socket holds."""
+    """Its spaces need more bytes than the socket holds."""
     pool = recovering_pool([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
     original = Worker.has_message
     seen: list[int] = []
@@ -307,6 +307,6 @@ def test_worker_stopped_within_its_report_is_late(implementation: str) -> None:
 
 
 def num_unread(control: ControlSocket) -> int:
-    """Count the bytes that a socket holds for this side."""
+    """Return the number of unread bytes in this end of a socket."""
     count = struct.Struct("i")
     return int(count.unpack(fcntl.ioctl(control.fileno(), termios.FIONREAD, bytes(count.size)))[0])

@@ -1,0 +1,79 @@
+"""Docstrings and comments are plain English: few sentences of a kind that readers have to decode.
+
+The count is a floor, not a goal. It finds clauses that stand in the place of a noun ("what came last is kept"), verbs
+of speech for data ("the row says"), and words that are rare in technical English.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("vecenv", "native", "tests", "benchmarks")
+MOST_PER_1000_WORDS = 2.0
+MOST_PER_1000_WORDS_OF_A_FILE = 6.0
+
+NOUN_CLAUSE = re.compile(
+    r"\b(?:what|who|whoever|whatever)\s+"
+    r"(?:(?:is|are|was|were|it|they|the|an?|no|one|this|that|cannot|can|could|must|may|did|came|comes?|stands?|goes|"
+    r"gave|gives?|do|ask|follow|lie|take|wait|read|write|look|want|need|run)\b|\w+(?:ed|s)\b)",
+    re.IGNORECASE,
+)
+SPEECH_OF_DATA = re.compile(r"\b(?:is|are|be|been) told\b|\bhears? of\b|\bheard of\b|\bgoodbye\b", re.IGNORECASE)
+RARE_WORDS = re.compile(
+    r"\b(?:amid|anew|for good|nobody|somebody|is to be|are to be|as inside|mends?|mended|bury|buried|outcast|strike)\b",
+    re.IGNORECASE,
+)
+
+
+def prose_of_python(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string.lstrip("#: ")
+
+
+def prose_of_c(source: str) -> Iterator[str]:
+    for comment in re.findall(r"/\*.*?\*/|//[^\n]*", source, re.DOTALL):
+        yield re.sub(r"\n *\* ?", "\n", comment).strip("/* ")
+
+
+def count(path: Path) -> tuple[int, int]:
+    """Return the numbers of hard sentences and of words in the docstrings and comments of a file."""
+    prose = prose_of_python if path.suffix == ".py" else prose_of_c
+    text = "\n".join(prose(path.read_text(encoding="utf-8")))
+    found = sum(len(pattern.findall(text)) for pattern in (NOUN_CLAUSE, SPEECH_OF_DATA, RARE_WORDS))
+    return found, len(re.findall(r"[A-Za-z']+", text))
+
+
+def counts_of(folder: str) -> dict[str, tuple[int, int]]:
+    paths = [path for pattern in ("*.py", "*.c", "*.h") for path in (ROOT / folder).rglob(pattern)]
+    return {str(path.relative_to(ROOT)): count(path) for path in paths if path != Path(__file__)}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_prose_of_a_folder_has_few_hard_sentences(folder: str) -> None:
+    counts = counts_of(folder)
+    found, words = (sum(column) for column in zip(*counts.values()))
+    assert 1000 * found / words < MOST_PER_1000_WORDS
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_prose_of_each_file_has_few_hard_sentences(folder: str) -> None:
+    rates = {file: 1000 * found / words for file, (found, words) in counts_of(folder).items() if words}
+    assert {file: rate for file, rate in rates.items() if rate > MOST_PER_1000_WORDS_OF_A_FILE} == {}
+
+
+def test_prose_count_finds_clauses_in_the_place_of_nouns() -> None:
+    assert NOUN_CLAUSE.search("What was shown last is kept.")
+    assert NOUN_CLAUSE.search("Return what the caller gave.")
+    assert not NOUN_CLAUSE.search("Errors name the worker and what to change.")
