@@ -131,15 +131,20 @@ class UnpicklableError(Exception):
         self.lock = threading.Lock()
 
 
+def _divide_by_zero(env: FaultEnv) -> NoReturn:
+    raise ZeroDivisionError(f"toy env divides by zero at a {env.moment}")
+
+
 class Raises(FaultEnv):
     """Raise ZeroDivisionError, like a simple bug in an env's own code."""
 
-    def fail(self) -> None:
-        raise ZeroDivisionError(f"toy env divides by zero at a {self.moment}")
+    fail = _divide_by_zero
 
 
-class RaiseAtStep(Raises):
+class RaiseAtStep(FaultEnv):
     """Raise ZeroDivisionError from step."""
+
+    fail = _divide_by_zero
 
 
 class RaiseAtReset(FaultEnv):
@@ -181,27 +186,34 @@ class RaiseSystemExit(FaultEnv):
         sys.exit(3)
 
 
+def _exit(_env: FaultEnv) -> NoReturn:
+    os._exit(3)
+
+
 class Exits(FaultEnv):
     """Call `os._exit(3)`, as some C libraries do: the process ends without exception, cleanup or message."""
 
-    def fail(self) -> NoReturn:
-        os._exit(3)
+    fail = _exit
 
 
-class ExitAtStep(Exits):
+class ExitAtStep(FaultEnv):
     """Call `os._exit(3)` in step."""
 
+    fail = _exit
 
-class ExitAtReset(Exits):
+
+class ExitAtReset(FaultEnv):
     """Call `os._exit(3)` in reset."""
 
     moment = "reset"
+    fail = _exit
 
 
-class ExitAtInit(Exits):
+class ExitAtInit(FaultEnv):
     """Call `os._exit(3)` in the constructor."""
 
     moment = "construct"
+    fail = _exit
 
 
 class Aborts(FaultEnv):
@@ -211,51 +223,65 @@ class Aborts(FaultEnv):
         os.abort()
 
 
+def _segfault(_env: FaultEnv) -> None:
+    # A real fault in C, because a SIGSEGV sent by kill() behaves differently.
+    ctypes.string_at(0)
+
+
 class Segfaults(FaultEnv):
     """Read address 0 in C: the worker dies from SIGSEGV."""
 
-    def fail(self) -> None:
-        # A real fault in C, because a SIGSEGV sent by kill() behaves differently.
-        ctypes.string_at(0)
+    fail = _segfault
 
 
-class SegfaultAtStep(Segfaults):
+class SegfaultAtStep(FaultEnv):
     """Read address 0 in C in step."""
 
+    fail = _segfault
 
-class SegfaultAtReset(Segfaults):
+
+class SegfaultAtReset(FaultEnv):
     """Read address 0 in C in reset."""
 
     moment = "reset"
+    fail = _segfault
 
 
-class SegfaultAtInit(Segfaults):
+class SegfaultAtInit(FaultEnv):
     """Read address 0 in C in the constructor."""
 
     moment = "construct"
+    fail = _segfault
+
+
+def _hang(_env: FaultEnv) -> None:
+    threading.Event().wait()
 
 
 class Hangs(FaultEnv):
     """Wait forever in Python: the GIL is free and Python's signal handlers run."""
 
-    def fail(self) -> None:
-        threading.Event().wait()
+    fail = _hang
 
 
-class HangAtStep(Hangs):
+class HangAtStep(FaultEnv):
     """Wait forever in Python in step."""
 
+    fail = _hang
 
-class HangAtReset(Hangs):
+
+class HangAtReset(FaultEnv):
     """Wait forever in Python in reset."""
 
     moment = "reset"
+    fail = _hang
 
 
-class HangAtInit(Hangs):
+class HangAtInit(FaultEnv):
     """Wait forever in Python in the constructor."""
 
     moment = "construct"
+    fail = _hang
 
 
 class HangInC(FaultEnv):
