@@ -177,30 +177,23 @@ class SyncMode(_VectorMode):
         return Window(batches * ended.size - resets, batches, now - start, self._cpu_seconds() - cpu)
 
 
-class _VecenvMode(_VectorMode):
-    """`vecenv.VectorEnv`, whose workers count the steps themselves: the loop does nothing but step."""
-
-    def _num_steps(self) -> int:
-        return int(self._envs.statistics()["steps"])
-
-
-class VecenvSyncMode(_VecenvMode):
+class VecenvSyncMode(_VectorMode):
     """`step()` of `vecenv.VectorEnv`."""
 
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
         step, actions, clock = self._envs.step, self._actions, time.perf_counter
         batches = 0
-        cpu, before, start = self._cpu_seconds(), self._num_steps(), clock()
+        cpu, before, start = self._cpu_seconds(), _num_steps(self._envs), clock()
         now, deadline = start, start + seconds
         while now < deadline:
             step(next(actions))
             batches += 1
             now = clock()
-        return Window(self._num_steps() - before, batches, now - start, self._cpu_seconds() - cpu)
+        return Window(_num_steps(self._envs) - before, batches, now - start, self._cpu_seconds() - cpu)
 
 
-class AsyncMode(_VecenvMode):
+class AsyncMode(_VectorMode):
     """`send` and `recv` of `vecenv.VectorEnv`, going on with the first `wait_num` envs that answer."""
 
     def __init__(self, name: str, envs: VectorEnv, wait_num: int) -> None:
@@ -214,13 +207,13 @@ class AsyncMode(_VecenvMode):
         for _ in range(_WARM_UP_BATCHES):
             self._turn()
         batches = 0
-        cpu, before, start = self._cpu_seconds(), self._num_steps(), clock()
+        cpu, before, start = self._cpu_seconds(), _num_steps(self._envs), clock()
         now, deadline = start, start + seconds
         while now < deadline:
             self._turn()
             batches += 1
             now = clock()
-        window = Window(self._num_steps() - before, batches, now - start, self._cpu_seconds() - cpu)
+        window = Window(_num_steps(self._envs) - before, batches, now - start, self._cpu_seconds() - cpu)
         self._drain()
         return window
 
@@ -232,6 +225,11 @@ class AsyncMode(_VecenvMode):
         owed = self._envs.num_envs
         while owed:
             owed -= len(self._envs.recv(owed)[4]["env_id"])
+
+
+def _num_steps(envs: VectorEnv) -> int:
+    """Return the number of steps that the workers counted, so that the measured loop only steps."""
+    return int(envs.statistics()["steps"])
 
 
 def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
