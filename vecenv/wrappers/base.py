@@ -50,8 +50,13 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs_shape, act_shape, rew_shape
 
 
-class ObsWrapper(EnvWrapper):
-    """Base of the wrappers that convert each observation by itself; subclasses implement `observation`."""
+class ObsMixin:
+    """Part of the wrappers that convert each observation by itself; subclasses implement `observation`.
+
+    A wrapper names this class before `EnvWrapper` in its list of bases.
+    """
+
+    env: Any
 
     def observation(self, obs: Any) -> Any:
         """Convert one observation. The None of an abnormal timestep is passed on without a call."""
@@ -66,6 +71,10 @@ class ObsWrapper(EnvWrapper):
         if obs is not None:
             obs = self.observation(obs)
         return obs, reward, terminated, truncated, info
+
+
+class ObsWrapper(ObsMixin, EnvWrapper):
+    """Base of the wrappers that convert each observation by itself; subclasses implement `observation`."""
 
 
 @ENV_WRAPPER_REGISTRY.register("gym_to_gymnasium")

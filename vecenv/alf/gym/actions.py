@@ -6,6 +6,7 @@ wrappers there have the same or similar names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,30 +27,7 @@ __all__ = [
 ]
 
 
-class _BoxActionWrapper(EnvWrapper):
-    """Maps the continuous parts of actions, at every depth of Dict and Tuple spaces."""
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.action_space = map_space(self._map_space, self.env.action_space)
-
-    def step(self, action: Any) -> Any:
-        return self.env.step(map_by_space(self._map, self.env.action_space, action))
-
-    def _map_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
-        return self._map_box_space(space) if _is_continuous(space) else space  # type: ignore[arg-type]
-
-    def _map(self, space: spaces.Space[Any], action: Any) -> Any:
-        return self._map_box(space, np.asarray(action)) if _is_continuous(space) else action  # type: ignore[arg-type]
-
-    def _map_box_space(self, space: spaces.Box) -> spaces.Box:
-        return space
-
-    def _map_box(self, space: spaces.Box, action: Any) -> Any:
-        raise NotImplementedError
-
-
-class ContinuousActionMapping(_BoxActionWrapper):
+class ContinuousActionMapping(EnvWrapper):
     """Accepts continuous actions from `low` to `high`, and scales them to the env's bounds.
 
     Example:
@@ -72,10 +50,16 @@ class ContinuousActionMapping(_BoxActionWrapper):
         """
         if not np.all(np.asarray(low) < np.asarray(high)):
             raise ConfigError(f"low: expected values below high, got {low!r} and {high!r}", key="low")
-        self._low, self._high = low, high
         super().__init__(env)
+        self._low, self._high = low, high
+        self.action_space = map_space(self._map_space, self.env.action_space)
 
-    def _map_box_space(self, space: spaces.Box) -> spaces.Box:
+    def step(self, action: Any) -> Any:
+        return self.env.step(_map_continuous(self._map_box, self.env.action_space, action))
+
+    def _map_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+        if not isinstance(space, spaces.Box) or not _is_continuous(space):
+            return space
         if not space.is_bounded():
             raise SpaceError(
                 f"action: expected finite bounds to scale to, got {space}; give the env bounds, or do not normalize "
@@ -101,7 +85,7 @@ class NormalizedAction(ContinuousActionMapping):
         super().__init__(env, -1.0, 1.0)
 
 
-class ContinuousActionClip(_BoxActionWrapper):
+class ContinuousActionClip(EnvWrapper):
     """Clips continuous actions to `min_v` .. `max_v` and to the bounds of the action space.
 
     Raises:
@@ -118,6 +102,9 @@ class ContinuousActionClip(_BoxActionWrapper):
             raise ConfigError(f"min_v: expected less than max_v, got {min_v!r} and {max_v!r}", key="min_v")
         super().__init__(env)
         self._limits = min_v, max_v
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(_map_continuous(self._map_box, self.env.action_space, action))
 
     def _map_box(self, space: spaces.Box, action: Any) -> Any:
         if np.isnan(action).any():
@@ -178,3 +165,12 @@ class SparseReward(EnvWrapper):
 
 def _is_continuous(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"
+
+
+def _map_continuous(function: Callable[[Any, Any], Any], space: spaces.Space[Any], action: Any) -> Any:
+    """Return the action with `function(space, action)` in place of each continuous part, at every depth."""
+
+    def map_part(space: spaces.Space[Any], part: Any) -> Any:
+        return function(space, np.asarray(part)) if _is_continuous(space) else part
+
+    return map_by_space(map_part, space, action)

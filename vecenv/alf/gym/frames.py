@@ -18,7 +18,7 @@ from vecenv.envs.arrays import copy_obs
 from vecenv.envs.spaces import map_by_space, map_space
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.nested import get_field, map_structure, set_field
-from vecenv.wrappers.base import ObsWrapper, own_generator
+from vecenv.wrappers.base import EnvWrapper, ObsMixin, own_generator
 
 __all__ = [
     "BaseObservationWrapper",
@@ -35,7 +35,7 @@ __all__ = [
 _ORDERS = ("channels_last", "channels_first")
 
 
-class BaseObservationWrapper(ObsWrapper):
+class BaseObservationWrapper(ObsMixin, EnvWrapper):
     """Maps chosen parts of an observation; subclasses define `transform_space` and `transform_observation`.
 
     Example:
@@ -276,13 +276,15 @@ class FrameGrayScale(BaseObservationWrapper):
         return self._cv2.cvtColor(observation, self._cv2.COLOR_RGB2GRAY)[:, :, None]
 
 
-class _Crop(BaseObservationWrapper):
-    """Cuts a window of constant size out of images; bounds and dtype stay."""
+class _CropMixin:
+    """Cuts a window of constant size out of images; bounds and dtype stay.
 
-    def __init__(self, env: Any, channel_order: str, fields: Sequence[str] | None) -> None:
+    A wrapper names this class before `BaseObservationWrapper` in its list of bases, and calls `_set_up` first.
+    """
+
+    def _set_up(self, channel_order: str) -> None:
         self._channel_last = _is_channel_last(channel_order)
         self._windows: dict[str | None, tuple[int, int, int, int]] = {}  # sy, sx, height, width
-        super().__init__(env, fields)
 
     def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
         raise NotImplementedError
@@ -305,7 +307,7 @@ class _Crop(BaseObservationWrapper):
         return np.ascontiguousarray(image[rows, columns] if self._channel_last else image[:, rows, columns])
 
 
-class FrameCrop(_Crop):
+class FrameCrop(_CropMixin, BaseObservationWrapper):
     """Cuts the window of `width` x `height` pixels at column `sx` and row `sy` out of images."""
 
     def __init__(
@@ -325,7 +327,8 @@ class FrameCrop(_Crop):
             SpaceError: a field is not an image.
         """
         self._wanted = (sy, sx, height, width)
-        super().__init__(env, channel_order, fields)
+        self._set_up(channel_order)
+        super().__init__(env, fields)
 
     def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
         sy, sx, h, w = self._wanted
@@ -334,7 +337,7 @@ class FrameCrop(_Crop):
         return self._wanted
 
 
-class EpisodicRandomFrameCrop(_Crop):
+class EpisodicRandomFrameCrop(_CropMixin, BaseObservationWrapper):
     """Cuts a window out of images, at a random position for each episode.
 
     Positions are drawn from the wrapper's own generator, which the seed of a reset seeds.
@@ -368,7 +371,8 @@ class EpisodicRandomFrameCrop(_Crop):
         self._fraction = cropping_fraction
         self._shared = share_cropping
         self.generator = own_generator(None, "frame_crop")
-        super().__init__(env, channel_order, fields)
+        self._set_up(channel_order)
+        super().__init__(env, fields)
         self._sizes = {field: self._size_of(_field_of(self.env.observation_space, field)) for field in self.fields}
 
     def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
