@@ -23,9 +23,13 @@ from vecenv.wrappers.base import own_generator
 __all__ = ["DiscreteActionWrapper", "NormalizedActionWrapper", "TemporallyCorrelatedNoiseWrapper"]
 
 
-class _ActionWrapper(AlfEnvironmentBaseWrapper):
-    """Maps actions by `_translate`, arrays to arrays; `prev_action` contains the actions before the mapping."""
+class _ActionMixin:
+    """Maps actions by `_translate`, arrays to arrays; `prev_action` contains the actions before the mapping.
 
+    A wrapper names this class before `AlfEnvironmentBaseWrapper` in its list of bases.
+    """
+
+    _env: AlfEnvironment
     _spec: Any
 
     def action_spec(self) -> Any:
@@ -40,22 +44,22 @@ class _ActionWrapper(AlfEnvironmentBaseWrapper):
         return time_step._replace(prev_action=self._no_action(time_step))
 
     def _step(self, action: Any) -> TimeStep:
-        outer = (self.batch_size,) if self.batched else ()
+        outer = (self._env.batch_size,) if self._env.batched else ()
         own = fit_actions(self._spec, tensors.to_arrays(action), outer)
         inner = self._translate(own)
-        time_step = self._env.step(tensors.to_tensors(inner) if self.is_tensor_based else inner)
+        time_step = self._env.step(tensors.to_tensors(inner) if self._env.is_tensor_based else inner)
         is_first = tensors.to_arrays(time_step.is_first())
         if np.any(is_first):
             map_structure(lambda leaf: leaf.__setitem__(is_first, 0), own)
         own = map_structure(lambda leaf: leaf[()], own)  # arrays without axes become scalars
-        return time_step._replace(prev_action=tensors.to_tensors(own) if self.is_tensor_based else own)
+        return time_step._replace(prev_action=tensors.to_tensors(own) if self._env.is_tensor_based else own)
 
     def _no_action(self, time_step: TimeStep) -> Any:
         zeros = zeros_of(self._spec, tuple(np.shape(tensors.to_arrays(time_step.step_type))))
-        return tensors.to_tensors(zeros) if self.is_tensor_based else zeros
+        return tensors.to_tensors(zeros) if self._env.is_tensor_based else zeros
 
 
-class DiscreteActionWrapper(_ActionWrapper):
+class DiscreteActionWrapper(_ActionMixin, AlfEnvironmentBaseWrapper):
     """Replaces a vector of continuous actions by one discrete action.
 
     Each of d dimensions has n evenly spaced values, bounds included, so there are n**d actions. The first dimension is
@@ -91,7 +95,7 @@ class DiscreteActionWrapper(_ActionWrapper):
         return self._values[digits, np.arange(len(self._powers))]
 
 
-class NormalizedActionWrapper(_ActionWrapper):
+class NormalizedActionWrapper(_ActionMixin, AlfEnvironmentBaseWrapper):
     """Accepts actions from -1 to 1, and scales them to the bounds of the env's action spec."""
 
     def __init__(self, env: AlfEnvironment) -> None:

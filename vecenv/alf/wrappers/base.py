@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -130,8 +130,16 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return getattr(self._env, name)
 
 
-class TruncatingWrapper(AlfEnvironmentBaseWrapper):
+if TYPE_CHECKING:  # the mixin calls methods of the wrapper that it is a part of
+    _Wrapper = AlfEnvironmentBaseWrapper
+else:
+    _Wrapper = object
+
+
+class TruncatingMixin(_Wrapper):
     """Counts the steps of each episode and truncates it if `_must_truncate` returns True.
+
+    A wrapper names this class before `AlfEnvironmentBaseWrapper` in its list of bases.
 
     The step after a LAST step, and a step before the first reset, begin an episode. A FIRST step within an episode,
     from an inner `MultitaskWrapper` that changes the task, counts as a step. So an episode is truncated even if its
@@ -162,7 +170,7 @@ class TruncatingWrapper(AlfEnvironmentBaseWrapper):
         return time_step
 
 
-class TimeLimit(TruncatingWrapper):
+class TimeLimit(TruncatingMixin, AlfEnvironmentBaseWrapper):
     """Truncates an episode after `duration` steps: step type LAST, with the discount unchanged.
 
     The discount is 1 then, unless the env terminates at the same step. If an env terminates at its own limit of N

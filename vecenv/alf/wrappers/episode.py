@@ -11,7 +11,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.environment import AlfEnvironment, check_single
 from vecenv.alf.base.spec import TensorSpec
 from vecenv.alf.base.timestep import TimeStep, check_discount
-from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, TruncatingWrapper
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, TruncatingMixin
 from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
@@ -53,7 +53,7 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
         return time_step._replace(discount=discount.astype(np.float32)[()])
 
 
-class RandomFirstEpisodeLength(TruncatingWrapper):
+class RandomFirstEpisodeLength(TruncatingMixin, AlfEnvironmentBaseWrapper):
     """Truncates the first episodes at a random length, so that envs with episodes of equal length do not end together.
 
     Lengths are drawn from the wrapper's own generator, which `seed` seeds.
