@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -24,8 +23,16 @@ SYMBOLS = ".XO"
 CELL_SCALE = 8
 
 
-class GridEnv(BoardEnv):
-    """Base of the games on a grid; observations have `observation` (three planes) and `board` (all stones).
+if TYPE_CHECKING:  # the mixin reads attributes of the env that it is a part of
+    _Board = BoardEnv
+else:
+    _Board = object
+
+
+class GridMixin(_Board):
+    """Part of the games on a grid; observations have `observation` (three planes) and `board` (all stones).
+
+    A game names this class before `BoardEnv` in its list of bases.
 
     The planes are float32 (3, height, width), or (height, width, 3) with `channel_last`. They contain the stones of
     the player to move, the stones of the other player, and the number of the player to move (1 or 2) in every cell.
@@ -33,10 +40,11 @@ class GridEnv(BoardEnv):
     """
 
     rules: GridRules
+    human_prompt: ClassVar[str] = "row and column"
 
-    @abstractmethod
     def _make_picture(self, cell: int) -> BoardPicture:
         """Make the picture, with cells of this width in pixels."""
+        raise NotImplementedError
 
     def _shown_spaces(self) -> dict[str, spaces.Space[Any]]:
         height, width = self.rules.height, self.rules.width
@@ -100,8 +108,6 @@ class GridEnv(BoardEnv):
             raise ValueError(f"outside the board: {text!r}")
         return row * self.rules.width + column
 
-    human_prompt: ClassVar[str] = "row and column"
-
 
 def _board_of(stones: Array, number: int) -> Array:
     """Make a board from two planes: the stones of the player with this number, and the other player's."""
@@ -111,7 +117,7 @@ def _board_of(stones: Array, number: int) -> Array:
 
 
 @ENV_REGISTRY.register("connect4")
-class Connect4Env(GridEnv):
+class Connect4Env(GridMixin, BoardEnv):
     """Connect Four: 6 rows, 7 columns, four in a row wins; action = column, 0 to 6.
 
     Bots: 'rule', 'mcts', 'alpha_beta_pruning' (five plies), 'random'.
@@ -155,7 +161,7 @@ class Connect4Env(GridEnv):
 
 
 @ENV_REGISTRY.register("tictactoe")
-class TicTacToeEnv(GridEnv):
+class TicTacToeEnv(GridMixin, BoardEnv):
     """Tic-tac-toe: three in a row on a 3 x 3 board wins; action = 3 * row + column.
 
     Bots: 'v0' (by rules), 'alpha_beta_pruning' (perfect), 'mcts', 'random'.
@@ -189,7 +195,7 @@ class TicTacToeEnv(GridEnv):
 
 
 @ENV_REGISTRY.register("gomoku")
-class GomokuEnv(GridEnv):
+class GomokuEnv(GridMixin, BoardEnv):
     """Gomoku: five or more in a row win on a square board; action = board_size * row + column.
 
     The config key `board_size` is the number of rows and columns, 6 by default.

@@ -10,7 +10,7 @@ import copy
 import os
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -119,20 +119,14 @@ class LibraryPosition(Position):
         return position.winner
 
 
-class LibraryEnv(BoardEnv):
-    """Base of PettingZoo's games; a subclass sets `library_module`, and is registered to be usable by name.
+if TYPE_CHECKING:  # the mixin reads attributes of the env that it is a part of
+    _Board = BoardEnv
+else:
+    _Board = object
 
-    `observation` is the game's own observation as float32; there is no `board`. `init_state` is a sequence of actions.
-    The config keys `channel_last` and `scale` have no effect. Bots: 'random', and 'mcts', which is slow because it
-    copies games.
 
-    Example:
-        >>> class OtherConnectFour(LibraryEnv):
-        ...     library_module = "pettingzoo.classic.connect_four.connect_four"
-        >>> obs = OtherConnectFour().reset()
-        >>> obs["observation"].shape, obs["to_play"]
-        ((6, 7, 2), 1)
-    """
+class LibraryMixin(_Board):
+    """Part of PettingZoo's games; a game names this class before `BoardEnv` in its list of bases."""
 
     library_module: ClassVar[str]
     """Dotted name of the module that contains the game's `raw_env`."""
@@ -202,8 +196,24 @@ class LibraryEnv(BoardEnv):
         super().close()
 
 
+class LibraryEnv(LibraryMixin, BoardEnv):
+    """Base of PettingZoo's games; a subclass sets `library_module`, and is registered to be usable by name.
+
+    `observation` is the game's own observation as float32; there is no `board`. `init_state` is a sequence of actions.
+    The config keys `channel_last` and `scale` have no effect. Bots: 'random', and 'mcts', which is slow because it
+    copies games.
+
+    Example:
+        >>> class OtherConnectFour(LibraryEnv):
+        ...     library_module = "pettingzoo.classic.connect_four.connect_four"
+        >>> obs = OtherConnectFour().reset()
+        >>> obs["observation"].shape, obs["to_play"]
+        ((6, 7, 2), 1)
+    """
+
+
 @ENV_REGISTRY.register("chess")
-class ChessEnv(LibraryEnv):
+class ChessEnv(LibraryMixin, BoardEnv):
     """Chess by PettingZoo and python-chess: 4672 actions, `observation` (8, 8, 111), as in AlphaZero.
 
     Example:
