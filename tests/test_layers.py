@@ -1,15 +1,20 @@
 """Who may import whom, as data: parts of the package, rooms inside the parts, folders of C files.
 
-Imports point down, and no file imports itself by way of others.
+Imports point down, and no file imports itself by way of others. Classes inherit at most three deep.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import vecenv
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vecenv"
@@ -73,6 +78,14 @@ FOREIGN_ALSO = {
     "cli/report.py": {"rich"},  # imported by the commands once they have checked for it
 }
 ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FRONT_ENDS
+
+# Classes that inherit from more than two levels of own classes -> the reason.
+DEEPER = {
+    "vecenv.managers.v2.SubprocessEnvManagerV2": "DI-engine documents these relations",
+    "vecenv.vector.errors.ClosedVectorEnvError": "`except ClosedError` and Gymnasium's class must catch it",
+}
+# Public methods and attributes of named tuples, whose names begin with an underscore.
+NAMEDTUPLE_NAMES = {"_asdict", "_fields", "_make", "_replace"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 C_FILES = sorted([*NATIVE.rglob("*.c"), *NATIVE.rglob("*.h")])
@@ -163,22 +176,34 @@ def includes(path: Path) -> list[str]:
     return re.findall(r'#include "(.+)"', path.read_text())
 
 
-def classes() -> dict[str, list[str]]:
-    """Return the names of the bases of each class of the package; classes of one name count as one."""
-    bases: dict[str, list[str]] = {}
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-                bases.setdefault(node.name, []).extend(base.id for base in named if isinstance(base, ast.Name))
-    return bases
+def own_bases(cls: type) -> list[type]:
+    return [base for base in cls.__bases__ if base.__module__.partition(".")[0] == "vecenv"]
 
 
-def depth_among(bases: Mapping[str, list[str]]) -> Callable[[str], int]:
-    def depth(name: str) -> int:
-        return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
+def depth(cls: type) -> int:
+    """Return the number of own classes on the longest path from this class up to its bases, itself included."""
+    return 1 + max(map(depth, own_bases(cls)), default=0)
 
-    return depth
+
+def classes() -> Iterator[type]:
+    """Yield the package's classes that are attributes of a module; modules without their optional library count not."""
+    for module in pkgutil.walk_packages(vecenv.__path__, "vecenv."):
+        if module.name.endswith("__main__") or module.name == "vecenv.core.processes.preload":  # act on import
+            continue
+        try:
+            names = vars(importlib.import_module(module.name))
+        except ImportError:
+            continue
+        yield from (part for part in names.values() if inspect.isclass(part) and part.__module__ == module.name)
+
+
+def private_accesses(path: Path) -> Iterator[str]:
+    """Yield each access to a private attribute of an object other than `self`, `cls` and `super()`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or not re.match(r"_(?!_)", node.attr) or node.attr in NAMEDTUPLE_NAMES:
+            continue
+        if ast.unparse(node.value) not in ("self", "cls", "super()"):
+            yield f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno} {ast.unparse(node)}"
 
 
 def test_imports_point_down():
@@ -227,3 +252,13 @@ def test_c_units_include_in_no_circle():
 
 def test_c_files_of_shm_do_not_use_python():
     assert [path.name for path in (NATIVE / "shm").iterdir() if "Python.h" in path.read_text()] == []
+
+
+def test_own_classes_inherit_at_most_three_deep():
+    too_deep = {f"{cls.__module__}.{cls.__qualname__}" for cls in classes() if depth(cls) > 3}
+    assert too_deep == set(DEEPER)
+
+
+def test_parts_read_no_private_attribute_of_another_part():
+    files = [path for path in FILES if path.relative_to(PACKAGE).as_posix().startswith(("core/pool/", "managers/"))]
+    assert [text for path in files for text in private_accesses(path)] == []
