@@ -206,6 +206,14 @@ def private_accesses(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno} {ast.unparse(node)}"
 
 
+def foreign_assignments(path: Path) -> Iterator[str]:
+    """Yield each assignment to an attribute of an object other than `self`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if is_set and ast.unparse(node.value) != "self":
+            yield f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno} {ast.unparse(node)}"
+
+
 def test_imports_point_down():
     assert [text for path in FILES for text in violations(path)] == []
 
@@ -262,3 +270,9 @@ def test_own_classes_inherit_at_most_three_deep():
 def test_parts_read_no_private_attribute_of_another_part():
     files = [path for path in FILES if path.relative_to(PACKAGE).as_posix().startswith(("core/pool/", "managers/"))]
     assert [text for path in files for text in private_accesses(path)] == []
+
+
+def test_parts_of_the_pool_set_their_own_attributes_only():
+    values = ("error.args", "error.seed", "error.actions", "memory.flags.writeable")  # not parts
+    found = [text for path in (PACKAGE / "core/pool").glob("*.py") for text in foreign_assignments(path)]
+    assert [text for text in found if not text.endswith(values)] == []
