@@ -54,9 +54,9 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     the batch's last reset with seeds for all its envs, or since its last snapshot. Snapshots are taken every 500 steps
     of Gymnasium's CartPoleVectorEnv, of classes with `get_state()` and `set_state(state)`, and of classes with a state
     adapter (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`). A state must include the episodes in
-    progress. If there is no such reset or snapshot, or the repeated results differ, all episodes of the batch that have
-    not ended are truncated, and new ones begin according to the autoreset mode. Errors and log lines number the
-    batches, not the envs in them.
+    progress. A batch cannot be restored if there is no such reset or snapshot, or if the repeated results differ. Then
+    all its episodes that have not ended are truncated, and new ones begin according to the autoreset mode. Errors and
+    log lines number the batches, not the envs in them.
 
     Example:
         >>> import functools
