@@ -110,7 +110,7 @@ def test_hanging_step_times_out_and_close_does_not_wait():
     env.reset()
     with pytest.raises(TimeoutError, match=r"did not finish step within 0.05 s; raise step_timeout"):
         env.step(np.zeros(1, np.int64))
-    with pytest.raises(TimeoutError, match="close it"):
+    with pytest.raises(TimeoutError, match="still running; call close"):
         env.reset()
     env.close()
     before = len(inner.threads)
