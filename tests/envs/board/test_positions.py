@@ -124,7 +124,7 @@ def test_estimates_mirror_each_other(name):
     [
         ([0] * 41, "6 x 7"),
         ([3] + [0] * 41, "0, 1 and 2"),
-        ([1] + [0] * 41, "in the air"),
+        ([1] + [0] * 41, "an empty cell below it"),
         ([0] * 28 + [2] * 4 + [0] * 3 + [1] * 4 + [0] * 3, "both players"),
     ],
 )
