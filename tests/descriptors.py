@@ -1,4 +1,4 @@
-"""What another process has open."""
+"""The open descriptors of another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process has mapped."""
+"""The shared memory that this process has mapped."""
 
 from __future__ import annotations
 

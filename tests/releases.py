@@ -1,4 +1,4 @@
-"""Which release of Gymnasium there is, for tests of what differs between releases."""
+"""The installed release of Gymnasium, for tests of differences between releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that every part has: what passes, what does not, and what is said then."""
+"""Checks of common arguments: accepted values, refused values, and the error messages."""
 
 from __future__ import annotations
 

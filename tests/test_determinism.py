@@ -62,7 +62,7 @@ CONTEXTS = st.sampled_from(["forkserver", "fork", "spawn"])
 
 
 def few(max_examples: int) -> Any:
-    """A handful of examples, the same ones each time: what is drawn starts processes."""
+    """A few examples, always the same ones, because each example starts processes."""
     return settings(
         max_examples=max_examples,
         derandomize=True,
@@ -75,7 +75,7 @@ def few(max_examples: int) -> Any:
 
 @functools.lru_cache(64)
 def expected(name: str, seeds: tuple[int, ...], rounds: int, autoreset: Autoreset) -> list[list[Row]]:
-    """What the envs answer in this process, one after the other."""
+    """Return the answers of the envs in this process, one after the other."""
     env_fns = [{**QUICK, **SLOW}[name]] * NUM_ENVS
     with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_and_build) as pool:
         return play(pool, rounds, seeds=seeds).rows
@@ -119,7 +119,7 @@ def test_streams_of_pools_at_length(name: str, data: Any) -> None:
     check_pool(name, 60, data)
 
 
-# ---- faces ----------------------------------------------------------------------------------------
+# ---- front ends -----------------------------------------------------------------------------------
 
 
 def streams_of(front_end: str, env_fn: Callable[[], Any], rounds: int, seed: int, **how: Any) -> Any:
@@ -134,7 +134,7 @@ def streams_of(front_end: str, env_fn: Callable[[], Any], rounds: int, seed: int
 
 @functools.lru_cache(64)
 def expected_of(kind: str, name: str, rounds: int, seed: int) -> Any:
-    """What one worker gives that nobody disturbs; managers seed episodes otherwise than Gymnasium does."""
+    """Return the answers of one undisturbed worker; managers seed episodes differently from Gymnasium."""
     env_fn = {**QUICK, **SLOW}[name]
     return streams_of("sync" if kind == "manager" else "VectorEnv", env_fn, rounds, seed, start="fork", num_workers=1)
 

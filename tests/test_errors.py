@@ -44,7 +44,7 @@ FIELDS = {
     InternalError: {},
 }
 
-# What ported programs catch.
+# The base classes that ported programs catch.
 BASES = {
     ConfigError: (VecenvError, ValueError, AssertionError),
     UnknownNameError: (ConfigError, KeyError),

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 CONTRACT = "contracts/manager_contract.py"
 SYMPTOMS = "managers/test_symptoms.py"
 
-# Number -> (what it was, [file::test, ...])
+# Number -> (description, [file::test, ...])
 WEAKNESSES = {
     1: (
         "config factories change what they get",
@@ -258,7 +258,7 @@ WEAKNESSES = {
     ),
 }
 
-# What programs of the other system import, by the part of it that they come from.
+# Names that programs import from the other system, by the part that contains them.
 NAMES = {
     "env base": "BaseEnv BaseEnvTimestep get_vec_env_setting get_env_cls DingEnvWrapper get_default_wrappers",
     "managers": "create_env_manager get_env_manager_cls BaseEnvManager BaseEnvManagerV2 SyncSubprocessEnvManager "

@@ -1,4 +1,4 @@
-"""One suite for every pool: what the waist promises, whichever engine and implementation."""
+"""One suite for every pool: the contract of `Pool`, for each engine and implementation."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_statistics_count_steps_but_not_resets(autoreset: Autoreset, num_steps: 
 
 
 class Spoken(toys.ToyEnv):
-    """Takes words, which travel by letters, one per action; raises at "bad"."""
+    """Takes strings, which are sent as payloads, one per action; raises at "bad"."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -1300,7 +1300,7 @@ def test_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) ->
 @pytest.mark.skipif(load() is None, reason="the extension was not built")
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
 def test_calls_beyond_the_queue_are_all_refused(engine: Any) -> None:
-    """The twin has no limit: its queue is a list."""
+    """The fallback has no limit: its queue is a list."""
     with engine([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
         pool.start()
         reset(pool)
@@ -1641,7 +1641,7 @@ def test_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str
 
 
 def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> None:
-    """Once, looking for newer starts before old entries are dropped took the answer of a call for nobody's."""
+    """The answer of a call was once lost while restore points were gathered before a prune."""
     options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()

@@ -40,7 +40,7 @@ class FaultCase(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why there is nothing to run, '' if there is."""
+        """The reason why this case is impossible; '' if it is possible."""
         return IMPOSSIBLE.get((self.fault, self.moment), "")
 
     @property
@@ -72,20 +72,20 @@ def possible_cases() -> list[FaultCase]:
 
 
 def pairs_of(case: FaultCase) -> Iterator[tuple[int, str, int, str]]:
-    """Return the pairs of choices that a cell covers."""
+    """Yield the pairs of choices that a cell covers."""
     for (i, one), (j, other) in itertools.combinations(enumerate(case), 2):
         yield i, one, j, other
 
 
 def pairwise_cases() -> list[FaultCase]:
-    """Return few cells in which every pair of choices occurs that is possible at all."""
+    """Return few cells that together cover every possible pair of choices."""
     chosen: list[FaultCase] = []
     covered: set[tuple[int, str, int, str]] = set()
     by_fault: dict[tuple[str, str], list[FaultCase]] = {}
     for case in possible_cases():
         by_fault.setdefault((case.fault, case.moment), []).append(case)
     groups = list(by_fault.values())
-    for group in groups:  # every fault at every moment, where it adds most
+    for group in groups:  # every fault at every moment, in the cell that covers most new pairs
         best = max(group, key=lambda case: len(set(pairs_of(case)) - covered))
         chosen.append(best)
         covered.update(pairs_of(best))

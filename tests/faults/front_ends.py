@@ -1,4 +1,4 @@
-"""Faces: every way to play, behind one pair of hands that note what each env answers."""
+"""Front ends: every way to step envs, behind one interface that records the answers of each env."""
 
 from __future__ import annotations
 

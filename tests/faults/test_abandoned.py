@@ -1,4 +1,4 @@
-"""Where an episode cannot be brought back: it ends honestly, the run goes on, and a file repeats the crash."""
+"""Episodes that cannot be restored: they end as truncated, the run continues, and a file reproduces the crash."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_last_delivered_values_include_those_without_a_column(mode: str, impleme
         last = {"word": obs["word"][0], "place": obs["place"][0].copy(), "walk": obs["walk"][0]}
         expected = frozen(last)
         for array in last["walk"]:
-            array.fill(7)  # the caller's own
+            array.fill(7)  # the caller's own reset
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         obs, _, _, truncations, infos = envs.step([0, 0])
         assert truncations.tolist() == [True, False]
@@ -182,7 +182,7 @@ def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, impleme
     with recovering_pool([Entropic] * 2) as pool:
         play(pool, 4)
         kill(pool, 0)
-        if moment == "reset":  # which is what a lost episode needs
+        if moment == "reset":  # a lost episode needs it
             pool.reset(seeds=[1, 2])
             batch = pool.recv()
             assert batch.errors() == {} and batch.lengths.tolist() == [0, 0]
@@ -197,7 +197,7 @@ def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, impleme
 
 
 def test_episode_after_a_lost_one_is_restored(implementation: str) -> None:
-    """Its start is looked at, so one loss is not followed by another."""
+    """A snapshot is taken at its start, so one loss is not followed by another."""
 
     class Drawn(toys.ToyEnv):
         pass
@@ -217,12 +217,12 @@ def test_episode_after_a_lost_one_is_restored(implementation: str) -> None:
 
 
 def _ours() -> int:
-    return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, and does
+    return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, but changes something
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
 def test_reset_too_large_to_keep_is_not_left_out(num_steps: int, implementation: str) -> None:
-    """Else an env that was never reset would be stepped, and nothing would say so."""
+    """Otherwise an env that was never reset would be stepped, without any error."""
     options = {"map": b"x" * 50_000}
     with recovering_pool([toys.CountEnv] * 4, max_log_bytes=10_000) as pool:
         pool.start()
@@ -251,7 +251,7 @@ def test_reset_too_large_to_keep_is_repeated_while_unanswered(is_answered: bool,
         pool.start()
         kwargs = [{"options": {"map": b"x" * 50_000}}] * 2
         pool.reset(seeds=[5, 6], kwargs=kwargs)
-        if is_answered:  # and asked again, so that the answer is certain
+        if is_answered:  # and reset again, so that the answer has certainly been recorded
             pool.recv().raise_errors()
             pool.reset(seeds=[7, 8], kwargs=kwargs)
         kill(pool, 0)
@@ -262,7 +262,7 @@ def test_reset_too_large_to_keep_is_repeated_while_unanswered(is_answered: bool,
 
 
 def test_episode_with_untyped_observations_can_be_lost(implementation: str) -> None:
-    """What was seen last of them is not kept: the row that ends the episode has None."""
+    """Untyped last delivered values are not kept: the row that ends the episode contains None."""
     space = spaces.Dict(text=spaces.Text(5), number=spaces.Discrete(9))
     with recovering_pool([functools.partial(toys.SpaceEnv, space, length=6)] * 2, max_log_bytes=1) as pool:
         got = play(pool, 9, before=kill_at(4))
@@ -272,7 +272,7 @@ def test_episode_with_untyped_observations_can_be_lost(implementation: str) -> N
 
 
 class RaisesAtFour(Entropic):
-    """Raise in the fourth step, once."""
+    """Raises in the fourth step, once."""
 
     def step(self, action: Any) -> Any:
         if self.elapsed_steps == 3 and not hasattr(self, "has_raised"):
@@ -282,7 +282,7 @@ class RaisesAtFour(Entropic):
 
 
 def test_last_delivered_row_is_not_one_without_an_observation(implementation: str) -> None:
-    """The row of a step that raised has in its columns what another one has left there."""
+    """The columns of a row whose step raised contain values of an earlier row."""
     with recovering_pool([RaisesAtFour] * 2) as pool:
         play(pool, 2)
         pool.send(np.zeros(2, np.int64))
@@ -306,7 +306,7 @@ def test_replay_that_takes_too_long_is_abandoned(implementation: str) -> None:
 
 
 def draw_of_episode(seed: int, index: int) -> float:
-    """Return what tells an episode of an env from its others, however the env came there."""
+    """Return a number that identifies an episode of an env, however the env got there."""
     env = healthy()
     env.reset(seed=seed)
     for _ in range(index):
@@ -317,7 +317,7 @@ def draw_of_episode(seed: int, index: int) -> float:
 
 
 class SegfaultsInEpisode(toys.Segfaults):
-    """Crash in the fifth step of an episode that begins with this draw, whatever is tried."""
+    """Crashes in the fifth step of each episode that begins with this draw."""
 
     def __init__(self, first_draw: float, **kwargs: Any) -> None:
         super().__init__(None, moment="call", **kwargs)
@@ -330,7 +330,7 @@ class SegfaultsInEpisode(toys.Segfaults):
 
 
 def segfaulting(seed: int = 1, index: int = 2) -> Any:
-    """Crash in the third episode."""
+    """Crashes in the third episode."""
     return functools.partial(SegfaultsInEpisode, draw_of_episode(seed, index), length=6)
 
 
@@ -385,7 +385,7 @@ def test_crash_on_every_attempt_can_raise(implementation: str, tmp_path: Any) ->
     assert "worker 0 (envs 0-1) died during step of env 1 (command " in text and "SIGSEGV" in text
     assert "second time in this call" in text and f"vecenv replay {path}" in text
     assert (error.worker_id, error.env_ids, error.op, error.exitcode) == (0, (1,), "step", -signal.SIGSEGV)
-    # reset with seed 1, then two autoresets: of its third episode nobody has a seed, and five steps were asked
+    # seed 1, then two autoresets: the third episode has no known seed, and five steps were requested
     assert (error.signal, error.seed, error.reproducer) == (signal.SIGSEGV, None, path)
     assert len(error.actions) == 5 and f"last actions [{', '.join(map(str, error.actions))}]; it is" in text
     assert load_episode(path).why.partition("\n")[0] in text
@@ -401,7 +401,7 @@ def test_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any
 
 
 class Fragile(toys.CountEnv):
-    """Exits in what `path` names once that is there: a reset with a seed, any reset, or a call of `touch`."""
+    """Exits in the operation that the file `path` names: a reset with a seed, any reset, or a call of `touch`."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -467,7 +467,7 @@ def test_next_episode_that_cannot_begin_raises(implementation: str, tmp_path: An
 
 
 class Neighbour(toys.CountEnv):
-    """Two threads' envs: one exits in its third step each time, amid which the other one is until the third exit."""
+    """Envs of two threads: one exits in its third step each time; the other stays in its step until the third exit."""
 
     def __init__(self, path: str, exits: bool) -> None:
         super().__init__()
@@ -510,7 +510,7 @@ def test_env_busy_in_another_thread_is_not_abandoned_with_the_crashed_one(
 
 
 class ExitsEverywhere(toys.CountEnv):
-    """Exits once in each step that it comes to, and leaves a file to tell."""
+    """Exits once in each of its steps and leaves a file each time."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -544,7 +544,7 @@ def test_on_failure_raise_replaces_no_worker(implementation: str) -> None:
         assert pool.statistics()["restarts"] == 0
 
 
-# ---- faces --------------------------------------------------------------------------------------------
+# ---- front ends ---------------------------------------------------------------------------------------
 
 
 def test_vector_env_marks_an_abandoned_episode(implementation: str, tmp_path: Any) -> None:

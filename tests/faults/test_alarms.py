@@ -1,4 +1,4 @@
-"""Signal handlers of envs that raise when it does not suit: amid a payload, or a message."""
+"""Signal handlers of envs that raise at a bad moment: within a payload or within a message."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
 
-BIG = 3_000_000  # bytes, of which a ring or a socket takes a part
+BIG = 3_000_000  # bytes, more than a ring or a socket holds
 PATIENCE = 60.0
 
 
 class Alarmed(toys.CountEnv):
-    """Shows the last action in its observation, and as much in its info as it is told; SIGUSR1 raises."""
+    """Observes the last action, and returns an info of `nbytes` bytes; SIGUSR1 raises."""
 
     def __init__(self, heard: Path, nbytes: int = 0) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def is_pending(pid: int, signum: int) -> bool:
 
 
 def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the payload was taken for the next one, that for the one after it: wrong actions from there on."""
+    """The rest of the payload was once taken for the next one, so all later actions were wrong."""
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard)) as pool:
@@ -89,12 +89,12 @@ def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_alarm_within_a_message(tmp_path: Path, implementation: str) -> None:
-    """The answer that told of it was read as the rest of the one that it cut short."""
+    """The answer with the error was once read as the rest of the message that it interrupted."""
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard, BIG)) as pool:
         pool.send(np.array([1]))
         signal_once_blocked(pool)
-        if implementation == "native":  # the twin's handlers wait until all is written
+        if implementation == "native":  # handlers of the fallback wait until the whole message is written
             wait_until(heard.exists)
         with pytest.raises(TimeoutError, match="the env's alarm"):
             pool.recv(timeout=PATIENCE).raise_errors()

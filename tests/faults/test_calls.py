@@ -1,4 +1,4 @@
-"""Calls and deaths: a call is made once, its answer comes once, and its payload is never missing."""
+"""Calls and deaths: a call runs once, its answer arrives once, and its payload is never missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vecenv.replaying import is_replaying
 
 
 class Tunable(toys.CountEnv):
-    """Shows an attribute that the caller sets, and how often it has been poked."""
+    """Observes an attribute that the caller sets, and the number of pokes."""
 
     gain = 1.0
     pokes = 0
@@ -81,12 +81,12 @@ def test_call_beside_running_steps_is_made_once(implementation: str) -> None:
         assert pool.collect_calls() == [1, 1, 1, 1]
         batch = pool.recv()
         batch.raise_errors()
-        # whether the call or the step came first is told by the order of sending: the step's row has no poke
+        # the calls were sent after the step, so the step's row contains no poke
         assert (batch.obs[:, 1] == 1.0).all()
 
 
 class _DiesAfterItsAnswer:
-    """Stands before a slot whose worker is killed once it has mailed an answer, before it moves on."""
+    """Wraps a slot: its worker is killed after it has sent an answer and before it continues."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -99,7 +99,7 @@ class _DiesAfterItsAnswer:
 
 
 def last_poke(env: Any) -> int:
-    """Poke the env, whose worker dies right after the answer, each time that this is not a repetition."""
+    """Poke the env. Its worker dies right after the answer, except in a replay."""
     if not is_replaying():
         frame: Any = sys._getframe()
         while not isinstance(host := frame.f_locals.get("self"), Host):
@@ -122,7 +122,7 @@ def test_call_whose_answer_was_taken_is_not_repeated(pure: bool, implementation:
 
 
 class Gated(Tunable):
-    """Waits for a file in a step by action 2."""
+    """Waits for a file in a step with action 2."""
 
     def __init__(self, file: str) -> None:
         super().__init__(6, num_actions=3)
@@ -141,7 +141,7 @@ def test_call_between_superseded_commands_is_not_repeated(implementation: str, t
         pool.recv()
         pool.send(np.array([2, 1]), [0, 1], ordered=False)
         pool.submit_calls([last_poke], [1])
-        pool.reset([1], seeds=[5], ordered=False)  # overtakes the step, which nobody answers then
+        pool.reset([1], seeds=[5], ordered=False)  # supersedes the step, which is then not answered
         open(tmp_path / "go", "x").close()
         assert pool.collect_calls(60) == [1]
         first, second = sorted((pool.recv(1, exact=True, timeout=60) for _ in range(2)), key=lambda one: one.env_ids[0])
@@ -150,7 +150,7 @@ def test_call_between_superseded_commands_is_not_repeated(implementation: str, t
 
 
 class DiesInReset(toys.ToyEnv):
-    """Is killed in its first reset with options, and tells of them in the next."""
+    """Is killed in its first reset with options, and returns the options in the info of the next one."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if options and not os.path.exists(options["struck"]):
@@ -179,7 +179,8 @@ def test_superseded_step_does_not_take_the_payload_of_the_reset(implementation: 
         pool.reset(seeds=[0])
         pool.recv()
         with stopped(pool.worker_pids):
-            pool.submit_calls([lambda env: 7])  # what stands first in the queue is known to be overtaken without a look
+            # the first command in the queue is known to be superseded without a check
+            pool.submit_calls([lambda env: 7])
             pool.send_objects([1], [0], ordered=False)
             pool.reset(kwargs=[{"options": {"blob": b"x" * 50_000, "struck": str(tmp_path)}}], ordered=False)
             kill(pool, 0)
@@ -189,7 +190,7 @@ def test_superseded_step_does_not_take_the_payload_of_the_reset(implementation: 
 
 
 class Unloadable:
-    """Pickles anywhere, and comes back where it was made only."""
+    """Can be pickled anywhere, but unpickled only in the process that made it."""
 
     def __reduce__(self) -> Any:
         return come_back, (os.getpid(),)
@@ -213,7 +214,7 @@ def test_unreadable_answer_does_not_lose_others(implementation: str) -> None:
 
 
 class WaitsInReplay(toys.ToyEnv):
-    """Says that it is about to repeat steps, and repeats none before it may."""
+    """Creates a file before it replays steps, and then waits for a file."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(10)
@@ -241,11 +242,12 @@ def test_action_sent_while_its_env_is_restored_for_a_call_arrives(implementation
             pool.send(np.ones(2, np.int64))
             pool.recv()
         pool.submit_calls([die_once], [0])
-        while not pool.statistics()["restarts"]:  # a death is heard of in a wait: env 1 goes on meanwhile
+        while not pool.statistics()["restarts"]:  # a wait notices the death; env 1 continues meanwhile
             pool.send(np.ones(1, np.int64), [1], ordered=False)
             pool.recv(timeout=60)
         wait_until(lambda: os.path.exists(tmp_path / "begun"))
-        pool.send(np.zeros(1, np.int64), [0], ordered=False)  # its steps before, all by 1, are repeated only now
+        # its earlier steps, all with action 1, are replayed only now
+        pool.send(np.zeros(1, np.int64), [0], ordered=False)
         open(tmp_path / "go", "x").close()
         assert pool.collect_calls(60) == ["lives"]
         batch = pool.recv(timeout=60)

@@ -1,4 +1,4 @@
-"""What was cancelled: not made if it had not begun, heard of by nobody, and in nobody's way."""
+"""Cancelled commands: they do not run if they had not begun, are not answered, and do not block others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GO_ON, HANG = 0, 1
 
 
 class Waits(toys.CountEnv):
-    """Writes down what is done to it, and hangs in a step or reset that says so until somebody opens the gate."""
+    """Writes its operations to a file; hangs in a step or reset that asks for it until the gate opens."""
 
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(100, num_actions=100)
@@ -242,7 +242,7 @@ def test_cancelled_reset_leaves_no_message(implementation: str, site: Site) -> N
 
 
 def test_superseded_step_does_not_delay_its_request(site: Site, implementation: str) -> None:
-    """As one that was cancelled: the rest of its ordered request is there."""
+    """As with a cancelled step, the other rows of its ordered request are delivered."""
     with open_pool(site, 2, num_workers=2) as pool:
         send(pool, HANG, GO_ON, ordered=True)
         wait_for_hang(pool)

@@ -1,4 +1,4 @@
-"""Signal handlers run in the middle of a call, and may close what is being called, as many a SIGTERM handler does."""
+"""Signal handlers run in the middle of a call and may close its pool, as many SIGTERM handlers do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOSS = os.getpid()
 
 
 class Calls(toys.CountEnv):
-    """Sends the program SIGTERM in one of its calls, and hangs there if that one lives elsewhere."""
+    """Sends SIGTERM to the program in one operation; hangs there if it runs in another process."""
 
     def __init__(self, moment: str, boss: int, log: Path | None = None) -> None:
         super().__init__(50)
@@ -183,7 +183,7 @@ def test_close_error_of_an_env_in_a_handler_is_raised_at_the_end() -> None:
         pool.recv()
 
 
-# ---- faces ----------------------------------------------------------------------------------
+# ---- front ends -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["returns", "exits"])
@@ -207,7 +207,7 @@ def test_handler_closes_a_vector_env(backend: str, end: str) -> None:
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
     manager = manager_cls([functools.partial(Calls, moment, BOSS)] * 4, {"close_timeout": 0.01})
-    # The signal may be heard when all answers are there: then they are returned, and the next call says it.
+    # The signal may come when all answers are there: then they are returned, and the next call raises.
     with on_sigterm(manager.close), pytest.raises(ClosedError):
         manager.launch()
         manager.step(dict.fromkeys(manager.ready_obs, 0))
@@ -218,7 +218,7 @@ def test_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
-    """Wherever the signal finds the program: whatever follows says that the envs are closed, and nothing hangs."""
+    """At any moment of the program: every later call raises ClosedError, and nothing hangs."""
     rng = random.Random(7)
     for _ in range(15):
         envs = VectorEnv([toys.CountEnv] * 4, num_workers=2, backend=backend)

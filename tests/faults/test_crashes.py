@@ -30,10 +30,10 @@ from vecenv.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutEr
 
 OpenPool = Callable[..., ProcessPool]
 
-#: Seconds that only an env which hangs takes, on a busy machine too.
+#: Seconds that only an env which hangs needs, even on a busy machine.
 LIMITS = Limits(construct=60.0, reset=1.0, step=1.0, call=1.0, close=1.0)
 
-#: env, the phase in which it strikes, the error, what its text says
+#: env, the phase of the fault, the error, a pattern of its text
 CRASHES = [
     (toys.SegfaultAtInit, "construct", WorkerDiedError, "SIGSEGV"),
     (toys.ExitAtInit, "construct", WorkerDiedError, "exit code 3"),
@@ -110,7 +110,7 @@ def test_crash_error_names_worker_env_phase_and_signal(
 
 
 def test_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) -> None:
-    """The exit of a script that was turned into an env is none of the worker, nor of the program."""
+    """The exit of a script used as an env must end neither the worker nor the program."""
     pool = open_pool([count, count, functools.partial(toys.RaiseSystemExit, moment="construct"), count])
     with pytest.raises(EnvError, match=r"construct of env 2 raised builtins.SystemExit: 3") as caught:
         pool.start()
@@ -132,7 +132,7 @@ def test_survivors_keep_their_answers_and_a_restarted_worker_works(
     with pytest.raises((WorkerDiedError, WorkerTimeoutError)):
         pool.recv()
     with pytest.raises((WorkerDiedError, WorkerTimeoutError)):
-        pool.recv()  # still never a hang
+        pool.recv()  # still no hang
     before = pool.worker_pids
     pool.restart(1)
     assert pool.worker_pids[0] == before[0] and pool.worker_pids[1] != before[1]
@@ -212,7 +212,7 @@ class BigRows(toys.NullEnv):
 
     def step(self, action: Any) -> Any:
         self._count += 1
-        self._big[::4099] = self._count % 251  # what is looked at; the rest is there to be copied
+        self._big[::4099] = self._count % 251  # this part is checked; the rest makes the copy large
         return self._big, float(self._count), False, False, {}
 
 
@@ -321,7 +321,7 @@ def test_envs_over_their_limit_are_all_named(open_pool: OpenPool) -> None:
     while not all(began):
         began = [pool._hub.state(slot).started_ns for slot in range(2)]
         os.sched_yield()
-    while time.monotonic_ns() < max(began) + 1.2e9 * pool.options.limits.step:  # nobody looks meanwhile
+    while time.monotonic_ns() < max(began) + 1.2e9 * pool.options.limits.step:  # the parent does not poll meanwhile
         os.sched_yield()
     with pytest.raises(WorkerTimeoutError, match=r"step of env 0 \(command 3\) within") as caught:
         pool.recv()

@@ -1,4 +1,4 @@
-"""What errors tell of an env that was given up, and files that cannot be written."""
+"""Errors about abandoned envs, and files that cannot be written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_reset_error_names_its_seed(implementation: str, tmp_path: Any) -> None:
 def test_removed_folder_costs_the_file_and_not_the_run(
     implementation: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It used to end the run in FileNotFoundError."""
+    """The run once ended in FileNotFoundError."""
     folder = tmp_path / "files"
     folder.mkdir()
     with recovering_pool([healthy, segfaulting()], reproducer_dir=str(folder)) as pool:
@@ -89,7 +89,7 @@ class DiesBetweenEpisodes(toys.ToyEnv):
 def test_log_and_info_agree_on_the_fate_of_an_episode(
     autoreset: str, kinds: list[str], tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was "truncated" also of an env whose episode was over, and whose next one is told to be restarted."""
+    """The log once contained "truncated" for an env whose episode was over and whose next one was "restarted"."""
     options = {"autoreset": Autoreset[autoreset], "reproducer_dir": str(tmp_path)}
     with recovering_pool([DiesBetweenEpisodes], **options) as pool, caplog.at_level(logging.WARNING, "vecenv"):
         got = play(pool, 14)
@@ -114,7 +114,7 @@ def test_removed_folder_hides_no_error(implementation: str, tmp_path: Any) -> No
 
 
 class PicklesOnce:
-    """Builds an env; what it has become since it was sent to the workers cannot be sent again."""
+    """Builds an env; can be pickled only until it was sent to the workers."""
 
     lock: Any = None
 
@@ -123,7 +123,7 @@ class PicklesOnce:
 
 
 def test_env_factory_that_cannot_be_pickled_later_does_not_end_the_run(tmp_path: Any) -> None:
-    """It used to end the run in TypeError."""
+    """The run once ended in TypeError."""
     env_fn = PicklesOnce()
     with recovering_pool([healthy, env_fn], reproducer_dir=str(tmp_path)) as pool:
         pool.start()

@@ -1,4 +1,4 @@
-"""A worker died and the next one cannot be started: the call says why, later ones do not wait for it."""
+"""A worker died and its successor cannot be started: the call raises with the reason, and later ones do not wait."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from vecenv.core.processes.worker import Worker
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, SpaceError, WorkerDiedError
 
-PATIENCE = 30.0  # of a wait that is over at once, unless it never is
+PATIENCE = 30.0  # seconds, for waits that end at once unless they never end
 
 
 class Licensed(toys.CountEnv):
-    """Cannot be built while `file` is there: says so, has other spaces, or interrupts the program and hangs."""
+    """Cannot be built while `file` exists: raises, has other spaces, or interrupts the program and hangs."""
 
     def __init__(self, file: Path, how: str = "raise", boss: int = 0) -> None:
         super().__init__(10)
@@ -44,7 +44,7 @@ class Licensed(toys.CountEnv):
 
 
 class CrashesTwice(Licensed):
-    """Ends its process in the second step of two of its lives; in the second one it cannot be built any more."""
+    """Ends its process in the second step of its first two processes; after the second crash it cannot be built."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file)
@@ -86,7 +86,7 @@ def no_descriptors_left() -> Iterator[None]:
 
 
 def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0) -> None:
-    """Expect waits for the worker to say why it is gone, its mates to work, and `restart` to help."""
+    """Expect waits for the worker to raise the reason, other workers to work, and `restart` to succeed."""
     others = [env_id for env_id in range(pool.num_envs) if env_id not in pool.envs_of(worker_id)]
     for _ in range(2):
         pool.cancel()
@@ -169,13 +169,13 @@ def test_interrupted_successor_start_is_repeated_by_the_next_wait(
     with interrupts(kind), pool_without_worker(file, "interrupt") as pool:
         with pytest.raises(kind) as caught:
             pool.recv(timeout=PATIENCE)
-        assert caught.type is kind  # and no WorkerTimeoutError
+        assert caught.type is kind  # not a WorkerTimeoutError
         file.unlink()
         if then == "call":
             assert pool.call(envs_steps, timeout=PATIENCE) == [3] * 4
         if then == "reset":
             pool.cancel()
-            pool.reset(kwargs=[{"options": {}}] * 4)  # by payloads, behind those of before
+            pool.reset(kwargs=[{"options": {}}] * 4)  # as payloads, queued after earlier ones
             assert pool.recv(timeout=PATIENCE).lengths.tolist() == [0] * 4
             pool.send(np.zeros(4, np.int64))
         batch = pool.recv(timeout=PATIENCE)
@@ -236,7 +236,7 @@ def test_isolated_env_that_cannot_be_built(implementation: str, tmp_path: Path) 
         assert_gone_until_restarted(pool, "RuntimeError: license server is down", worker_id=1)
 
 
-# ---- faces ----------------------------------------------------------------------------------
+# ---- front ends -----------------------------------------------------------------------------
 
 
 def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ NUM_ENVS = 6
 
 
 class Poked(toys.ToyEnv):
-    """Shows how often it has been poked in this episode, the options of its reset, and an attribute that lasts."""
+    """Observes its number of pokes in this episode, the options of its reset, and an attribute that persists."""
 
     pokes, gain, size = 0, 0.0, 0
 
@@ -66,7 +66,7 @@ def poke(env: Any) -> int:
 
 
 def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) -> tuple[list[list[Row]], list[Any]]:
-    """Run the program of this seed; `killer` strikes between requests."""
+    """Run the program of this seed; `killer` kills workers between requests."""
     rng = random.Random(seed)
     traces = Traces([[] for _ in range(NUM_ENVS)], [[] for _ in range(NUM_ENVS)])
     values: list[Any] = []
@@ -80,7 +80,7 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
         kind, by_letter = rng.random(), rng.random() < 0.25
         some = rng.sample(everyone, rng.randint(1, NUM_ENVS))
         if killer is not None and killer.random() < 0.06:
-            with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
+            with contextlib.suppress(ProcessLookupError):  # killed earlier, and not noticed yet
                 os.kill(pool.worker_pids[killer.randrange(len(pool.worker_pids))], signal.SIGKILL)
         if kind < 0.5:
             actions = {env_id: rng.randrange(2) for env_id in everyone}

@@ -1,4 +1,4 @@
-"""A Ctrl-C while a request is being written down: what was sent stays sent, and no wrong episode comes of it."""
+"""A Ctrl-C while a request is recorded: sent commands stay sent, and no episode becomes wrong."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ctrl_c_in(function: Callable[..., Any]) -> Iterator[None]:
 
 
 class Heeds(toys.CountEnv):
-    """Adds the action to what it shows, so that a step repeated with another one is seen."""
+    """Adds the action to its observation, so that a step replayed with another action is noticed."""
 
     def step(self, action: Any) -> Any:
         obs, *rest = super().step(action)
@@ -51,7 +51,7 @@ class Heeds(toys.CountEnv):
 @pytest.mark.parametrize("some", [False, True])
 @pytest.mark.parametrize("place", ["note_steps", "add", "_add"])
 def test_ctrl_c_while_a_step_is_recorded_costs_at_most_one_episode(place: str, some: bool) -> None:
-    """Before anything was noted, it costs nothing."""
+    """If it comes before anything was recorded, it costs nothing."""
     function = Journal.__dict__.get(place) or (Page.add_rows if some else Page.add)
     actions = itertools.count()
 
@@ -90,14 +90,14 @@ def test_steps_are_recorded_if_they_were_sent() -> None:
     with ctrl_c_in(Journal.note_steps):
         steps(journal, [13, 23])
     leaves = (np.array([13, 23]),)
-    journal.note_interrupted(7, leaves, None, 0)  # the last that the env was sent is an earlier one
+    journal.note_interrupted(7, leaves, None, 0)  # the last command sent to the env is an earlier one
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
     journal.note_interrupted(9, leaves, None, 0)
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
 
 
 def test_states_before_unrecorded_steps_are_not_restore_points() -> None:
-    """A state that is read only now may be older, and what came after it is incomplete."""
+    """A state read only now may be older, and the entries after it are incomplete."""
     journal = two_envs()
     with ctrl_c_in(Page.add):
         steps(journal, [13, 23])

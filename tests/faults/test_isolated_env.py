@@ -1,4 +1,4 @@
-"""An env that fails again and again gets a worker of its own: what it does then costs nobody else."""
+"""An env that fails repeatedly is isolated in its own worker, where its failures cost no other env anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTH = 10
 
 
 class Fails(toys.CountEnv):
-    """Sends itself a signal in each of these steps of its life, once each, whatever process it lives in; 0: hangs."""
+    """Sends itself a signal in each of these steps, once each, in any process; signal 0: hangs."""
 
     def __init__(self, folder: Path, at: tuple[int, ...], sign: int = signal.SIGSEGV, length: int = LENGTH) -> None:
         super().__init__(length)
@@ -59,7 +59,7 @@ def with_failing(count: int, env_id: int, folder: Path, at: tuple[int, ...], **k
 def test_env_is_isolated_from_its_second_failure_on(
     autoreset: Autoreset, implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Within its first episode, where the count of steps survives a replay."""
+    """Within its first episode, where the step count survives a replay."""
     pids: list[tuple[int, ...]] = []
     env_fns = with_failing(4, 2, tmp_path, (3, 5, 7, 8))
     with (
@@ -124,7 +124,7 @@ def test_unordered_pool_loses_nothing_by_isolation(implementation: str, tmp_path
 
 
 class Waits(toys.CountEnv):
-    """Dies in its third and fourth step, each time once it is told to."""
+    """Dies in its third and fourth step, each time once the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LENGTH)
@@ -141,7 +141,7 @@ class Waits(toys.CountEnv):
 
 
 def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
-    """Steps that are overtaken by resets, resets, and calls of all envs lie behind the step that kills."""
+    """Superseded steps, resets, and calls of all envs are queued behind the step that kills."""
     env_fns = healthy_envs(4)
     env_fns[1] = functools.partial(Waits, tmp_path)
     with recovering_pool(env_fns, num_workers=1) as pool:
@@ -169,7 +169,7 @@ def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path
 
 
 def test_payloads_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
-    """Options of resets travel as payloads, which the dead worker has taken with it."""
+    """Options of resets are sent as payloads, which the dead worker had already taken."""
     env_fns = healthy_envs(3)
     env_fns[1] = functools.partial(Waits, tmp_path)
     with recovering_pool(env_fns, num_workers=1) as pool:

@@ -1,4 +1,4 @@
-"""A worker's death costs nothing: every env's answers equal those of a run in which nothing happened."""
+"""A worker's death costs nothing: every env's answers equal those of a run without faults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def breakout() -> Any:
 
 
 def walker() -> Any:
-    """Its physics world lives on over resets, where nobody can look."""
+    """Its physics world lives on over resets and cannot be captured."""
     return gymnasium.make("BipedalWalker-v3", max_episode_steps=40)
 
 
@@ -84,7 +84,7 @@ def without_layout() -> Any:
 
 
 class Aliased(toys.AliasedObs):
-    """Writes its rewards into one array, too, and how an episode ended into another."""
+    """Writes its rewards into one array and its episode ends into another one."""
 
     def __init__(self) -> None:
         super().__init__(6)
@@ -309,7 +309,7 @@ def test_fault_in_the_middle_of_a_call_costs_nothing(
 
 
 class LookedAt(toys.ToyEnv):
-    """Takes so long that it is looked at between its episodes, without anything being known of its class."""
+    """Is slow enough for snapshots between its episodes, without any declaration in its class."""
 
     def __init__(self) -> None:
         super().__init__(8)
@@ -322,7 +322,7 @@ class LookedAt(toys.ToyEnv):
 
 
 class Lurks(LookedAt):
-    """Has something that no look finds, over resets without a seed, and shows it late in an episode."""
+    """Has hidden state that no snapshot contains and no unseeded reset clears; shows it late in an episode."""
 
     hidden = 0
 
@@ -333,7 +333,7 @@ class Lurks(LookedAt):
 
 
 class Derails(LookedAt):
-    """Draws once more when the first episode is repeated, and writes down where it was closed."""
+    """Draws once more when the first episode is replayed, and records where it was closed."""
 
     def __init__(self, folder: Any) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class Derails(LookedAt):
 
 
 def test_episode_is_not_restored_from_an_incomplete_state(implementation: str) -> None:
-    """Once: every answer so far agreed, and the first one after the recovery differed."""
+    """All answers so far agreed once, and the first one after the recovery differed."""
     expected = undisturbed([Lurks] * 2, 40)
     with recovering_pool([Lurks] * 2) as pool:
         got = play(pool, 40, before=kills({12: 0}))  # the second episode's third step
@@ -373,7 +373,7 @@ def test_episode_restored_from_an_incomplete_state_is_marked_unproven(
 
 
 def test_first_reset_of_a_new_env_is_the_only_one_with_a_seed() -> None:
-    """Later ones go on from where the env's own generator is."""
+    """Later resets continue from the state of the env's own generator."""
     with recovering_pool([toys.CountEnv] * 2) as pool:
         pool.start()
 
@@ -399,7 +399,7 @@ def test_seed_among_the_arguments_of_a_reset_makes_a_restore_point() -> None:
 
 @pytest.mark.parametrize("env_ids", [None, [1, 0]], ids=["all", "some"])
 def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, implementation: str) -> None:
-    """Python hears of a signal that comes while the hub sends right behind that."""
+    """Python runs the handler of a signal that comes during a send right after the send."""
     with recovering_pool([functools.partial(toys.ToyEnv, None)] * 2) as pool:
         play(pool, 2)
         send = pool._hub.send
@@ -451,7 +451,7 @@ def test_recovered_mark_is_once_and_only_for_envs_of_the_worker(implementation: 
 
 
 class Tells(toys.CountEnv):
-    """Writes down each step and whether it was told that it only repeats it."""
+    """Writes down each step and whether it ran in a replay."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -478,7 +478,7 @@ def test_workers_are_replaced_with_every_start_method(context: str) -> None:
 
 
 def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
-    """Once: its flag kept the parent looking for mail, in a loop that never looked at deaths."""
+    """A flag of the dead worker once kept the parent in a loop that polled messages but not deaths."""
     load_of = b"x" * (1 << 20)
     with recovering_pool([toys.CountEnv] * 2) as pool:
         play(pool, 3)
@@ -493,7 +493,7 @@ def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
 
 @pytest.mark.parametrize("context", ["spawn", "fork"])
 def test_worker_reaped_by_the_program_is_replaced(context: str) -> None:
-    """Programs that reap all their children leave no exit code to be found; once, descriptors stayed open."""
+    """Programs that reap all their children leave no exit code; descriptors were once left open."""
     expected = undisturbed([toys.CountEnv] * 4, 12)
     with recovering_pool([toys.CountEnv] * 4, context=context) as pool:
         got = play(pool, 12, lambda pool, number: number == 6 and os.waitpid(kill(pool, 0), 0))

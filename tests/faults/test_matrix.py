@@ -21,12 +21,12 @@ from tests.faults.front_ends import FRONT_END_CLASSES, Rows
 from vecenv.envs import toys
 
 FAULTY, NUM_ENVS, LENGTH = 1, 3, 3
-#: Seconds that an operation may take; only an env that hangs takes as long on any machine.
+#: Seconds allowed for an operation; only an env that hangs needs as long on any machine.
 LIMIT, CONSTRUCT_LIMIT, CLOSE_LIMIT = 1.5, 3.0, 1.0
 
 
 def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> Any:
-    """Build the env that is guilty, unless it is wanted in the test's own process, to look at."""
+    """Build the faulty env; in the test's own process, where only spaces are read, build a healthy one."""
     if os.getpid() == parent:
         return toys.ToyEnv(LENGTH)
     return toys.FAULTS[fault](at=at, moment=moment, once=once, length=LENGTH)
@@ -44,7 +44,7 @@ def undisturbed(front_end: str) -> Rows:
 
 
 def fault_of(case: FaultCase, folder: Any) -> functools.partial[Any]:
-    """Return the guilty constructor: the crime is in the second step, or in the first call of another kind."""
+    """Return the factory of the faulty env: the fault is in the second step, or in the first call of another kind."""
     is_temporary = case.promise == "recovers"
     moment, at = case.moment, 2 if case.moment == "step" else 1
     if moment == "autoreset" and case.front_end != "VectorEnv":
@@ -93,7 +93,7 @@ def run_case(case: FaultCase, folder: Any) -> None:
 
 
 def _is_started_by_env(process: psutil.Process) -> bool:
-    """Tell what an env has started; workers themselves are the leak guard's."""
+    """Return whether an env started the process; the leak guard checks the workers."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE and process.name() == "sleep"
     except psutil.Error:
@@ -101,7 +101,7 @@ def _is_started_by_env(process: psutil.Process) -> bool:
 
 
 def assert_names(case: FaultCase, error: BaseException) -> None:
-    """Check that an error says who it was, and is of a class that callers expect."""
+    """Check that an error names the env, and has a class that callers expect."""
     told: list[str] = []
     link: BaseException | None = error
     while link is not None:

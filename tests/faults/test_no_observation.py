@@ -105,7 +105,7 @@ def test_env_continues_after_a_step_without_an_observation() -> None:
 def test_step_without_an_observation_is_the_same_error_in_a_replay(
     moment: tuple[int, int], autoreset: Autoreset
 ) -> None:
-    """It was the answer then, and is now: nothing is lost."""
+    """The error was the answer, and is the answer again: nothing is lost."""
     options: Any = {"num_workers": 1, "autoreset": autoreset}
     with recovering_pool([functools.partial(Forgets, moment)], **options) as pool:
         undisturbed = play(pool, 9)

@@ -1,4 +1,4 @@
-"""Failures that are raised at once, as the policy wants: they say what the env was asked last."""
+"""Failures that are raised at once, as the policy demands: the errors name the last seed and actions of the env."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_object_action_is_not_read_from_an_older_column(implementation: str) -> 
 
 
 def test_manager_step_over_its_limit_names_seed_and_actions(implementation: str) -> None:
-    """What is not brought back has a journal there all the same."""
+    """Managers keep a journal even if they do not recover from hangs."""
     cfg = {"step_timeout": 0.5, "num_workers": 1, "close_timeout": 0.1}
     with SyncSubprocessEnvManager(env_fn=[functools.partial(Fails, "hangs", 3)], cfg=cfg) as manager:
         manager.launch()

@@ -1,4 +1,4 @@
-"""An env that is built anew, as its episode is lost: what its first reset gets, and that it can be brought back."""
+"""An env that is rebuilt because its episode is lost: the arguments of its first reset, and its later recovery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SeedsItself(toys.ToyEnv):
 
 
 class Busy(SeedsItself):
-    """Cannot be reset for as many times as there are files in a folder."""
+    """Cannot be reset as many times as there are files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Lucky(toys.ToyEnv):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rebuilt_env_that_needs_a_seed_gets_one(mode: str, implementation: str) -> None:
-    """It was reset without one, and what it raised then ended the run."""
+    """It was once reset without a seed, and its error ended the run."""
     with VectorEnv([SeedsItself] * 2, num_workers=2, autoreset_mode=mode, failures={"max_log_bytes": 0}) as envs:
         envs.reset(seed=1)
         envs.step([0, 0])
@@ -78,7 +78,7 @@ def test_rebuilt_env_that_needs_a_seed_gets_one(mode: str, implementation: str) 
 
 
 def test_rebuilt_env_gets_its_seed_again_after_a_failed_reset(implementation: str, tmp_path: Path) -> None:
-    """It was given once, to a reset that raised for another reason; each later one then raised for want of it."""
+    """The seed was once given only to the reset that raised for another reason, so each later one raised too."""
     with VectorEnv([functools.partial(Busy, tmp_path)] * 2, num_workers=2, failures={"max_log_bytes": 0}) as envs:
         envs.reset(seed=1)
         os.kill(envs.worker_pids[0], signal.SIGKILL)

@@ -26,7 +26,7 @@ LIMITS = Limits(reset=1.0, step=1.0, call=1.0, close=0.5)
 
 
 def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
-    """Stop a worker for good; `between`: when it is at nothing."""
+    """Stop a worker; `between`: while no operation runs."""
     pid = pool.worker_pids[worker_id]
     if between:
         slots = [slot for slot in range(pool._envs.num_slots) if pool._engine.worker_of(slot) == worker_id]
@@ -74,7 +74,7 @@ def test_worker_stopped_within_a_large_payload_is_late(policy: str, implementati
 
 
 def test_wait_for_the_parent_excuses_a_worker_only_once(implementation: str) -> None:
-    """Of a worker that is, nothing is late, however long it hangs later."""
+    """A worker still marked as waiting would never be late, however long it hangs later."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
         play(pool, 2)
         pool.submit_calls([lambda env: b"x" * LARGE])
@@ -85,7 +85,7 @@ def test_wait_for_the_parent_excuses_a_worker_only_once(implementation: str) -> 
 
 
 def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> None:
-    """The same where the worker has nothing to write itself."""
+    """The same for a worker that has nothing to write."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
         play(pool, 2)
         with stopped(pool.worker_pids):
@@ -100,7 +100,7 @@ def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> N
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
-    """Once it was waited for without end: it had not begun, so no clock ran."""
+    """Such a worker was once waited for without a limit: it had not begun, so no clock ran."""
     expected = undisturbed([toys.CountEnv] * 4, 12)
     options = {"limits": LIMITS, "threads_per_worker": threads, "on_failure": policy}
     with (
@@ -115,7 +115,7 @@ def test_worker_stopped_between_two_operations_is_late(policy: str, threads: int
 
 
 def test_clock_of_a_command_not_begun_starts_when_it_is_sent(implementation: str) -> None:
-    """However long the worker has been idle, and however long nobody has looked."""
+    """Neither idle time of the worker nor time without polls counts."""
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:
         play(pool, 2)
         with stopped(pool.worker_pids):
@@ -141,7 +141,7 @@ def test_dead_worker_without_outstanding_commands_is_not_late(implementation: st
 
 
 def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..., Any]:
-    """Let no worker run while the parent works, and the parent look at deadlines after it."""
+    """Stop the workers while the parent works, and check deadlines afterwards."""
 
     def wrapper(*args: Any) -> Any:
         with stopped(pool.worker_pids):

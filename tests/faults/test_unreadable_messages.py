@@ -1,4 +1,4 @@
-"""Mail that cannot be unpickled, or is an error to the caller, beside the death of its worker."""
+"""Messages that cannot be unpickled, or raise at the caller, beside the death of their worker."""
 
 from __future__ import annotations
 

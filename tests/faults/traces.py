@@ -101,7 +101,7 @@ def frozen(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, dict):
-        return tuple((key, frozen(value[key])) for key in sorted(value, key=repr))  # whose order nobody promises
+        return tuple((key, frozen(value[key])) for key in sorted(value, key=repr))  # the order of keys is not specified
     if isinstance(value, tuple | list):
         return type(value).__name__, *map(frozen, value)
     return value
@@ -190,19 +190,19 @@ def recovering_pool(env_fns: Sequence[Callable[[], Any]], **options: Any) -> Pro
 
 
 def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: Any) -> Traces:
-    """Play in this process; the keys that only processes have are left out."""
+    """Play in this process, without the option keys that only process pools have."""
     known = {name: options[name] for name in ("autoreset", "final_obs", "infos", "depth") if name in options}
     with SerialPool(env_fns, PoolOptions(**known), adapt=adapt_and_build) as pool:
         return play(pool, rounds)
 
 
 def kill(pool: ProcessPool, worker_id: int, sign: int = signal.SIGKILL) -> int:
-    """Kill a worker and return its pid; it is dead when this returns, but nobody has been told."""
+    """Kill a worker and return its pid. It is dead on return, but the pool does not know yet."""
     pid = pool.worker_pids[worker_id]
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return pid  # dead since the last time, which nobody has noticed yet
+        return pid  # killed earlier, and not noticed yet
     try:
         signal.pidfd_send_signal(pidfd, sign)
         select.select([pidfd], [], [])
@@ -221,7 +221,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 @contextlib.contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Processes that do nothing within the block, by SIGSTOP."""
+    """Stop these processes within the block, by SIGSTOP."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Programs: the sources that tests of whole processes run, and what is left of them."""
+"""Programs: the sources for tests of whole processes, and checks of what they leave behind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MORE = """
 
 
 def recovering(body: str) -> str:
-    """Return a program whose pools bring their workers back."""
+    """Return a program whose pools recover their workers."""
     return program(MORE) + textwrap.dedent(body)
 
 
@@ -73,7 +73,7 @@ def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> 
 
 
 def assert_gone(pids: list[int]) -> None:
-    """Expect these processes to end; who has to reap them may take its time."""
+    """Expect these processes to end; their reaper may need some time."""
     deadline = Deadline(30.0)
     alive = set(pids)
     while alive and not deadline.is_over():

@@ -9,11 +9,11 @@ import pytest
 
 from .programs import program, recovering, run
 
-#: How many interrupts a vector env has to bear.
+#: The number of interrupts in a vector env.
 NUM_INTERRUPTS = 150
-#: How often the work of a program is begun.
+#: How often the work of a program is started.
 NUM_CUTS = {"forkserver": 25, "spawn": 5, "fork": 25}
-#: A handler that raises is called after a random span of what is to be cut.
+#: Calls a handler that raises, after a random time within the work.
 CUT = """
     import gc, psutil, random, time, warnings
     warnings.simplefilter("ignore")  # of forks
@@ -46,7 +46,7 @@ CUT = """
 
 
 def test_interrupted_start_leaves_nothing(start_method: str, tmp_path: Path) -> None:
-    """With another thread, as one of a BLAS, that takes the signals which the main thread has blocked."""
+    """A second thread, like one of a BLAS, receives the signals that the main thread has blocked."""
     source = program(CUT.replace("SEED", "1")) + textwrap.dedent(
         f"""
         import threading
@@ -121,7 +121,7 @@ ENV = """
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_ctrl_c_in_any_operation_allows_a_new_reset(backend: str, implementation: str, tmp_path: Path) -> None:
-    """Steps, resets with and without options, calls, sends and receives: what follows is as if nothing had been."""
+    """Steps, resets with and without options, calls, sends and receives: a later reset works normally."""
     source = program(CUT.replace("SEED", "3") + ENV) + textwrap.dedent(
         f"""
         timeouts = {{}} if "{backend}" == "serial" else dict.fromkeys(["step_timeout", "reset_timeout"], 20.0)

@@ -142,7 +142,7 @@ def test_descriptors_that_run_out_at_any_point_of_a_start_leave_nothing(start_me
 
 
 def test_shared_memory_has_no_name_while_the_tracker_of_names_is_started(tmp_path: Path) -> None:
-    """It took long enough for a kill, which left the name in /dev/shm."""
+    """Starting the tracker took long enough for a kill, which left the name in /dev/shm."""
     source = program(
         """
         import multiprocessing.util as util
@@ -178,7 +178,7 @@ def test_file_size_limit_too_low_is_named(tmp_path: Path) -> None:
 def test_workers_start_where_libraries_have_much_memory_per_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is taken out of each thread's stack: the watcher's was too small for it, and no worker started."""
+    """This memory is part of each thread's stack: the watcher's stack was once too small, and no worker started."""
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=2000000")
     done = run(program("start().close()"), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -89,7 +89,7 @@ REGISTERS = """
 
 
 def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_method: str, tmp_path: Path) -> None:
-    """Others, which do not pickle, stop nobody."""
+    """Other registered envs that cannot be pickled do not matter."""
     source = program(REGISTERS) + textwrap.dedent(
         f"""
         pool = start(lambda: gymnasium.make("Mine-v0"), context="{start_method}")
@@ -142,7 +142,7 @@ def test_removed_working_directory_does_not_stop_workers(start_method: str, tmp_
 
 
 def test_search_path_entries_that_are_not_strings_do_not_stop_workers(start_method: str, tmp_path: Path) -> None:
-    """Imports look at none of them, but a fork server was told of them on its command line, as code."""
+    """Imports ignore them, but a fork server once got them on its command line, as code."""
     source = program(
         f"""
         import pathlib
