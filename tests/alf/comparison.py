@@ -1,4 +1,4 @@
-"""What tests of ALF environments share: comparing time steps, and an environment written for ALF alone."""
+"""Helpers for tests of ALF environments: comparison of time steps, and an environment written for ALF only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vecenv.nested import map_structure
 
 
 def assert_same(left: Any, right: Any) -> None:
-    """Fail unless two time steps are equal: fields, structure, dtypes, shapes and values."""
+    """Fail unless two time steps are equal in fields, structure, dtypes, shapes and values."""
     for name in left._fields:
         map_structure(functools.partial(_assert_leaf, name), getattr(left, name), getattr(right, name))
 
@@ -41,22 +41,22 @@ def toy(env_id: int = 0, length: int = 3, **kwargs: Any) -> AlfGymWrapper:
 
 
 def counting(env_id: int = 0, **kwargs: Any) -> AlfGymWrapper:
-    """Make a CountEnv whose episodes have env_id + 2 steps; it tells `steps`, `episode` and `seed`."""
+    """Make a CountEnv whose episodes have env_id + 2 steps; its infos are `steps`, `episode` and `seed`."""
     return AlfGymWrapper(CountEnv(env_id + 2, **kwargs), env_id)
 
 
 def covered(env_id: int = 0, make: Any = counting, **kwargs: Any) -> AlfEnvironmentBaseWrapper:
-    """Make the same behind a wrapper, so that its time steps travel instead of the env's five values."""
+    """Make the same env behind a wrapper, so that workers send time steps instead of the env's five values."""
     return AlfEnvironmentBaseWrapper(make(env_id, **kwargs))
 
 
 def alternating(env_id: int = 0) -> AlfGymWrapper:
-    """Make an env that ends by turns by truncation and by termination, with another length each time."""
+    """Make an env that ends by truncation and termination in turn, with a different length each time."""
     return AlfGymWrapper(Alternating(), env_id)
 
 
 class Alternating(gymnasium.Env[Any, Any]):
-    """Episode k has 2 + k % 3 steps and is terminated if k is even, truncated if it is odd, both where k % 5 == 4."""
+    """Episode k has 2 + k % 3 steps. An even k terminates, an odd k truncates, and k % 5 == 4 does both."""
 
     observation_space = gymnasium.spaces.Dict(
         {"z": gymnasium.spaces.Discrete(100), "a": gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)}
@@ -86,7 +86,7 @@ class Alternating(gymnasium.Env[Any, Any]):
 
 
 class VectorReward(AlfEnvironment):
-    """Written for ALF: rewards of two numbers, discount 0.5 at odd steps, an info that comes late; five steps."""
+    """An ALF environment with rewards of two numbers, discount 0.5 at odd steps, a late info key and five steps."""
 
     def __init__(self, env_id: int = 0, names: Any = None) -> None:
         self._env_id = np.int32(env_id)

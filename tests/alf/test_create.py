@@ -1,4 +1,4 @@
-"""load and create_environment: layers, layouts, seeds, tasks; and which environments a trainer makes."""
+"""load and create_environment: layers, layouts, seeds and tasks; and the environments that a trainer creates."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def load_toy(name, env_id=0):
 
 
 def load_drawing(name, env_id=0):
-    """An env whose length is drawn when it is made."""
+    """A load function of an env whose length is random and drawn in its constructor."""
     return AlfGymWrapper(ToyEnv(int(np.random.randint(5, 1000))), env_id)
 
 
 def load_batch(name, env_id=0, batch_size=1):
-    """A load function that makes batches."""
+    """A load function of batches."""
     return BatchEnvironmentWrapper([counting(env_id + i) for i in range(batch_size)])
 
 
@@ -396,7 +396,7 @@ def test_constructors_that_draw_follow_their_seed():
 
 
 class DrawsWithTorch(VectorReward):
-    """Imports torch when it is built, and draws from its global generator at each reset."""
+    """Imports torch in its constructor and draws from its global generator at each reset."""
 
     def __init__(self, env_id=0):
         super().__init__(env_id)
@@ -409,7 +409,7 @@ class DrawsWithTorch(VectorReward):
 
 
 class DrawsAtOnce(DrawsWithTorch):
-    """Draws when it is built, from torch as it was loaded before."""
+    """Draws from torch, which is already imported, in its constructor."""
 
     def __init__(self, env_id=0):
         import torch
@@ -427,7 +427,7 @@ def load_with_torch(kind, name, env_id=0):
 
 @pytest.mark.parametrize(("kind", "context"), [(DrawsWithTorch, "forkserver"), (DrawsAtOnce, "fork")])
 def test_torch_is_seeded_in_workers_where_an_env_uses_it(kind, context):
-    """Imported by the constructor, or there before: a fork has what its parent has."""
+    """The constructor imports torch, or it was imported before: a forked worker has its parent's modules."""
     torch = pytest.importorskip("torch")
     load_fn = functools.partial(load_with_torch, kind)
     make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=1, tensors=False)

@@ -1,4 +1,4 @@
-"""`vecenv bench`: real runs, what they write, and one line for every request that makes no sense."""
+"""`vecenv bench`: real runs, their files, and one line for every wrong argument."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vecenv.cli.measure import Result
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
 SHORT = ["bench", "--seconds", "0.2", "--rounds", "2", "--envs", "4"]
 
-# Runs the command line in an interpreter in which one package cannot be imported.
+# Runs the command line in an interpreter that cannot import one package.
 WITHOUT_PACKAGE = """
 import sys
 
@@ -63,7 +63,7 @@ def assert_one_line(run: Run, code: int, *parts: str) -> None:
 
 
 def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
-    """In a process of its own: matplotlib and Gymnasium's workers keep descriptors as long as they live."""
+    """It runs in its own process, because matplotlib and Gymnasium's workers keep descriptors open until they end."""
     json_path, plot_path = tmp_path / "bench.json", tmp_path / "bench.png"
     command = [sys.executable, "-m", "vecenv", *SHORT, "--json", str(json_path), "--plot", str(plot_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -268,7 +268,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
         start_new_session=True,
     )
     assert process.stdout is not None
-    process.stdout.readline()  # the header: processes are about to start
+    process.stdout.readline()  # the header: processes start next
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert_one_line(Run(process.returncode, out, err), 130, "interrupted")
@@ -289,7 +289,7 @@ def test_stolen_time_is_reported(capsys, stolen, is_reported):
 
 @pytest.mark.parametrize("width", [20, 60, 120])
 def test_narrow_terminal_keeps_all_digits(width, capsys, monkeypatch):
-    """After minutes of measuring it had '34…' microseconds."""
+    """After minutes of measuring it printed '34…' microseconds."""
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     report.print_table([Result("gymnasium async", None, 5431.2, 349.9, 0.06, 0.04, 0.1267, None, [5431.2])])

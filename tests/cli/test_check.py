@@ -1,4 +1,4 @@
-"""`vecenv check`: all that an env breaks in one run, and whether a crash of it can be mended."""
+"""`vecenv check`: all violations of an env in one run, and whether it can be recovered after a crash."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ MODULE = """
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with a module `own_envs`, importable from nowhere else."""
+    """Enter a working directory with a module `own_envs` that is importable only there."""
     (tmp_path / "own_envs.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -178,7 +178,7 @@ def test_env_that_fails_to_close_is_a_violation(check, here):
     [("LeavesAtStep", "step"), ("LeavesAtClose", "close"), ("LeavesLater", "recovery")],
 )
 def test_env_that_calls_exit_is_a_violation(check, here, name, rule):
-    """The program ended with the env's own code, and nothing was said."""
+    """The program ended with the env's exit code and without a message."""
     code, out, err = check(f"own_envs:{name}", "--no-spawn", "--max-steps", "20", "--determinism")
     assert code == 1 and err == "" and f"  {rule}: SystemExit raised: 3\n" in out
 
@@ -193,7 +193,7 @@ def test_vector_env_is_refused(check, here):
 
 
 def test_alf_environment_is_refused_by_name(check, here):
-    """Four rules were broken by it, all because its results are TimeSteps."""
+    """The check reported four violations, all because its results are TimeSteps."""
     code, out, err = check("own_envs:of_alf", "--no-spawn")
     assert (code, out) == (2, "") and "makes an ALF environment" in err and len(err.splitlines()) == 1
 
@@ -233,7 +233,7 @@ def test_constructor_is_called_in_a_fresh_interpreter(check, here):
 
 
 @pytest.mark.parametrize("name", ["own_envs:shorter", "own_envs:Family.Member", "own_envs:FromModule-v0"])
-def test_env_names_may_be_module_paths(check, here, name):
+def test_target_may_be_a_function_a_nested_class_or_an_id(check, here, name):
     code, out, _ = check(name, "--no-spawn")
     assert code == 0, out
 
@@ -296,7 +296,7 @@ def test_determinism_check_reports_global_generators(check, here):
     assert "draws from the global generators" in out and "recovery after a crash: any episode" in out
 
 
-def test_failing_factory_is_one_line(check):
+def test_factory_result_that_is_not_an_env_is_one_line(check):
     code, _, err = check("json:dumps", "--no-spawn")
     assert code == 2 and "json:dumps" in err and err.count("\n") == 1
 
@@ -315,7 +315,7 @@ def test_env_without_close_passes(check, here):
 
 
 def test_removed_working_directory_is_tolerated(check, tmp_path, monkeypatch):
-    """It was a traceback."""
+    """It printed a traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

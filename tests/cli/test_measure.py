@@ -1,4 +1,4 @@
-"""The stop-watch counts what it says: steps that advance an env, of all rounds, by every mode."""
+"""The measurement counts steps that advance an env, of all rounds, in every mode."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_loop_reports_a_failing_constructor(fault):
 
 
 class Fails(ToyEnv):
-    """Raises in its fifth step what a broken link raises, too."""
+    """Raises in its fifth step the exception that a broken connection raises."""
 
     def step(self, action):
         if self.elapsed_steps == 4:
@@ -94,7 +94,7 @@ class Fails(ToyEnv):
 
 
 class Leaves(ToyEnv):
-    """Ends the interpreter in its fifth step, as a script does."""
+    """Calls exit in its fifth step, like a script."""
 
     def step(self, action):
         return super().step(action) if self.elapsed_steps < 4 else sys.exit("enough")
@@ -124,7 +124,7 @@ def test_loop_reports_a_killed_process():
         loops.close()
 
 
-def test_ceiling_with_fewer_envs_than_cores_gives_each_loop_one(monkeypatch):
+def test_ceiling_with_fewer_envs_than_cores_repeats_envs(monkeypatch):
     monkeypatch.setattr(measure, "usable_cores", lambda: 3)
     monkeypatch.setattr(measure, "LoopMode", lambda name, shares, **options: shares)
     assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
@@ -145,7 +145,7 @@ def test_lockstep_waits_for_the_slower_loop():
         window = mode.run(0.5)
     finally:
         mode.close()
-    # while the slow env makes one step, the quick ones make a hundred, of which a lockstep has two
+    # during one step of the slow env the fast ones make a hundred, of which a lockstep counts two
     assert window.steps > 30 and window.lockstep is not None and 0 < window.lockstep < 0.5
 
 
@@ -165,7 +165,7 @@ def test_summary_is_the_median_and_ratios_are_per_round():
     plain, fast = measure.summarise(modes, windows)
     assert plain.steps_per_second == 100 and plain.ratio_to_plain == 1.0
     assert fast.steps_per_second == 300
-    assert fast.ratio_to_plain == 3.0  # of 3, 4 and 2
+    assert fast.ratio_to_plain == 3.0  # the median of 3, 4 and 2
     assert fast.ratio_to_ceiling is None
     assert fast.us_per_batch == pytest.approx(1e5)
     assert fast.cpu_seconds_per_1000_steps == pytest.approx(1000 * 6 / 900)
@@ -251,7 +251,7 @@ class ScriptedMode(Mode):
 
 
 class ScriptedAsyncEnv:
-    """`send` and `recv` over episodes of fixed length, first in, first out; remembers which rows were steps."""
+    """Has `send` and `recv` over episodes of fixed length, first in, first out; records which rows were steps."""
 
     implementation = "python"
     worker_pids = ()

@@ -1,4 +1,4 @@
-"""`vecenv record`: files that decode, named on standard output."""
+"""`vecenv record`: files that decode, listed on standard output."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def test_base_env_records_with_its_own_method(record, tmp_path, monkeypatch):
 @pytest.mark.parametrize("game", ["TicTacToeEnv", "Connect4Env", "GomokuEnv"])
 def test_record_plays_legal_moves_only(record, tmp_path, game):
     code, files, err = record(f"vecenv:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
-    assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error, too
+    assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error
 
 
-def test_seed_repeats_random_action_of_the_env(record, tmp_path, monkeypatch):
+def test_seed_repeats_actions_offered_by_the_env(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_offers.py").write_text(OFFERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -207,7 +207,7 @@ def test_sigterm_ends_a_recording_with_sdl(tmp_path):
 
 
 def test_relative_folder_without_a_working_directory_is_refused(tmp_path, monkeypatch, capsys):
-    """It was a traceback."""
+    """It printed a traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -1,4 +1,4 @@
-"""`vecenv replay`: the command that errors print repeats the episode, wherever it is typed."""
+"""`vecenv replay`: the command from an error message repeats the episode, in any working directory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(*words: Any, cwd: Path, stdin: str | None = None) -> subprocess.Complete
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose env crashes at its third step, after a run of it; the file is beside it."""
+    """A project with an env that crashes at its third step, after one run; the reproducer is beside it."""
     folder = tmp_path_factory.mktemp("work") / "project"
     folder.mkdir()
     (folder / "myenvs.py").write_text(MODULE)
@@ -86,7 +86,7 @@ def replay(project: Path, *words: Any, cwd: Path, stdin: str | None = None) -> s
 
 
 def test_replay_imports_modules_beside_the_script(project: Path, elsewhere: Path) -> None:
-    """It ended in ModuleNotFoundError: neither sys.path nor the working directory was in the file."""
+    """It raised ModuleNotFoundError: the file contained neither sys.path nor the working directory."""
     done = replay(project, cwd=elsewhere)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     assert "Segmentation fault" in done.stderr and "in step" in done.stderr, "it says where"
@@ -116,7 +116,7 @@ def test_failing_import_is_one_line(project: Path, elsewhere: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["q\n", ""], ids=["q", "end of input"])
 def test_leaving_the_debugger_is_quiet(keys: str, project: Path, elsewhere: Path) -> None:
-    """It ended in a traceback of bdb.BdbQuit."""
+    """It printed a traceback of bdb.BdbQuit."""
     done = replay(project, "--pdb", cwd=elsewhere, stdin=keys)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -138,7 +138,7 @@ def test_debugger_starts_at_an_earlier_step(project: Path, elsewhere: Path) -> N
 
 @pytest.mark.parametrize("keys", ["q\n", "", "n\nq\n"], ids=["q", "end of input", "n q"])
 def test_leaving_the_debugger_in_an_earlier_step_ends_the_replay(keys: str, project: Path, elsewhere: Path) -> None:
-    """It went on with the next command, as if the env had raised bdb.BdbQuit, and then nothing failed."""
+    """It continued with the next command, as if the env had raised bdb.BdbQuit, and then did not fail."""
     stop = reproducer.load(project.parent / "file").entries[1].step_id
     done = replay(project, "--pdb", "--until", stop, cwd=elsewhere, stdin=keys)
     assert (done.returncode, done.stderr) == (1, "")
@@ -157,7 +157,7 @@ def test_until_stops_before_the_crash(project: Path, elsewhere: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """An episode in which nothing fails."""
+    """A file of an episode without a failure."""
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         pool.reset(seeds=[3])

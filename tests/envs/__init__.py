@@ -1,1 +1,1 @@
-"""Mirrors vecenv.envs."""
+"""Tests of vecenv.envs."""

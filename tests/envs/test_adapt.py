@@ -1,4 +1,4 @@
-"""Every dialect through the one place of translation."""
+"""Envs of every API through the one place that adapts them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_time_out_in_agent_infos_truncates_the_episode():
 
 
 class FiveValues(Plain):
-    """Plain object, new calls."""
+    """A plain object with the new API."""
 
     def reset(self, seed=None):
         self.seeds.append(seed)
@@ -224,8 +224,8 @@ def test_seeds_of_a_base_env_go_to_its_seed_method():
     assert env._seed == 8
 
 
-class NamesASeed(Ding):
-    """Notes which seeds came by which way."""
+class RecordsSeeds(Ding):
+    """Records the seeds and the way that each one came."""
 
     def __init__(self):
         super().__init__()
@@ -240,8 +240,8 @@ class NamesASeed(Ding):
 
 
 def test_seed_reaches_a_reset_that_accepts_it_and_lasts_one_episode():
-    """It went to `seed`, and so began another sequence for good."""
-    env = NamesASeed()
+    """It went to `seed` and started another sequence for all later episodes."""
+    env = RecordsSeeds()
     adapted = adapt(env)
     adapted.seed(5, False)
     adapted.reset(seed=8)
@@ -250,7 +250,7 @@ def test_seed_reaches_a_reset_that_accepts_it_and_lasts_one_episode():
 
 
 def test_seed_of_one_reset_replaces_that_episodes_seed():
-    class NoSeedMethod(NamesASeed):
+    class NoSeedMethod(RecordsSeeds):
         seed = None
 
     env = NoSeedMethod()
@@ -418,7 +418,7 @@ def test_ensure_spaces_raises_when_there_are_none():
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_env_without_spaces_is_closed(lazy):
-    """Nobody else had it; and what its `close` raises is not what the caller is to hear."""
+    """The adapter alone holds this env; an exception of its `close` must not replace the SpaceError."""
 
     class Spaceless(Plain):
         num_closes = 0
@@ -449,7 +449,7 @@ def test_refused_vector_env_is_closed():
 
 
 class OldSpaces:
-    """Named as the old package's classes are."""
+    """Its class names are those of the old package."""
 
     Box = type("Box", (), {"low": np.zeros(2), "high": np.ones(2), "shape": (2,), "dtype": np.float32})
     Discrete = type("Discrete", (), {"n": 3})

@@ -128,7 +128,7 @@ def test_hybrid_arrival_terminates():
     assert terminated and reward > 0.9
 
 
-def test_tuple_observations_may_hold_dicts():
+def test_hybrid_action_is_a_dict_outside_and_a_tuple_inside():
     inner = GymHybridDictActionWrapper(HybridEnv())
     env = DingEnvWrapper(inner)
     env.seed(2)

@@ -1,4 +1,4 @@
-"""Conversion, scaling and action forms."""
+"""Conversion to arrays, scaling, and the forms of actions."""
 
 from __future__ import annotations
 

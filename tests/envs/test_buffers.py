@@ -1,4 +1,4 @@
-"""Arrays in shared memory and pickles of what does not pickle."""
+"""Arrays in shared memory, and pickling of objects that pickle alone refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from vecenv import CloudPickleWrapper, ShmBuffer, ShmBufferContainer
 
-# multiprocessing keeps the memory that it has once mapped, with its descriptors: from here on, not from a test on.
+# multiprocessing never unmaps its memory or closes its descriptors, so it starts here and not in a test.
 KEPT = ShmBuffer(np.uint8, (1,))
 
 

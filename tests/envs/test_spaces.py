@@ -1,4 +1,4 @@
-"""The space of None, alone and on its way through the engine: no column, no mail."""
+"""The space of None, alone and in pools: it has neither a column nor a payload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPACE = spaces.Dict(mask=NoneSpace(), pair=spaces.Tuple((NoneSpace(), spaces.Dis
 
 
 class NoneEnv(gymnasium.Env):
-    """Its observations hold None at two places; from the third step on there is something else in one."""
+    """Its observations contain None twice; from the third step on one of them may be another value."""
 
     def __init__(self, wrong=False):
         self.observation_space, self.action_space, self._wrong = SPACE, spaces.Discrete(2), wrong
@@ -57,7 +57,7 @@ class ArrayAndNone(gymnasium.Env):
         return {"mask": None, "position": np.array([1, 2], np.float32)}, 0.0, False, False, {}
 
 
-def test_object_space_is_a_space():
+def test_none_space_is_a_space():
     space = NoneSpace(seed=3)
     assert space.contains(space.sample()) and not space.contains(np.zeros(1)) and None in space
     assert space == NoneSpace() != spaces.Discrete(1) and len({space, NoneSpace()}) == 1
@@ -68,7 +68,7 @@ def test_object_space_is_a_space():
     assert SPACE.contains(SPACE.sample())
 
 
-def test_object_space_has_no_column_and_no_payload():
+def test_none_space_has_no_column_and_no_payload():
     spec = Spec(SPACE, "obs")
     assert [leaf.path for leaf in spec.leaves] == ["obs/pair/1"] and spec.num_objects == 0
     value = {"mask": None, "pair": (None, 2)}
@@ -77,15 +77,15 @@ def test_object_space_has_no_column_and_no_payload():
         spec.conform({"mask": 1, "pair": (None, 2)})
 
 
-def test_object_space_leaves_numbers_beside_it_unchanged():
+def test_none_space_leaves_objects_beside_it_unchanged():
     spec = Spec(spaces.Dict(a=NoneSpace(), b=spaces.Text(3), c=NoneSpace(), d=spaces.Text(3)), "obs")
     assert spec.num_objects == 2
     assert spec.objects({"a": None, "b": "x", "c": None, "d": "y"}) == ["x", "y"]
 
 
 @pytest.mark.parametrize("cls", [BaseEnvManager, SyncSubprocessEnvManager, SubprocessEnvManagerV2])
-def test_object_space_beside_arrays_in_a_manager(cls):
-    """Managers prepare results ahead where a row is nothing but arrays; here it is not."""
+def test_none_space_beside_arrays_in_a_manager(cls):
+    """Managers prepare results ahead if a row has arrays only, which is not so here."""
     with cls([ArrayAndNone] * 2, {"num_workers": 2} if cls is not BaseEnvManager else {}) as manager:
         manager.launch()
         for _ in range(3):
@@ -96,7 +96,7 @@ def test_object_space_beside_arrays_in_a_manager(cls):
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_object_space_in_a_vector_env_gives_gymnasiums_result(backend, mode):
+def test_none_space_in_a_vector_env_gives_gymnasiums_result(backend, mode):
     ours = VectorEnv(
         [NoneEnv] * 3, backend=backend, autoreset_mode=mode, num_workers=2 if backend == "process" else None
     )
@@ -119,7 +119,7 @@ def test_object_space_in_a_vector_env_gives_gymnasiums_result(backend, mode):
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_object_space_refuses_other_values(backend):
+def test_none_space_refuses_other_values(backend):
     envs = VectorEnv([functools.partial(NoneEnv, wrong=True)], backend=backend)
     try:
         envs.reset(seed=0)

@@ -1,4 +1,4 @@
-"""The toys do what their docstrings say, the criminals in processes of their own."""
+"""The toys match their docstrings; faults that end the process run in processes of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_toys_have_docstrings(cls):
 @pytest.mark.parametrize("cls", WELL_BEHAVED)
 def test_toys_pass_gymnasiums_checker(cls):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on unbounded boxes
+        warnings.simplefilter("ignore")  # the warnings about unbounded boxes
         check_env(cls(), skip_render_check=True)
 
 
@@ -244,7 +244,7 @@ def test_aliased_obs_is_one_array():
     assert not np.array_equal(obs, before)
 
 
-# Crimes that can be looked at from within.
+# Faults that a test can observe in its own process.
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_fault_infos_are_huge_or_do_not_pickle():
 
 
 def drive(env: Any) -> None:
-    """Make every call that a fault can wait for; the episode has two steps."""
+    """Make every call that can have a fault; the episode has two steps."""
     env.reset(seed=0)
     env.step(0)
     env.step(0)
@@ -341,7 +341,7 @@ def test_fault_occurs_in_its_call_only(moment):
 def test_fault_at_counts_the_calls_of_its_moment(moment, count):
     env = toys.Raises(at=count + 1, moment=moment, length=2)
     drive(env)
-    for _ in range(2):  # a call that failed has not been made
+    for _ in range(2):  # a call that failed is not counted
         with pytest.raises(ZeroDivisionError):
             drive(env)
         assert env.num_calls[moment] == count
@@ -419,7 +419,7 @@ print(psutil.Process().memory_info().rss - before)
 
 
 def test_leaks_memory_keeps_its_allocations():
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # fresh: no free memory of other tests to reuse
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # it has no free memory to reuse
     done = subprocess.run([sys.executable, "-c", LEAK], env=environ, capture_output=True, text=True, timeout=50)
     assert int(done.stdout) > 28 << 20, done.stderr  # of 32 MiB
 
@@ -434,7 +434,7 @@ def test_spawns_child_and_ends_it():
     assert not child.is_running()
 
 
-# Crimes that end or stop the process: one fresh interpreter forks a process for each.
+# Faults that end or stop the process: a new interpreter forks one process for each.
 
 FATAL_FAULTS = {
     "ExitAtInit": 3,

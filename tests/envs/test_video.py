@@ -48,8 +48,8 @@ def test_video_file_per_episode_at_its_end(tmp_path):
     assert len(files) == 2 and [count_frames(path) for path in files] == [6, 6]
 
 
-def test_video_recorder_of_gymnasium_1_2_has_other_type_parameters():
-    """There `import vecenv.wrappers` failed."""
+def test_video_module_imports_with_the_recorder_of_gymnasium_1_2():
+    """`import vecenv.wrappers` failed with it."""
     program = """
         from typing import Generic, TypeVar
         from gymnasium import wrappers
@@ -195,7 +195,7 @@ def test_frames_that_change_size_are_errors(tmp_path):
 
 
 def test_unwritable_video_is_reported_and_leaves_no_file(tmp_path):
-    """As on a full disk: no file of this process or its encoder may grow beyond 1 kB."""
+    """This simulates a full disk: no file of this process or its encoder may exceed 1 kB."""
     program = """
         import resource, signal, sys, warnings
         import numpy as np
@@ -271,7 +271,7 @@ class InterruptsTheEncoder(np.ndarray):
 
 
 def test_ctrl_c_during_a_write_leaves_no_partial_file(tmp_path):
-    """Hidden files piled up in the folder, one for each `vecenv record` that was interrupted."""
+    """Each interrupted `vecenv record` left a hidden file in the folder."""
     recorder = EpisodeRecorder(Painted(numbers_env(5)), tmp_path)
     recorder.reset()
     recorder.step(0)

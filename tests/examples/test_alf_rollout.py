@@ -1,4 +1,4 @@
-"""The ALF rollout: a printed batch with step types and discounts that agree, and the same for a seed."""
+"""The ALF rollout prints a batch whose step types and discounts agree; a seed repeats it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector: every env brings its share of episodes, and a seed repeats the run."""
+"""The collector takes its share of episodes from every env, and a seed repeats the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_collector_takes_equal_shares_from_every_env(backend: str, num_episodes:
         envs.close()
     shares = [num_episodes // 3 + (env_id < num_episodes % 3) for env_id in range(3)]
     expected = [float(length) for length, share in zip(lengths, shares) for _ in range(share)]
-    assert sorted(collected.returns) == sorted(expected)  # a reward of 1 a step
+    assert sorted(collected.returns) == sorted(expected)  # the reward is 1 per step
     assert collected.steps >= sum(expected)
 
 

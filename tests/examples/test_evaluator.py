@@ -1,4 +1,4 @@
-"""The evaluator: exact counts, seeds that repeat, resets whatever the envs are doing."""
+"""The evaluator: exact episode counts, seeds that repeat, and resets in any state of the envs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_evaluator_plays_exactly_n_episodes_per_env(manager_cls):
 def test_evaluator_repeats_its_result_from_any_state(manager_cls, static):
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"}, caller="evaluator")
 
-    def upright(obs):  # with it the length of an episode tells its start
+    def upright(obs):  # with it the length of an episode depends on its start
         return {env_id: int(one[2] > 0) for env_id, one in obs.items()}
 
     with manager_cls([env_fn] * 3) as manager:
@@ -62,7 +62,7 @@ def test_evaluator_repeats_its_result_from_any_state(manager_cls, static):
 
 
 def test_evaluator_resets_an_env_that_is_stepping(tmp_path):
-    """Its late answer is dropped and shifts nothing."""
+    """Its late reply is dropped and does not shift later ones."""
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     with AsyncSubprocessEnvManager(actors(2, length=3), {"num_workers": 2, "wait_num": 1}) as manager:

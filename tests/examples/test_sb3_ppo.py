@@ -1,4 +1,4 @@
-"""The PPO example: it runs tiny, learns the same over every vector env, and stops where it should."""
+"""The PPO example runs with tiny sizes, learns the same over every vector env, and stops at its target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sb3
 
 
 def run(capsys, *options):
-    """Run the example and return the lines of its kinds, split into words."""
+    """Run the example and return its lines of these kinds, split into words."""
     main(options)
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith("PPO on CartPole-v1, 4 envs, until a mean return of ")
@@ -22,8 +22,8 @@ def run(capsys, *options):
 def test_sb3_ppo_learns_the_same_over_all_vector_envs(capsys: pytest.CaptureFixture[str]):
     lines = run(capsys, "--envs", "4", "--steps", "256", "--seed", "3")
     assert [words[0] for words in lines] == ["vecenv", "dummy", "subproc"]
-    assert all(words[-1] == "s" and float(words[-2]) >= 0 for words in lines)  # a quick machine: 0.0
-    learnt = [" ".join(words[1:-2]) for words in lines]  # all but the name and the seconds
+    assert all(words[-1] == "s" and float(words[-2]) >= 0 for words in lines)  # 0.0 on a fast machine
+    learnt = [" ".join(words[1:-2]) for words in lines]  # without the name and the seconds
     assert learnt[0] == learnt[1] == learnt[2]
     assert learnt[0].endswith("after 256 steps,")
 

@@ -1,4 +1,4 @@
-"""Self-play: every board plays its share of games, results are counted for player 1, a seed repeats a run."""
+"""Self-play: every board plays its share of games, results count for player 1, and a seed repeats a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_self_play_runs_as_a_module():
 
 @pytest.mark.parametrize("option", [["--envs", "0"], ["--games", "0"], ["--workers", "0"], ["--seed", "-1"]])
 def test_self_play_refuses_too_small_numbers(option: list[str]):
-    """A seed below 0 came out of NumPy as a traceback, with all workers started."""
+    """A seed below 0 printed a NumPy traceback after all workers had started."""
     with pytest.raises(SystemExit) as caught:
         main(option)
     assert caught.value.code == 2

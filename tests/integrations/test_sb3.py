@@ -1,4 +1,4 @@
-"""SB3VecEnv keeps the contract of Stable-Baselines3's VecEnv: what DummyVecEnv gives, it gives."""
+"""SB3VecEnv keeps the contract of Stable-Baselines3's VecEnv: it gives the results of DummyVecEnv."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=20
 
 
 def compare(env_fns, num_steps=60, options=None, **kwargs):
-    """Step both with the same actions from the same seeds and compare all that they return."""
+    """Step both with the same actions from the same seeds and compare every result."""
     with (
         contextlib.closing(DummyVecEnv(env_fns)) as theirs,
         contextlib.closing(SB3VecEnv(env_fns, **kwargs)) as ours,
@@ -60,7 +60,7 @@ def compare(env_fns, num_steps=60, options=None, **kwargs):
 
 
 class InfoEnv(ToyEnv):
-    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+    """Gives infos of every type; their keys differ from step to step and from env to env."""
 
     def make_info(self):
         draw = int(self.np_random.integers(4))
@@ -101,7 +101,7 @@ def test_spaces_are_accepted(observations, actions):
 
 
 class EchoEnv(gymnasium.Env):
-    """Tells in its info which action it got."""
+    """Its infos contain the action that it received."""
 
     def __init__(self, action_space):
         self.observation_space, self.action_space = Box(-1, 1, (2,), np.float32), action_space
@@ -178,11 +178,11 @@ def test_float_policies_learn(space):
 
 
 class OwnDict(dict):
-    """Infos of a class of their own."""
+    """A dict class of the test."""
 
 
-class TellingEnv(ToyEnv):
-    """Resets that tell of a time limit, and parts of infos that are dicts of another class."""
+class OddInfoEnv(ToyEnv):
+    """Its resets have a time-limit info, and parts of its infos are dicts of another class."""
 
     def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed, options=options)
@@ -198,8 +198,8 @@ class TellingEnv(ToyEnv):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reset_and_final_infos_are_unchanged(backend):
     with (
-        contextlib.closing(DummyVecEnv([TellingEnv] * 2)) as theirs,
-        contextlib.closing(SB3VecEnv([TellingEnv] * 2, backend=backend)) as ours,
+        contextlib.closing(DummyVecEnv([OddInfoEnv] * 2)) as theirs,
+        contextlib.closing(SB3VecEnv([OddInfoEnv] * 2, backend=backend)) as ours,
     ):
         for envs in (ours, theirs):
             envs.seed(5)
@@ -228,7 +228,7 @@ def test_vec_env_reports_waiting_and_closed():
 
 
 class Truncating(ToyEnv):
-    """Ends by its time limit."""
+    """Ends its episodes by a time limit."""
 
     def step(self, action):
         obs, reward, terminated, _, info = super().step(action)
@@ -253,7 +253,7 @@ def test_time_limits_and_terminal_observations_are_marked_and_owned_by_the_calle
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_large_observations_stay_owned_by_the_caller(backend):
-    """They are lent while few are kept, see tests/vector/test_leases.py, and copied then."""
+    """They are lent while the caller keeps few of them, and copied after that; see tests/vector/test_leases.py."""
     env_fns = [functools.partial(SpaceEnv, Dict(frame=Box(0, 255, (64, 64), np.uint8), more=Discrete(3)))] * 6
     with (
         contextlib.closing(DummyVecEnv(env_fns)) as theirs,
@@ -283,7 +283,7 @@ def test_options_reach_the_envs_once():
 
 
 class Marked(gymnasium.Wrapper):
-    """A wrapper with things to ask for."""
+    """A wrapper with an attribute and methods for the tests."""
 
     def __init__(self, env, number):
         super().__init__(env)
@@ -336,7 +336,7 @@ def test_attributes_of_an_old_env_are_set_on_the_env_itself():
 
 
 def test_attributes_set_by_the_caller_outlast_episodes_and_workers():
-    """As SB3's callbacks set one amid training, where no reset has a seed."""
+    """SB3's callbacks set attributes during training, where resets have no seed."""
     with contextlib.closing(SB3VecEnv([functools.partial(ToyEnv, 3)] * 2, num_workers=2)) as envs:
         envs.reset()
         envs.set_attr("truncate", True, indices=[1])
@@ -358,7 +358,7 @@ def test_wrappers_are_known_by_class_and_base_class(marked):
     assert marked.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 4
     assert marked.env_is_wrapped(gymnasium.Wrapper) == [True] * 4
     assert marked.env_is_wrapped(Monitor) == [False] * 4
-    assert marked.env_is_wrapped(CartPoleEnv) == [False] * 4  # the env itself is no layer around one
+    assert marked.env_is_wrapped(CartPoleEnv) == [False] * 4  # the env itself is not a wrapper
 
 
 # ---- with Stable-Baselines3's own ------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_make_vec_env_builds_with_monitors():
 
 
 class TenthsEnv(ToyEnv):
-    """Rewards whose sums are not the numbers that they stand for."""
+    """Gives rewards of tenths, whose sums have rounding errors."""
 
     def step(self, action):
         obs, _, *rest = super().step(action)
@@ -435,7 +435,7 @@ def test_monitors_write_their_files(tmp_path):
         num_episodes = sum(int(envs.step([0, 1])[2].sum()) for _ in range(40))
     files = sorted(tmp_path.glob("*.monitor.csv"))
     assert [file.name for file in files] == ["0.monitor.csv", "1.monitor.csv"]
-    # Two lines come before the episodes: what the file is, and the columns.
+    # Two lines precede the episodes: a description of the file, and the columns.
     assert sum(len(file.read_text().splitlines()) - 2 for file in files) == num_episodes > 4
 
 
@@ -577,7 +577,7 @@ def test_calls_at_the_wrong_moment_are_refused():
         with pytest.raises(StateError, match="call step_wait first, or reset$"):
             envs.step_async([0, 1])
         envs.seed(3)
-        assert_same(envs.reset(), first)  # the step is given up
+        assert_same(envs.reset(), first)  # the pending step is abandoned
         with pytest.raises(StateError, match="step_async first"):
             envs.step_wait()
         with pytest.raises(SpaceError, match="actions|action"):
@@ -592,7 +592,7 @@ def test_exception_of_an_env_keeps_its_type(backend):
         with pytest.raises(ZeroDivisionError):
             for _ in range(10):
                 envs.step([0, 0])
-        assert envs.reset().shape == (2, 4)  # they live
+        assert envs.reset().shape == (2, 4)  # the workers are alive
 
 
 def test_dead_worker_is_named():
@@ -612,7 +612,7 @@ def test_hanging_env_is_a_timeout():
                 envs.step([0, 0])
 
 
-def test_close_ends_everything():
+def test_close_is_idempotent_and_later_calls_raise():
     envs = SB3VecEnv([CARTPOLE])
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(envs)
@@ -651,7 +651,7 @@ def test_options_of_wrong_type_are_refused_at_once(options):
             envs.reset()
 
 
-def test_env_is_wrapped_with_a_non_class_is_false():
+def test_env_is_wrapped_refuses_a_non_class():
     with SB3VecEnv([ToyEnv], backend="serial") as envs, pytest.raises(TypeError, match="expected a class, got 5"):
         envs.env_is_wrapped(5)
 

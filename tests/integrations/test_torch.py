@@ -1,4 +1,4 @@
-"""Batches as tensors: the same bytes on the CPU, pinned and asynchronous where there is CUDA."""
+"""Batches as tensors: the same bytes on the CPU, pinned and asynchronous with CUDA."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 
 def lies_in(tensor, memory):
-    """Whether a tensor's bytes are all within an array's."""
+    """Return whether all bytes of a tensor are within an array's memory."""
     start = memory.ctypes.data
     return start <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= start + memory.nbytes
 
@@ -50,7 +50,7 @@ def test_tensors_share_memory_with_the_arena(backend):
 
 
 def in_arena(envs):
-    """Whether batches are views of the arena; the Python implementation puts them together elsewhere."""
+    """Return whether batches are views of the arena; the Python implementation assembles them elsewhere."""
     return envs.implementation == "native"
 
 
@@ -85,7 +85,7 @@ def test_cpu_device_makes_no_copy():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_pin_makes_one_call_per_batch(backend):
+def test_to_device_takes_a_batch_in_one_call(backend):
     env_fns = [functools.partial(CountEnv, 3)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False)) as envs:
         wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs, stats_key="stats")
@@ -112,7 +112,7 @@ def test_unknown_device_is_an_error(device):
         to_device(np.ones(2), device)
 
 
-def test_closed_envs_and_unregistrable_memory_are_errors():
+def test_pinned_memory_refuses_closed_envs_and_cpu():
     envs = VectorEnv([CountEnv], backend="serial")
     with pytest.raises(ConfigError, match="device 'cpu': only memory for CUDA"):
         PinnedMemory(envs, "cpu")
@@ -133,7 +133,7 @@ def test_pinning_without_cuda_is_an_error():
                 call()
 
 
-def test_pinning_needs_a_vecenv_env():
+def test_to_device_needs_a_vecenv_env():
     with (
         contextlib.closing(gymnasium.make_vec("CartPole-v1", 2, "sync")) as foreign,
         pytest.raises(ConfigError, match="expected a vector env of vecenv, got SyncVectorEnv"),
@@ -176,7 +176,7 @@ def test_memory_is_registered_once_and_again_after_close():
     with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial", copy=False)) as envs:
         with PinnedMemory(envs), pytest.raises(RuntimeError, match="already"):
             PinnedMemory(envs)
-        assert torch.ones(2, device="cuda").sum().item() == 2  # the refusal does not stand in the way of others
+        assert torch.ones(2, device="cuda").sum().item() == 2  # the refused call does not block others
         PinnedMemory(envs).close()
         with pytest.raises(ConfigError, match="torch sees"):
             PinnedMemory(envs, "cuda:99")

@@ -1,1 +1,1 @@
-"""Programs and expectations of other projects, in our words: same calls, same outcomes, same exceptions."""
+"""Programs and expectations of other projects, rewritten: the same calls, results and exceptions."""

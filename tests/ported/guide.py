@@ -1,4 +1,4 @@
-"""Envs as the migration guide has them, written for this project: the env of the old Gym inside, made lazily."""
+"""Envs in the form of the migration guide, written for this project: each builds an old Gym env lazily."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vecenv import (
 
 
 def make_old_env(env_id, **kwargs):
-    """Stands for the old `gym.make`."""
+    """Replace the old `gym.make`."""
     if env_id.startswith("ALE/"):
         import ale_py
 
@@ -38,7 +38,7 @@ def make_old_env(env_id, **kwargs):
 
 
 class GuideEnv(BaseEnv):
-    """What the guide's envs share: lazy, seeds as old Gym took them, a score, a replay folder."""
+    """The base of the guide's envs: lazy, with old Gym's seeds, a score and a replay folder."""
 
     def __init__(self, cfg):
         self._cfg = cfg
@@ -122,7 +122,7 @@ class GuideEnv(BaseEnv):
 
 @ENV_REGISTRY.register("ported_atari")
 class AtariEnv(GuideEnv):
-    """Pong in the usual frames; lives and clipped rewards for training only."""
+    """Pong with the usual frames; lives and clipped rewards in training only."""
 
     config = dict(env_id="ALE/Pong-v5", frame_stack=4, is_train=True, max_episode_steps=400)
 
@@ -159,7 +159,7 @@ class AtariEnv(GuideEnv):
 
 @ENV_REGISTRY.register("ported_mujoco")
 class MujocoEnv(GuideEnv):
-    """HalfCheetah, actions scaled from [-1, 1] on request."""
+    """HalfCheetah; actions are scaled from [-1, 1] on request."""
 
     config = dict(env_id="HalfCheetah-v5", use_act_scale=False, delay_reward_step=0)
 
@@ -184,7 +184,7 @@ class MujocoEnv(GuideEnv):
 
 @ENV_REGISTRY.register("ported_cartpole")
 class CartpoleEnv(GuideEnv):
-    """Spaces are known from the start."""
+    """Its spaces are known from the start."""
 
     config = dict(replay_path=None)
 
@@ -204,7 +204,7 @@ class CartpoleEnv(GuideEnv):
 
 
 class OlderCartpoleEnv(CartpoleEnv):
-    """As the guide's older edition has it: the score under another name."""
+    """The form of the guide's older edition: the score has another name."""
 
     def step(self, action):
         timestep = super().step(action)

@@ -1,4 +1,4 @@
-"""Every dialect and every unusual space, in all six managers and in VectorEnv, in this process and in others."""
+"""Envs of every API and of every unusual space, in all six managers and in VectorEnv, with and without workers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def timesteps_of(found):
 
 
 def reward_shape_of(env_name):
-    """One reward per agent; () where Gymnasium's envs give a number."""
+    """Return the reward shape: one reward per agent, or () for the single number of Gymnasium's envs."""
     if "two agents" in env_name:
         return (1,) if "single" in env_name else (2,)
     return (1,) if env_name in ("ding, lazy", "base env", "hybrid, dict") else ()

@@ -1,4 +1,4 @@
-"""The migration guide, section by section, on real games: what it promises of an env, it gets."""
+"""The migration guide, section by section, on real games: envs in its form behave as it promises."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ def test_score_is_a_python_number_at_the_end(env):
 
 
 def start(env):
-    """The first observations of an episode in which nothing is done."""
+    """Return the first observations of an episode without actions."""
     seen = [env.reset()]
     still = np.zeros_like(env.random_action())
-    num_steps = 12 if seen[0].ndim == 3 else 6  # a ball takes longer to show than a pole does to fall
+    num_steps = 12 if seen[0].ndim == 3 else 6  # a ball moves visibly later than a pole
     return np.stack([*seen, *(env.step(still).obs for _ in range(num_steps))])
 
 
 def test_static_seeds_start_every_episode_alike_dynamic_ones_do_not(env_cls):
-    env = env_cls({"is_train": False})  # in training a lost life is an episode, and a game goes on over resets
+    env = env_cls({"is_train": False})  # in training a lost life ends an episode, and a game continues over resets
     env.seed(7, dynamic_seed=False)
     assert np.array_equal(start(env), start(env))
     env.seed(7)
@@ -265,7 +265,7 @@ def test_program_by_config(type_name):
         timesteps = manager.step(actions)
         returns += [timestep.info["eval_episode_return"] for timestep in timesteps.values() if timestep.done]
     manager.close()
-    assert len(returns) == 8 and np.mean(returns) > 20  # better than chance
+    assert len(returns) == 8 and np.mean(returns) > 20  # better than a random policy
 
 
 def test_ding_env_wrapper_of_the_simple_families():

@@ -1,4 +1,4 @@
-"""What Gymnasium expects of `AsyncVectorEnv`, asked of it and of `VectorEnv` in the same words."""
+"""Gymnasium's expectations of `AsyncVectorEnv`, tested on it and on `VectorEnv` with the same code."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ pendulum = functools.partial(gymnasium.make, "Pendulum-v1")
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_of_multiprocessing():
-    """What AsyncVectorEnv shares lies in arenas that the standard library keeps: have one from the start."""
+    """The standard library never frees the arenas of AsyncVectorEnv's shared memory, so create one at the start."""
     multiprocessing.RawArray("b", 1 << 20)
 
 
 @pytest.fixture(autouse=True)
 def no_log(monkeypatch):
-    """AsyncVectorEnv logs, as warnings, errors of its workers and calls that are pending when it is closed."""
+    """Ignore AsyncVectorEnv's log warnings about errors of workers and about pending calls at close."""
     monkeypatch.setattr(gymnasium.logger, "min_level", gymnasium.logger.ERROR + 1)
 
 
@@ -55,18 +55,18 @@ def make(request):
     yield open_envs
     for envs in opened:
         envs.close(terminate=True)
-    opened.clear()  # pipes and memory are given back with the last reference
+    opened.clear()  # the last reference frees pipes and memory
 
 
 @pytest.fixture
 def as_of_1_4(make):
-    """Of Gymnasium's own class this is expected from 1.4 on; ours has it over all releases."""
+    """Skip before 1.4 for Gymnasium's own class; ours supports this with all releases."""
     if make.name == "gymnasium" and GYMNASIUM < (1, 4):
         pytest.skip("an earlier AsyncVectorEnv")
 
 
 class Custom(gymnasium.Space):
-    """A space that Gymnasium knows nothing of."""
+    """A space class that Gymnasium does not know."""
 
     def __init__(self):
         super().__init__(None, None)
@@ -100,7 +100,7 @@ def test_members_exist_with_the_same_arguments(name):
     given, taken = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
     order = [key for key in taken if taken[key].kind != inspect.Parameter.KEYWORD_ONLY]
     for i, (key, parameter) in enumerate(given.items()):
-        if name != "call_async" or GYMNASIUM >= (1, 4):  # which had no positional-only arguments in 1.1
+        if name != "call_async" or GYMNASIUM >= (1, 4):  # it had no positional-only arguments in 1.1
             assert taken[key].kind == parameter.kind, f"{name}({key})"
         assert taken[key].default == parameter.default, f"{name}({key})"
         if parameter.kind == inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -110,7 +110,7 @@ def test_members_exist_with_the_same_arguments(name):
         assert extra.default is not inspect.Parameter.empty or extra.kind == inspect.Parameter.VAR_KEYWORD
 
 
-#: How AsyncVectorEnv is built inside; there is no such thing here.
+#: Internal parts of AsyncVectorEnv, which do not exist here.
 INSIDE = {"parent_pipes", "processes", "error_queue"}
 
 
@@ -193,7 +193,7 @@ def test_call_get_and_set(make):
 
 
 @pytest.mark.parametrize("name", ["step", "reset", "close"])
-def test_call_of_missing_methods_is_an_error(make, name):
+def test_call_refuses_step_reset_and_close(make, name):
     envs = make([CountEnv] * 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=name):
@@ -207,7 +207,7 @@ def test_copy_true_returns_separate_arrays(make):
     assert not np.array_equal(obs, envs.observations)
 
 
-def test_copy_false_returns_views(make):
+def test_copy_false_returns_shared_arrays(make):
     envs = make([cartpole] * 2, copy=False)
     obs, _ = envs.reset(seed=0)
     obs[0] = 128
@@ -223,7 +223,7 @@ def test_custom_spaces(make):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_autoreset(make, mode):
-    """The columns of CountEnv's observation: steps of the episode, episodes."""
+    """The columns of CountEnv's observation are steps of the episode and episodes."""
     envs = make([functools.partial(CountEnv, length) for length in (2, 4)], autoreset_mode=mode)
     envs.reset(seed=0)
     seen = []
@@ -280,7 +280,7 @@ def test_seed_count_must_match(make, seed):
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_sync_and_async_vector_env_give_equal_results(make, mode):
-    """The steps of two classes, with the same seeds and actions, over many episodes."""
+    """Both classes give equal steps over many episodes with the same seeds and actions."""
     envs = [make([cartpole] * 3), SyncVectorEnv([cartpole] * 3)]
     resets = [one.reset(seed=3) for one in envs]
     assert_same(*resets)
@@ -342,7 +342,7 @@ def test_calls_after_close_are_errors(make):
 
 def test_timeouts_are_raised(make):
     if make.name == "serial":
-        env_fns = [functools.partial(HangAtStep, at=1)]  # an env in this thread can be interrupted by its own limit
+        env_fns = [functools.partial(HangAtStep, at=1)]  # the env's own limit can interrupt it in this thread
         envs = make(env_fns, step_timeout=0.1)
         envs.reset(seed=0)
         with pytest.raises(multiprocessing.TimeoutError):

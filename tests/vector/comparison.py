@@ -8,7 +8,7 @@ import numpy as np
 
 
 def assert_same(got: Any, expected: Any, path: str = "result") -> None:
-    """Fail unless `got` is `expected`, arrays by dtype, shape and value, NaN being equal to NaN."""
+    """Fail unless `got` equals `expected`: arrays by dtype, shape and value, and NaN equals NaN."""
     if isinstance(expected, dict):
         assert isinstance(got, dict), f"{path}: expected a dict, got {got!r}"
         assert set(got) == set(expected), f"{path}: keys {sorted(got)} are not {sorted(expected)}"
@@ -23,7 +23,7 @@ def assert_same(got: Any, expected: Any, path: str = "result") -> None:
         assert isinstance(got, np.ndarray) and got.dtype == object, f"{path}: expected objects, got {got!r}"
         assert_same(list(got), list(expected), path)
     elif isinstance(expected, int) and isinstance(got, np.integer):
-        assert got == expected, f"{path}: {got!r} is not {expected!r}"  # what an env gave as an int came as a number
+        assert got == expected, f"{path}: {got!r} is not {expected!r}"  # an int must not arrive as a NumPy number
     elif isinstance(expected, np.ndarray | np.generic):
         assert isinstance(got, np.ndarray | np.generic), f"{path}: expected {expected!r}, got {got!r}"
         assert got.dtype == expected.dtype, f"{path}: {got.dtype} is not {expected.dtype}"

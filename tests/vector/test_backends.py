@@ -1,4 +1,4 @@
-"""The contract of VectorEnv over its backends, and what is true of one of them only."""
+"""The contract that VectorEnv keeps over every backend, and tests of single backends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtReset, HangAtStep, Rais
 from vecenv.errors import StateError
 
 
-class Tells(ToyEnv):
-    """Writes to a file or a pipe, which waits until somebody reads."""
+class WritesToPipe(ToyEnv):
+    """Writes to a file or a pipe; a pipe blocks until it has a reader."""
 
     def __init__(self, pipe):
         super().__init__()
@@ -40,7 +40,7 @@ class TestSerial(VectorEnvContract):
 class TestProcess(VectorEnvContract):
     backend = "process"
 
-    def test_worker_count_and_backends(self, open_envs):
+    def test_worker_count_and_worker_pids(self, open_envs):
         envs = open_envs([ToyEnv] * 5, num_workers=2)
         assert len(envs.worker_pids) == 2 and all(isinstance(pid, int) for pid in envs.worker_pids)
         assert len(open_envs([ToyEnv] * 5, max_concurrency=3).worker_pids) == 3
@@ -90,7 +90,7 @@ class TestProcess(VectorEnvContract):
         envs.reset_async(seed=1)
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset_wait(timeout=0.05)
-        envs.reset_async(seed=2)  # not refused because of the one that was given up
+        envs.reset_async(seed=2)  # the abandoned call does not block this one
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset_wait(timeout=0.05)
 
@@ -98,20 +98,20 @@ class TestProcess(VectorEnvContract):
         pipes = [tmp_path / str(i) for i in range(2)]
         for pipe in pipes:
             os.mkfifo(pipe)
-        envs = open_envs([functools.partial(Tells, pipe) for pipe in pipes], num_workers=2)
+        envs = open_envs([functools.partial(WritesToPipe, pipe) for pipe in pipes], num_workers=2)
         envs.call_async("tell", "now")
-        assert [pipe.read_text() for pipe in pipes] == ["now"] * 2  # before anybody waits for the result
+        assert [pipe.read_text() for pipe in pipes] == ["now"] * 2  # before any call waits for the result
         assert envs.call_wait() == (3, 3)
 
     def test_call_timeout(self, open_envs, tmp_path):
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        envs = open_envs([functools.partial(Tells, pipe)])
-        envs.call_async("tell", "late")  # waits for a reader
+        envs = open_envs([functools.partial(WritesToPipe, pipe)])
+        envs.call_async("tell", "late")  # waits for a reader of the pipe
         with pytest.raises(multiprocessing.TimeoutError, match="The calls are given up"):
             envs.call_wait(timeout=0.05)
         assert pipe.read_text() == "late"
-        assert envs.get_attr("pipe") == (pipe,)  # not the answer that came late
+        assert envs.get_attr("pipe") == (pipe,)  # the late reply is not returned here
 
     @pytest.mark.parametrize("how", [{"timeout": 0.05}, {"terminate": True}], ids=["timeout", "terminate"])
     def test_close_does_not_wait_for_a_hang(self, open_envs, how):
@@ -122,7 +122,7 @@ class TestProcess(VectorEnvContract):
         assert envs.closed and not any(os.path.exists(f"/proc/{pid}") for pid in envs.worker_pids)
 
     def test_close_waits_for_envs_to_be_closed(self, open_envs, tmp_path):
-        envs = open_envs([functools.partial(Tells, tmp_path / "closed")], close_timeout=0.001)
+        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], close_timeout=0.001)
         envs.close(timeout=60.0)
         assert (tmp_path / "closed").read_text() == "closed"
 
@@ -133,7 +133,7 @@ class TestProcess(VectorEnvContract):
             envs.step([0, 0])
 
     def test_step_that_always_hangs_truncates_its_episode(self, open_envs):
-        """Repeated by another worker it has the limit of a step, not of the reset that was repeated before it."""
+        """When another worker replays it, the step timeout applies, not the timeout of the replayed reset."""
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=1.0, num_workers=2)
         envs.reset(seed=0)
         obs, rewards, terminations, truncations, infos = envs.step([0, 0])

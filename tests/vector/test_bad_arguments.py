@@ -1,4 +1,4 @@
-"""Arguments of a vector env that make no sense: each is named before any process starts."""
+"""Wrong arguments of a vector env: the error names each one before any process starts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_seeds_of_wrong_type_are_refused(seed):
 @pytest.mark.parametrize(
     "mask, error",
     [
-        (np.array([[1, 1]]), ConfigError),  # of two faults the shape is named, as in Gymnasium
+        (np.array([[1, 1]]), ConfigError),  # both are wrong: the error names the shape, as in Gymnasium
         (np.array([True]), ConfigError),
         (np.zeros(2, np.bool_), ConfigError),
         (np.ones(2), TypeError),
@@ -143,7 +143,7 @@ def test_env_ids_of_wrong_type_are_named_after_an_episode_end(env_ids):
 
 
 class ChattyEnv(gymnasium.Env):
-    """Observations and actions with keys that the spaces lack."""
+    """Has observations and actions with keys outside its spaces."""
 
     observation_space = Dict(a=Discrete(3))
     action_space = Dict(a=Discrete(3), b=Box(-1, 1, (2,), np.float32))
@@ -165,7 +165,7 @@ def test_keys_outside_the_space_are_dropped_with_a_warning(backend, implementati
         with pytest.warns(UserWarning, match=r"action: keys \['c'\] are not in the space"):
             obs, rewards, *_ = envs.step(actions)
         assert obs["a"].tolist() == [2, 0] and rewards.tolist() == [2.0, 2.0]
-        envs.step(actions)  # it is said once
+        envs.step(actions)  # the warning comes once
         with pytest.raises(SpaceError, match="expected a dict with keys"):
             envs.step({"a": np.array([2, 0])})
 

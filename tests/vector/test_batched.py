@@ -1,4 +1,4 @@
-"""BatchedVectorEnv: vector envs in workers give what one vector env of all their envs gives."""
+"""BatchedVectorEnv: vector envs in workers give the same results as one vector env of all their envs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CARTPOLES = functools.partial(CartPoleVectorEnv, 4, max_episode_steps=9)
 
 
 def batches(env_fns, size, **kwargs):
-    """Constructors of SyncVectorEnvs over `size` of these envs each."""
+    """Return constructors of SyncVectorEnvs with `size` of these envs each."""
     return [functools.partial(SyncVectorEnv, env_fns[i : i + size], **kwargs) for i in range(0, len(env_fns), size)]
 
 
 def compare(env_fns, size, mode, *, backend="serial", num_steps=14, seed: Any = 5, options=None, **kwargs):
-    """Step both with the same actions from the same seeds and compare all that they return."""
+    """Step both with the same actions from the same seeds and compare every result."""
     with (
         contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode)) as theirs,
         contextlib.closing(
@@ -60,7 +60,7 @@ def compare(env_fns, size, mode, *, backend="serial", num_steps=14, seed: Any = 
 
 
 class InfoEnv(ToyEnv):
-    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+    """Gives infos of every type; their keys differ from step to step and from env to env."""
 
     def make_info(self):
         draw = int(self.np_random.integers(4))
@@ -73,7 +73,7 @@ class InfoEnv(ToyEnv):
 
 
 class Echo(SpaceEnv):
-    """Observes its last action, so that each env shows which one it was given."""
+    """Observes its last action, so that the test can check which action each env received."""
 
     action: Any = None
 
@@ -117,7 +117,7 @@ def test_batches_of_any_size_and_worker_count(size, num_workers):
     compare(envs, size, AutoresetMode.NEXT_STEP, backend="process", num_workers=num_workers)
 
 
-class Own(ToyEnv):
+class HasGenerator(ToyEnv):
     """Has its generator from the start, so an unseeded reset is not random."""
 
     def __init__(self, **kwargs):
@@ -128,7 +128,7 @@ class Own(ToyEnv):
 @pytest.mark.parametrize("seed", [0, np.int64(3), [4, None, 9, 1], [None] * 4], ids=["int", "numpy", "list", "nones"])
 def test_seeds_of_batches(seed):
     seed = int(seed) if isinstance(seed, np.integer) else seed
-    compare([functools.partial(Own, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
+    compare([functools.partial(HasGenerator, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
 
 
 @pytest.mark.parametrize("seed", [1.5, "12", [1, 2.5]])
@@ -148,13 +148,13 @@ def test_options_reach_the_envs():
 
     compare([Optional] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 4), "level": 4}
-    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # so that masks are of some envs, too
+    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # so that some masks are partial
     compare(env_fns, 2, AutoresetMode.DISABLED, options=options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_vectorised_cartpole_equals_gymnasium(backend):
-    """Batch w gets `seed + w * k`; its arrays lie in Fortran's order, and its rewards are float32."""
+    """Batch w gets `seed + w * k`; its arrays are in Fortran order, and its rewards are float32."""
     references = [CARTPOLES() for _ in range(2)]
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
         assert envs.num_envs == 8 and envs.batch_size == 4
@@ -330,7 +330,7 @@ def test_partial_reset_needs_the_last_observations_of_others():
         with pytest.raises(TypeError, match="bool"):
             envs.reset(options={"reset_mask": [True]})
         first, _ = envs.reset(seed=1)
-        first[:] = 0  # the caller's own
+        first[:] = 0  # the caller owns this array
         again, infos = envs.reset(options={"reset_mask": mask})
         assert again[2:].any()
         assert infos["_steps"].tolist() == mask.tolist()
@@ -376,7 +376,7 @@ def test_unseeded_first_reset_reports_its_seeds():
 
 def test_seeds_of_none_are_not_seeds():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
-        first = envs.reset(seed=[None] * 8)  # these vector envs take no lists
+        first = envs.reset(seed=[None] * 8)  # these vector envs accept no lists of seeds
         assert envs.seeds[1] == envs.seeds[0] + 4
         known = envs.seeds
         assert (envs.reset(seed=[None] * 8)[0] != first[0]).any()
@@ -418,7 +418,7 @@ def test_vector_envs_keep_their_generators(env_fn, seed):
 
 @pytest.mark.parametrize("keeper", [0, 1])
 def test_vector_env_seeds_only_envs_without_generators(keeper):
-    env_fns = [Own if i == keeper else ToyEnv for i in range(2)]
+    env_fns = [HasGenerator if i == keeper else ToyEnv for i in range(2)]
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend="serial")) as envs:
         envs.reset()
         ((seed,),) = ([one for one in seeds if one is not None] for seeds in envs.seeds)
@@ -427,7 +427,7 @@ def test_vector_env_seeds_only_envs_without_generators(keeper):
         assert envs.seeds[0][keeper] is None
 
 
-def test_close_ends_everything():
+def test_close_is_idempotent_and_later_calls_raise():
     envs = BatchedVectorEnv([CARTPOLES] * 2)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(envs)
@@ -470,7 +470,7 @@ def test_info_keys_missing_in_some_batches_have_masks():
 
 
 def test_info_dict_missing_in_some_batches_has_no_inner_masks():
-    """The dict's own mask says it, as where one vector env gives them all."""
+    """The dict's own mask marks the missing envs, as it does in one vector env of all envs."""
     told = {"episode": {"r": np.array([2.0, 0.0])}, "_episode": np.array([True, False])}
     expected = {"episode": {"r": np.array([2.0, 0.0, 0.0, 0.0])}, "_episode": np.array([True, False, False, False])}
     assert_same(join_infos([told, None], 2), expected)
@@ -483,7 +483,7 @@ def test_info_keys_that_are_not_strings():
 
 
 class RaisesAtFour(CountEnv):
-    """Raises where the action is 4."""
+    """Raises if the action is 4."""
 
     def __init__(self):
         super().__init__(None)
@@ -510,7 +510,7 @@ def test_reset_by_mask_keeps_last_delivered_rows_outside_the_mask(copy, num_fail
 
 
 class RaisesAtReset(RaisesAtFour):
-    """Raises at so many resets from now on."""
+    """Raises at the next `bad_resets` resets."""
 
     bad_resets = 0
 
@@ -559,7 +559,7 @@ def test_batches_of_different_autoreset_modes_are_refused():
 
 
 @pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0}], ids=str)
-def test_close_without_waiting_reports_nothing(how, caplog):
+def test_close_without_waiting_logs_nothing(how, caplog):
     for _ in range(5):
         envs = BatchedVectorEnv([CARTPOLES] * 2)
         envs.reset(seed=0)
@@ -573,7 +573,7 @@ def test_arrays_of_different_shapes_become_objects():
     assert [row.shape for row in infos["x"]] == [(1,), (1,), (3,), (3,)]
 
 
-def test_row_ranges_of_a_vector_env():
+def test_batched_env_reset_and_step_fit_its_spaces():
     with contextlib.closing(BatchedEnv(CARTPOLES())) as env:
         obs, _ = env.reset(seed=3)
         assert env.observation_space.contains(obs)

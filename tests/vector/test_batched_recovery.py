@@ -1,4 +1,4 @@
-"""BatchedVectorEnv when workers die or hang: batches come back, or end honestly."""
+"""BatchedVectorEnv when workers die or hang: batches are restored, or their episodes are truncated and marked."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def toys(mode: AutoresetMode) -> EnvFn:
     return functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, n) for n in (5, 6, 7)], autoreset_mode=mode)
 
 
-class Tally(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Adds its actions up and never ends; no reset sets the sum anew, but the hook tells it."""
+class SumEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Adds up its actions and never ends. `get_state` carries the sum; a reset does not change it."""
 
     def __init__(self, num_envs: int = 3) -> None:
         self.num_envs = num_envs
@@ -68,8 +68,8 @@ class Tally(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.sum = state
 
 
-class TallyInPart(Tally):
-    """Begins again at 0 where it is asked to."""
+class MaskedSumEnv(SumEnv):
+    """Sets the sums of the envs in the reset mask to 0."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.sum[(options or {}).get("reset_mask", slice(None))] = 0
@@ -94,10 +94,10 @@ def play(
     seed: Any = 5,
     reseed: dict[int, Any] | None = None,
 ) -> tuple[list[Any], list[str]]:
-    """Step, killing a worker before some steps, and resetting what is over where nothing else does.
+    """Step, kill a worker before the steps in `deaths`, and reset ended envs if the mode does not.
 
     Returns:
-        All that was returned, without the marks; the marks of each step that has any, joined.
+        All results without the `recovered` infos; the `recovered` marks of each step that has any, joined.
     """
     results, marks = [], []
     actions = np.random.default_rng(0)
@@ -148,7 +148,7 @@ def test_crash_recovery_of_vectorised_envs_is_exact(context: str) -> None:
 
 
 def test_wrappers_of_vector_envs_are_restored() -> None:
-    """The second seeded reset is no start: the running mean goes over it."""
+    """The second seeded reset is not a restore point, because the running mean continues over it."""
     assert_lossless([wrapped] * 2, 60, {10: 0, 50: 1}, reseed={30: {"seed": 8}})
 
 
@@ -180,22 +180,22 @@ def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("keeps_often")
-@pytest.mark.parametrize("env_fn", [cart_poles, wrapped, Tally], ids=lambda fn: fn.__name__)
-def test_abandoned_steps_are_not_replayed_after_a_snapshot(env_fn: EnvFn) -> None:
-    """One seeded reset, far more steps than the log has room for."""
+@pytest.mark.parametrize("env_fn", [cart_poles, wrapped, SumEnv], ids=lambda fn: fn.__name__)
+def test_steps_before_a_snapshot_are_not_replayed(env_fn: EnvFn) -> None:
+    """The run has one seeded reset and far more steps than fit into the log."""
     failures = {"max_log_bytes": 40_000}
     counts = assert_lossless([env_fn] * 2, 600, {500: 0, 550: 1, 551: 1, 590: 0}, failures=failures)
     assert counts["steps_replayed"] < 500 + 550 + 551 + 590
 
 
 def test_crashes_right_after_a_snapshot_are_recovered() -> None:
-    """The answers that are checked when it is all repeated begin with the first one after the state."""
+    """The replayed replies that are compared begin with the first one after the snapshot."""
     zeros = np.zeros(8, np.int64)
     with opened([cart_poles], failures={"max_log_bytes": 4000}) as envs, contextlib.closing(cart_poles()) as twin:
         envs.reset(seed=5), twin.reset(seed=5)
         for i in range(1, 46):
             if i in (20, 40):
-                envs._pool.take_snapshots()  # the log is half full, so it is done at once
+                envs._pool.take_snapshots()  # the log is half full, so snapshots are taken at once
             with stopped([envs.worker_pids[0]] if i in (20, 21, 40) else []):
                 envs.step_async(zeros)
                 if i in (20, 21, 40):
@@ -209,7 +209,7 @@ def test_crashes_right_after_a_snapshot_are_recovered() -> None:
 
 @pytest.mark.usefixtures("keeps_often")
 def test_incomplete_snapshots_are_not_kept() -> None:
-    """Of single envs in a vector env, states amid their episodes are unknown: all since the seed is repeated."""
+    """A single env's state during an episode is unknown, so every step since the seeded reset is replayed."""
     counts = assert_lossless([toys(NEXT)] * 2, 120, {110: 0})
     assert counts["steps_replayed"] == 111  # the reset and 110 steps
 
@@ -218,7 +218,7 @@ LOST = {"failures": {"max_log_bytes": 2000}}
 
 
 def lose(envs: BatchedVectorEnv, num_steps: int = 60) -> tuple[Any, Any]:
-    """Step until nothing is kept any more, kill the first worker; return the step before, and that after."""
+    """Step until the log is empty, then kill the first worker; return the last step before and the first after."""
     last = play(envs, num_steps, {})[0][-1]
     kill(envs, 0)
     return last, envs.step(np.zeros(envs.num_envs, np.int64))
@@ -280,8 +280,8 @@ def test_lost_batch_resets_in_the_same_step_in_same_step_mode() -> None:
         assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (1, 1, 1)
 
 
-class NoNewStart(ToyEnv):
-    """Cannot begin while there is a file, with a seed or without."""
+class CannotRestart(ToyEnv):
+    """Cannot begin an episode, with or without a seed, while the file exists."""
 
     def __init__(self, length: int, path: Any) -> None:
         super().__init__(length)
@@ -295,7 +295,7 @@ class NoNewStart(ToyEnv):
 
 def test_lost_batch_resets_in_the_next_step_if_the_same_step_is_impossible(tmp_path: Any) -> None:
     path = tmp_path / "there"
-    env_fns = [functools.partial(NoNewStart, n, path) for n in (50, 60, 70)]
+    env_fns = [functools.partial(CannotRestart, n, path) for n in (50, 60, 70)]
     with opened([functools.partial(SyncVectorEnv, env_fns, autoreset_mode=SAME)] * 2, **LOST) as envs:
         play(envs, 45, {})
         kill(envs, 0)
@@ -331,7 +331,7 @@ def test_lost_batch_resets_all_envs_whatever_the_mask(mode: AutoresetMode, is_re
             envs.step(np.zeros(6, np.int64))
         mask = np.array([False, True, False] + [True] * 3)
         _, infos = envs.reset(options={"reset_mask": mask})
-        if not (is_reported and mode == SAME):  # there the step began all of them
+        if not (is_reported and mode == SAME):  # in this case the step has reset all of them
             assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
             assert envs.call("get_wrapper_attr", "elapsed_steps") == (0,) * 6
         assert not envs.step(np.zeros(6, np.int64))[3].any()
@@ -340,9 +340,9 @@ def test_lost_batch_resets_all_envs_whatever_the_mask(mode: AutoresetMode, is_re
 
 @pytest.mark.usefixtures("keeps_often")
 def test_batch_restored_from_a_snapshot_is_reset_in_part() -> None:
-    with opened([TallyInPart], failures={"max_log_bytes": 3000}) as envs:
+    with opened([MaskedSumEnv], failures={"max_log_bytes": 3000}) as envs:
         envs.reset(seed=1)
-        for _ in range(200):  # more than is kept, so the state is what it comes back from
+        for _ in range(200):  # more steps than the log holds, so the batch is restored from a snapshot
             envs.step(np.ones(3, np.int64))
         kill(envs, 0)
         obs, infos = envs.reset(options={"reset_mask": np.array([False, True, False])})
@@ -350,9 +350,9 @@ def test_batch_restored_from_a_snapshot_is_reset_in_part() -> None:
 
 
 @pytest.mark.usefixtures("keeps_often")
-def test_step_is_refused_while_a_reset_is_due() -> None:
-    """Also one before which states would be kept, for which the workers are asked."""
-    with opened([Tally], failures={"max_restarts": 0}, step_timeout=3.0) as envs:
+def test_step_is_refused_at_once_while_one_is_pending() -> None:
+    """The same holds before a step that would take snapshots, for which the pool calls the workers."""
+    with opened([SumEnv], failures={"max_restarts": 0}, step_timeout=3.0) as envs:
         envs.reset(seed=1)
         for _ in range(8):
             envs.step(np.ones(3, np.int64))
@@ -382,7 +382,7 @@ def test_hang_is_recovered_like_a_crash() -> None:
         envs.reset(seed=1)
         for _ in range(2):
             envs.step(np.zeros(2, np.int64))
-        *_, truncations, infos = envs.step(np.zeros(2, np.int64))  # it hangs again when it is tried again
+        *_, truncations, infos = envs.step(np.zeros(2, np.int64))  # it hangs again when it is replayed
         assert truncations.tolist() == [True, True] and infos["recovered"].tolist() == ["truncated"] * 2
         assert infos["_recovered"].tolist() == [True, True]
         obs, *_ = envs.step(np.zeros(2, np.int64))
@@ -413,7 +413,7 @@ def test_on_failure_raise() -> None:
 
 
 def test_attribute_set_by_the_caller_outlasts_the_next_reset() -> None:
-    """What is repeated begins there: the attribute was what it had been when the env was built."""
+    """The replay begins at that reset; without the recorded call the attribute would have its initial value."""
     env_fn = functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, None)] * 2)
     with opened([env_fn, env_fn], num_workers=2) as envs:
         envs.reset(seed=5)

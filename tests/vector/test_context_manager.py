@@ -1,4 +1,4 @@
-"""Vector envs in a `with` statement, as managers and pools have it; Gymnasium's own have no such thing."""
+"""Vector envs in a `with` statement, like managers and pools; Gymnasium's own have no such support."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_with_statement_closes_on_every_exit(make, backend):
     with made as envs:
         assert envs is made and envs.reset(seed=0)[0].shape[1] == 4
     assert made.closed
-    made.close()  # once more is no mistake
+    made.close()  # a second close is allowed
     with pytest.raises(ZeroDivisionError), make(backend=backend) as envs:
         1 / 0  # noqa: B018
     assert envs.closed

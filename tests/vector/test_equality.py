@@ -1,4 +1,4 @@
-"""Over many episodes, VectorEnv gives what `gymnasium.vector.SyncVectorEnv` gives."""
+"""Over many episodes, VectorEnv gives the same results as `gymnasium.vector.SyncVectorEnv`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKENDS = ["serial", "process"]
 
 
 def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=None, **kwargs):
-    """Step both with the same actions from the same seeds and compare all that they return."""
+    """Step both with the same actions from the same seeds and compare every result."""
     env_fns = make_env if isinstance(make_env, list) else [make_env] * NUM_ENVS
     sync_kwargs = {key: value for key, value in kwargs.items() if key in ("copy", "observation_mode")}
     with (
@@ -77,7 +77,7 @@ def test_nested_spaces_through_processes(space, mode, implementation):
 
 
 class Custom(gymnasium.Space):
-    """A space that Gymnasium knows nothing of: pairs of a letter and a set."""
+    """A space class that Gymnasium does not know: pairs of a letter and a set."""
 
     def __init__(self, seed=None):
         super().__init__(None, None, seed)
@@ -102,14 +102,14 @@ def test_custom_space_equals_gymnasium(backend, mode, implementation):
 
 
 class Note:
-    """An observation that is neither array nor container."""
+    """An observation that is neither an array nor a container."""
 
     def __init__(self):
         self.steps = 0
 
 
 class NoteEnv(gymnasium.Env):
-    """Observes one note, on which it writes on."""
+    """Observes one note and modifies it at every step."""
 
     observation_space, action_space = Custom(), Discrete(2)
 
@@ -135,7 +135,7 @@ def test_final_observation_objects_are_not_modified(backend, implementation):
 
 
 class GradReward:
-    """As a tensor with a gradient: a number, but no array."""
+    """A number like a tensor with a gradient: it converts to float but not to an array."""
 
     def __array__(self, *args, **kwargs):
         raise RuntimeError("can't be an array, it requires grad")
@@ -159,7 +159,7 @@ def test_reward_that_is_a_number_but_not_an_array(backend, implementation):
 @pytest.mark.parametrize("found", [np.array([-1.0, 0.0, 1.0]), "sparse", (-1, 1)], ids=["array", "word", "range"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reward_space_attribute_need_not_be_a_space(backend, found):
-    """Gymnasium knows no such attribute."""
+    """Gymnasium does not define this attribute."""
 
     class Env(ToyEnv):
         reward_space = found
@@ -170,7 +170,7 @@ def test_reward_space_attribute_need_not_be_a_space(backend, found):
 
 
 class InfoEnv(ToyEnv):
-    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+    """Gives infos of every type; their keys differ from step to step and from env to env."""
 
     def make_info(self):
         draw = int(self.np_random.integers(8))
@@ -186,7 +186,7 @@ class InfoEnv(ToyEnv):
 
 
 class ScalarInfoEnv(ToyEnv):
-    """Infos of numbers only, which travel in columns; now and then fewer."""
+    """Gives infos of numbers only, which use columns; some steps have fewer keys."""
 
     def make_info(self):
         draw = int(self.np_random.integers(4))
@@ -196,7 +196,7 @@ class ScalarInfoEnv(ToyEnv):
 
 
 class EndInfoEnv(ToyEnv):
-    """Numbers at every step and, as Gymnasium's statistics do, a dict at the last one."""
+    """Gives numbers at every step and a dict at the last one, like Gymnasium's statistics."""
 
     def make_info(self):
         info: dict[str, Any] = {"lives": 3, "frame": self.elapsed_steps}
@@ -232,7 +232,7 @@ def test_env_that_reuses_its_buffer_equals_gymnasium(backend, mode, implementati
 
 
 class ReusesInfo(ToyEnv):
-    """Gives the same dict with the same array every time."""
+    """Gives the same dict with the same array at every step."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -257,14 +257,14 @@ def test_final_keys_are_in_gymnasiums_order():
 
 @pytest.mark.parametrize("vector_env", [VectorEnv, BatchedVectorEnv])
 def test_gymnasiums_vector_env_is_a_direct_base_class(vector_env):
-    """Where skrl looks, which refuses what has it only further up."""
+    """skrl looks at the direct base classes only."""
     assert gymnasium.vector.VectorEnv in vector_env.__bases__
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", [None, 0, [4, None, 9], np.int64(3)], ids=["none", "int", "list", "numpy"])
 def test_seeds_equal_gymnasium(seed, mode):
-    class Own(ToyEnv):
+    class HasGenerator(ToyEnv):
         """Has its generator from the start, so an unseeded reset is not random."""
 
         def __init__(self, **kwargs):
@@ -272,7 +272,7 @@ def test_seeds_equal_gymnasium(seed, mode):
             self.np_random = np.random.default_rng(8)
 
     seed = int(seed) if isinstance(seed, np.integer) else seed
-    compare(functools.partial(Own, length=4), backend="process", mode=mode, seed=seed)
+    compare(functools.partial(HasGenerator, length=4), backend="process", mode=mode, seed=seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,4 @@
-"""An env that is reset for the first time without a seed gets one, whichever others were reset before."""
+"""An env whose first reset has no seed gets one, whichever envs were reset before."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_env_that_has_its_generator_keeps_it() -> None:
         assert first is None and isinstance(second, int)
 
 
-def test_env_reset_outside_the_pool_can_be_restored() -> None:
+def test_env_reset_individually_is_recovered() -> None:
     with contextlib.closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs:
         for env_id in (1, 0):
             envs.async_reset(env_id)

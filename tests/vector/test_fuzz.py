@@ -1,4 +1,4 @@
-"""Random programs on vector envs, with workers killed at random moments: all that is returned is as in a quiet run."""
+"""Random programs on vector envs, with workers killed at random moments, give the results of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MODES = list(AutoresetMode)
 PROGRAMS = pytest.mark.parametrize("is_batched", [False, True], ids=["single", "batched"])
 
 
-class Gained(ToyEnv):
-    """Its rewards show an attribute that is set from outside, and its observations how often it was poked."""
+class GainEnv(ToyEnv):
+    """Its rewards contain the attribute `gain`; its observations contain the number of `poke` calls."""
 
     gain, pokes = 0.0, 0
 
@@ -47,7 +47,7 @@ class Gained(ToyEnv):
 
 
 def make(is_batched: bool, mode: AutoresetMode, **kwargs: Any) -> Any:
-    env_fns = [functools.partial(Gained, 2 + env_id) for env_id in range(NUM_ENVS)]
+    env_fns = [functools.partial(GainEnv, 2 + env_id) for env_id in range(NUM_ENVS)]
     if not is_batched:
         return VectorEnv(env_fns, autoreset_mode=mode, **kwargs)
     parts = [env_fns[i : i + BATCH_SIZE] for i in range(0, NUM_ENVS, BATCH_SIZE)]
@@ -55,11 +55,11 @@ def make(is_batched: bool, mode: AutoresetMode, **kwargs: Any) -> Any:
 
 
 def run(envs: Any, seed: int, num_requests: int, killer: random.Random | None = None) -> list[Any]:
-    """Run the program of this seed and return what it got; `killer` strikes between and amid requests."""
+    """Run the program of this seed and return its results; `killer` kills workers between and during requests."""
 
     def kill_a_worker() -> None:
         if killer is not None and killer.random() < 0.1:
-            with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
+            with contextlib.suppress(ProcessLookupError):  # an earlier kill ended it, and the pool has not noticed yet
                 os.kill(killer.choice(envs.worker_pids), signal.SIGKILL)
 
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Gymnasium's vector wrappers over a VectorEnv give what they give over a SyncVectorEnv."""
+"""Gymnasium's vector wrappers over a VectorEnv give the same results as over a SyncVectorEnv."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ WRAPPERS: dict[str, tuple[Any, Any]] = {
     "ClipReward": (pendulum, functools.partial(wrappers.ClipReward, min_reward=-1, max_reward=0)),
 }
 
-#: Tried below, or in need of a library of its own.
+#: Tested below, or they need a library of their own.
 ELSEWHERE = {"RecordVideo", "HumanRendering", "ArrayConversion", "JaxToNumpy", "JaxToTorch", "NumpyToTorch"}
 #: Not in every release before 1.3.
 NEWER = {"RecordVideo", "ArrayConversion"} if GYMNASIUM < (1, 3) else set()
 
-#: What a wrapper's constructor says of an autoreset mode that it does not know.
+#: Errors of wrapper constructors that do not support an autoreset mode.
 REFUSALS = (ValueError,) if GYMNASIUM >= (1, 4) else (ValueError, AssertionError)
 
 
@@ -101,7 +101,7 @@ def test_gymnasium_wrapper_gives_equal_results(name, mode):
     ):
         try:
             theirs = wrapper(sync)
-        except REFUSALS as error:  # some know only one mode
+        except REFUSALS as error:  # some support one mode only
             with pytest.raises(type(error), match=f"^{re.escape(str(error))}$"):
                 wrapper(envs)
             return

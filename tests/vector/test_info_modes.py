@@ -1,4 +1,4 @@
-"""Which infos arrive: `infos='all' | 'columns' | 'done' | 'none'`, and the statistics of episodes."""
+"""The infos of each mode, `infos='all' | 'columns' | 'done' | 'none'`, and the statistics of episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from tests.releases import GYMNASIUM
 from tests.vector.comparison import assert_same
-from tests.vector.test_infos import Told
+from tests.vector.test_infos import GivesInfos
 from vecenv import ConfigError, VectorEnv
 from vecenv.core.layout.info_cells import Infos
 from vecenv.core.layout.native import load
@@ -39,8 +39,8 @@ def backend(request, monkeypatch):
     return name
 
 
-class Talker(ToyEnv):
-    """Tells a random part of what has cells and what has none, and more at the end of an episode."""
+class RandomInfos(ToyEnv):
+    """Gives random infos, some with columns and some without, and more of them at the end of an episode."""
 
     def make_info(self):
         number = int(self.np_random.integers(1, 2**31))
@@ -72,7 +72,7 @@ class Talker(ToyEnv):
         return chosen
 
 
-#: The paths of what `Talker` tells that can travel without being pickled.
+#: The paths of those infos of `RandomInfos` that have columns and need no pickle.
 WITH_CELLS = {
     *(("steps",), ("half",), ("flag",), ("byte",), ("numpy flag",), ("position",), ("strided",), ("board",)),
     *(("switches",), ("nested", "x"), ("nested", "deep", "y"), ("nested", "deep", "z"), ("nested", "deep", "v")),
@@ -93,8 +93,8 @@ def with_cells(info, above=()):
     return kept
 
 
-class Censor(gymnasium.Wrapper):
-    """Says in Python what a mode leaves of infos, so that SyncVectorEnv shows what is to arrive."""
+class FilteredInfos(gymnasium.Wrapper):
+    """Filters infos as a mode does, in Python, so that SyncVectorEnv gives the expected infos."""
 
     def __init__(self, env, infos):
         super().__init__(env)
@@ -117,8 +117,8 @@ class Censor(gymnasium.Wrapper):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])
 def test_info_mode_keeps_the_expected_infos(infos, mode, backend):
-    env_fns = [functools.partial(Talker, length) for length in (3, 5, 4, 7)]
-    references = [lambda env_fn=env_fn: Censor(env_fn(), infos) for env_fn in env_fns]
+    env_fns = [functools.partial(RandomInfos, length) for length in (3, 5, 4, 7)]
+    references = [lambda env_fn=env_fn: FilteredInfos(env_fn(), infos) for env_fn in env_fns]
     with (
         contextlib.closing(SyncVectorEnv(references, autoreset_mode=mode)) as theirs,
         contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode, infos=infos)) as ours,
@@ -136,10 +136,10 @@ def test_info_mode_keeps_the_expected_infos(infos, mode, backend):
 
 @pytest.mark.parametrize("infos", ["all", "columns", "done"])
 def test_info_mode_keeps_the_expected_infos_in_order_of_arrival(infos):
-    """Without C all infos are pickled: with it, and in any order, they are the same."""
+    """Without the C implementation all infos are pickled; they are equal with it, in any order of arrival."""
     seen = []
     for reverse in (False, True):
-        env_fns = [functools.partial(Talker, length) for length in (3, 5, 4)]
+        env_fns = [functools.partial(RandomInfos, length) for length in (3, 5, 4)]
         with contextlib.closing(VectorEnv(env_fns, backend="serial", infos=infos)) as envs:
             envs.reset(seed=1)
             results = []
@@ -160,9 +160,9 @@ def flip(infos):
 
 
 def mailed(info, infos="ALL", rounds=3):
-    """Return whether rows of this info have mail once its keys are known, and the info that arrives."""
+    """Return whether rows of this info are pickled once its keys are known, and the info that arrives."""
     options = PoolOptions(infos=Infos[infos])
-    with SerialPool([functools.partial(Told, info, length=None)] * 2, options) as pool:
+    with SerialPool([functools.partial(GivesInfos, info, length=None)] * 2, options) as pool:
         pool.start()
         pool.reset()
         pool.recv()
@@ -199,13 +199,13 @@ NUMBERS = {"a": 1, "b": 0.5, "c": {"d": np.int8(3), "e": {"f": np.array([1.0, 2.
     ],
     ids=repr,
 )
-def test_info_mode_pickles_only_the_expected_infos(info, with_mail):
+def test_infos_are_pickled_only_for_values_without_columns(info, with_mail):
     assert mailed(info) == (with_mail, pytest.approx(info) if info == {} else AsGiven(info))
     assert mailed({**info, "text": "x"}) == (True, AsGiven({**info, "text": "x"}))
 
 
 class AsGiven:
-    """Equal to a value with the same arrays in it."""
+    """Equals a value that has the same arrays."""
 
     def __init__(self, value):
         self.value = value
@@ -218,11 +218,11 @@ class AsGiven:
 
 
 @pytest.mark.native
-def test_info_columns_are_not_pickled_once_known():
+def test_columns_mode_pickles_nothing_once_columns_are_known():
     parts = {"text": "x", "object": object(), "big": np.arange(100), "dict": {"text": "y"}, 3: 4, "long": 2**70}
     assert mailed({**NUMBERS, **parts}, "COLUMNS") == (False, AsGiven(NUMBERS))
     assert mailed(parts, "COLUMNS") == (False, {})
-    more = {f"key {i}": i for i in range(40)}  # beyond the table nothing is lost either
+    more = {f"key {i}": i for i in range(40)}  # keys beyond the size of the table arrive, too
     assert mailed({**more, **parts}, "COLUMNS") == (True, more)
 
 
@@ -231,7 +231,7 @@ def test_info_key_that_changes_its_type():
     kinds = [1, np.zeros(2), np.zeros(3), {"inner": 1}, "text", None, True, {"inner": np.ones(2)}]
     for first in kinds:
         infos = [{"key": first}] * 2 + [{"key": kind} for kind in kinds]
-        with SerialPool([functools.partial(Told, *infos, length=None)]) as pool:
+        with SerialPool([functools.partial(GivesInfos, *infos, length=None)]) as pool:
             pool.start()
             pool.reset()
             pool.recv()
@@ -240,8 +240,8 @@ def test_info_key_that_changes_its_type():
                 assert_same(pool.recv().infos()[0], infos[min(i + 1, len(infos) - 1)])
 
 
-class Reuser(ToyEnv):
-    """Writes every info into the same dict and array, as it does the first one of the next episode."""
+class ReusesInfos(ToyEnv):
+    """Writes every info into the same dict and array, also the first one of the next episode."""
 
     def __init__(self, length, text=False):
         super().__init__(length)
@@ -264,9 +264,9 @@ class Reuser(ToyEnv):
 @pytest.mark.parametrize("infos", ["ALL", "COLUMNS", "DONE"])
 @pytest.mark.parametrize("text", [False, True])
 def test_final_infos_are_not_pickled_once_known(text, infos):
-    """Also where the info of the reset in the same step has to be."""
+    """The same holds if the info of the reset in the same step is pickled."""
     options = PoolOptions(infos=Infos[infos], autoreset=Autoreset.SAME_STEP)
-    with SerialPool([functools.partial(Reuser, length, text) for length in (2, 3)], options) as pool:
+    with SerialPool([functools.partial(ReusesInfos, length, text) for length in (2, 3)], options) as pool:
         pool.start()
         pool.reset()
         pool.recv()
@@ -278,7 +278,7 @@ def test_final_infos_are_not_pickled_once_known(text, infos):
                 is_end = i % length == 0
                 expected = {"array": np.full(2, float(length)), "deep": {"half": length / 2}, "episode": {"l": length}}
                 assert_same(info, expected if is_end else {}, f"step {i}, row {row}")
-                if i > 12:  # all is known
+                if i > 12:  # all keys are known
                     flags = int(batch.row_flags[row])
                     assert bool(flags & RowFlag.FINAL_INFO) == bool(flags & RowFlag.FINAL) == is_end
                     assert bool(flags & RowFlag.MESSAGE) == (is_end and has_text)
@@ -288,7 +288,7 @@ def test_final_infos_are_not_pickled_once_known(text, infos):
 
 @pytest.mark.parametrize("text", [False, True])
 def test_final_infos_of_an_env_that_reuses_them_equal_gymnasium(text, backend):
-    env_fns = [functools.partial(Reuser, length, text and length == 3) for length in (2, 3, 4, 1)]
+    env_fns = [functools.partial(ReusesInfos, length, text and length == 3) for length in (2, 3, 4, 1)]
 
     def copying(env_fn):
         return lambda: _InfoCopier(env_fn())
@@ -304,7 +304,7 @@ def test_final_infos_of_an_env_that_reuses_them_equal_gymnasium(text, backend):
 
 
 class _InfoCopier(gymnasium.Wrapper):
-    """Gives SyncVectorEnv, which does not copy them, infos of their own."""
+    """Copies infos for SyncVectorEnv, which does not copy them."""
 
     def reset(self, **kwargs):
         return copy.deepcopy(self.env.reset(**kwargs))
@@ -325,7 +325,7 @@ def test_recovered_is_reported_in_every_mode(infos, mode, tmp_path):
 
 @pytest.mark.parametrize("infos", ["none", "done"])
 def test_unwanted_infos_are_not_inspected(infos, backend):
-    """A lock cannot be pickled, and neither can what a generator gives be known before it is asked."""
+    """A lock cannot be pickled, and the values of a generator are unknown before it runs."""
 
     class Locked(ToyEnv):
         def make_info(self):
@@ -363,8 +363,8 @@ def test_final_observations_are_delivered_in_every_mode(backend):
 # ---- episodes --------------------------------------------------------------------------------
 
 
-class Paid(ToyEnv):
-    """Rewards that do not add up to whole numbers."""
+class FractionalRewards(ToyEnv):
+    """Gives rewards whose sums are not whole numbers."""
 
     def step(self, action):
         obs, _, *rest = super().step(action)
@@ -375,7 +375,7 @@ class Paid(ToyEnv):
 def test_statistics_equal_gymnasiums_wrapper(mode, backend):
     if mode == AutoresetMode.SAME_STEP and GYMNASIUM < (1, 4):
         pytest.skip("Gymnasium's wrapper leaves out the first step of each episode but the first")
-    env_fns = [functools.partial(Paid, length, truncate=length == 4) for length in (3, 1, 4)]
+    env_fns = [functools.partial(FractionalRewards, length, truncate=length == 4) for length in (3, 1, 4)]
     began = time.perf_counter()
     with (
         contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode)) as sync,
@@ -397,7 +397,7 @@ def test_statistics_equal_gymnasiums_wrapper(mode, backend):
             if mode == AutoresetMode.DISABLED and ended.any():
                 ours.reset(options={"reset_mask": ended.copy()})
                 theirs.reset(options={"reset_mask": ended.copy()})
-                # Gymnasium's wrapper forgets all its sums here, as SyncVectorEnv takes the mask away
+                # Gymnasium's wrapper resets all its sums here, because SyncVectorEnv removes the mask
                 if not ended.all():
                     break
         assert num_ends > (0 if mode == AutoresetMode.DISABLED else 8)
@@ -435,7 +435,7 @@ def test_statistics_survive_a_worker(tmp_path):
 
 
 def test_statistics_of_envs_that_record_their_own():
-    make = functools.partial(Told, {"episode": 1}, length=1)
+    make = functools.partial(GivesInfos, {"episode": 1}, length=1)
     with contextlib.closing(VectorEnv([make], backend="serial", episode_statistics=True)) as envs:
         envs.reset(seed=0)
         with pytest.raises(ConfigError, match="have 'episode' already"):

@@ -1,4 +1,4 @@
-"""Whether values come in cells or by mail is a matter of time: infos are what they are row by row, either way."""
+"""Infos are equal row by row, whether timing makes their values use columns or pickles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.vector.test_infos import Told
+from tests.vector.test_infos import GivesInfos
 from vecenv import VectorEnv
 from vecenv.vector.infos import join_rows
 
-#: Ways to draw a value, most of which can have cells.
+#: Functions that draw a value; most of the values fit into columns.
 KINDS: list[Callable[[random.Random], Any]] = [
     lambda rng: rng.random() < 0.5,
     lambda rng: rng.choice([0, 1, -1, 300, 2**60 + 1]),
@@ -35,7 +35,7 @@ NUM_ROUNDS = 6
 
 
 def spelled(value: Any) -> Any:
-    """Return infos as something whose == compares types, too, and takes NaN for NaN."""
+    """Return infos in a form whose == also compares types and treats NaN as equal to NaN."""
     if isinstance(value, dict):
         return {key: spelled(part) for key, part in value.items()}
     if isinstance(value, np.ndarray) and value.dtype == object:
@@ -50,7 +50,7 @@ def check(seed: int) -> None:
         [{key: rng.choice(kinds)(rng) for key in "ab" if rng.random() < 0.8} for _ in range(NUM_ROUNDS)]
         for _ in range(rng.randrange(2, 7))
     ]
-    env_fns = [functools.partial(Told, *own, length=None) for own in infos]
+    env_fns = [functools.partial(GivesInfos, *own, length=None) for own in infos]
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         found = [envs.reset(seed=0)[1]] + [envs.step([0] * len(infos))[4] for _ in range(NUM_ROUNDS - 1)]
     for number, one in enumerate(found):

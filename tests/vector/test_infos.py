@@ -1,4 +1,4 @@
-"""Infos where Gymnasium truncates, overwrites or raises: nothing is lost."""
+"""Infos that Gymnasium truncates, overwrites or refuses: nothing is lost here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vecenv import VectorEnv
 from vecenv.envs.toys import ToyEnv
 
 
-class Told(ToyEnv):
-    """Returns the infos it was told, one per step, the last one again and again."""
+class GivesInfos(ToyEnv):
+    """Returns the given infos, one per step, and repeats the last one."""
 
     def __init__(self, *infos, **kwargs):
         super().__init__(**kwargs)
@@ -26,13 +26,13 @@ class Told(ToyEnv):
 
 
 def infos_of(*infos, rounds=4, backend="serial"):
-    """Return the infos of envs that answer these dicts every time, after the columns were learnt."""
-    env_fns = [functools.partial(Told, info, length=None) for info in infos]
+    """Return the infos of envs that give these dicts at every step, after their columns are known."""
+    env_fns = [functools.partial(GivesInfos, info, length=None) for info in infos]
     with contextlib.closing(VectorEnv(env_fns, backend=backend)) as envs:
         seen = [envs.reset(seed=0)[1]]
         seen += [envs.step([0] * len(infos))[4] for _ in range(rounds)]
     for one in seen[1:]:
-        assert_same(one, seen[0])  # by mail or by columns, it is the same
+        assert_same(one, seen[0])  # pickles and columns give the same infos
     return seen[-1]
 
 
@@ -104,7 +104,7 @@ def test_infos_with_integer_arrays_of_mixed_dtypes():
 
 
 def test_infos_with_times_keep_their_units():
-    """Which NumPy would cast without a word, 5 ms to 0 s."""
+    """NumPy would cast them silently, and 5 ms would become 0 s."""
     second, tick, hour = np.timedelta64(3, "s"), np.timedelta64(5, "ms"), np.datetime64("2026-01-01T10")
     assert_same(infos_of({"a": second}, {"a": second + second})["a"], np.array([3, 6], "m8[s]"))
     assert_same(infos_of({"a": tick}, {"a": second})["a"], np.array([5, 3000], "m8[ms]"))
@@ -131,7 +131,7 @@ def test_infos_with_one_key_as_column_and_pickled(first):
 
 @pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0]])
 def test_infos_dtype_is_decided_by_the_first_env_by_id(order):
-    env_fns = [functools.partial(Told, {"key": value}, length=None) for value in (2.0, 1, 1)]
+    env_fns = [functools.partial(GivesInfos, {"key": value}, length=None) for value in (2.0, 1, 1)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=0)
         for _ in range(4):
@@ -142,7 +142,7 @@ def test_infos_dtype_is_decided_by_the_first_env_by_id(order):
 
 
 def test_infos_of_a_few_envs():
-    """Rows without an info are zero and masked, whatever the columns held before."""
+    """Rows without an info are zero and masked, whatever values the columns had before."""
     values = {"a": 2.5, "pair": np.array([1, 2], np.int8), "flag": np.bool_(True), "deep": {"b": 3}}
     infos = infos_of({}, values, {}, values, {}, rounds=6)
     told = [False, True, False, True, False]
@@ -155,8 +155,8 @@ def test_infos_of_a_few_envs():
 
 
 def test_infos_at_ends_only_leave_nothing_behind():
-    """What a row told in an earlier batch is not told again where another row tells the same keys."""
-    env_fns = [functools.partial(Told, {"key": 10 + i}, length=2 + i) for i in range(3)]
+    """Values of a row in an earlier batch do not appear again if another row has the same keys."""
+    env_fns = [functools.partial(GivesInfos, {"key": 10 + i}, length=2 + i) for i in range(3)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial", infos="done")) as envs:
         envs.reset(seed=0)
         for _ in range(12):
@@ -197,7 +197,7 @@ def test_infos_truncated_by_gymnasium():
 
 
 def test_infos_arrays_do_not_change_afterwards():
-    env_fns = [functools.partial(Told, *({"key": i} for i in range(20)), length=None)] * 2
+    env_fns = [functools.partial(GivesInfos, *({"key": i} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, copy=False)) as envs:
         kept = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(15)]
     assert [infos["key"].tolist() for infos in kept] == [[i, i] for i in range(16)]
@@ -205,7 +205,7 @@ def test_infos_arrays_do_not_change_afterwards():
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_infos_modified_by_the_caller_do_not_return(backend):
-    env_fns = [functools.partial(Told, *({"key": i, "half": i / 2} for i in range(20)), length=None)] * 2
+    env_fns = [functools.partial(GivesInfos, *({"key": i, "half": i / 2} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend=backend)) as envs:
         envs.reset(seed=0)
         for i in range(1, 12):
@@ -219,7 +219,7 @@ def test_infos_modified_by_the_caller_do_not_return(backend):
 
 
 def test_infos_key_with_the_name_of_a_mask():
-    env_fns = [functools.partial(Told, *({"x": i, "_x": 7} for i in range(20)), length=None)] * 2
+    env_fns = [functools.partial(GivesInfos, *({"x": i, "_x": 7} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=0)
         for i in range(1, 8):
@@ -230,8 +230,8 @@ def test_infos_key_with_the_name_of_a_mask():
 def test_infos_keys_that_come_and_go():
     steps = [{"x": 1}, {"x": 2}, {"x": 0.5}, {"x": 3, "late": 1}, {"x": 4}, {"x": 5}]
     env_fns = [
-        functools.partial(Told, *steps, length=None),
-        functools.partial(Told, *({"x": info["x"]} for info in steps), length=None),
+        functools.partial(GivesInfos, *steps, length=None),
+        functools.partial(GivesInfos, *({"x": info["x"]} for info in steps), length=None),
     ]
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         seen = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(5)]
@@ -270,9 +270,9 @@ AS_GYMNASIUM = {
 @pytest.mark.parametrize(("mode", "backend"), [("NextStep", "serial"), ("SameStep", "serial"), ("NextStep", "process")])
 @pytest.mark.parametrize("name", AS_GYMNASIUM)
 def test_infos_equal_sync_vector_env(name, mode, backend, implementation):
-    # in SAME_STEP the key of the final observations is Gymnasium's own where an episode ends
+    # in SAME_STEP Gymnasium reserves the key of the final observations at the end of an episode
     length = None if "final_obs" in name else 3
-    env_fns = [functools.partial(Told, info, length=length) for info in AS_GYMNASIUM[name]]
+    env_fns = [functools.partial(GivesInfos, info, length=length) for info in AS_GYMNASIUM[name]]
     mode = gymnasium.vector.AutoresetMode(mode)
     with (
         contextlib.closing(gymnasium.vector.SyncVectorEnv(env_fns, autoreset_mode=mode)) as theirs,
@@ -300,9 +300,9 @@ def test_infos_list_that_contains_itself_arrives_unchanged(backend):
     endless = [1]
     endless.append(endless)
     with contextlib.closing(
-        VectorEnv([functools.partial(Told, {"endless": endless}, length=2)], backend=backend)
+        VectorEnv([functools.partial(GivesInfos, {"endless": endless}, length=2)], backend=backend)
     ) as envs:
         found = envs.reset(seed=0)[1]["endless"][0]
-        for _ in range(4):  # over an end, whose info is kept apart
+        for _ in range(4):  # over an episode end, whose info is stored separately
             assert found[0] == 1 and found[1] is found
             found = envs.step([0])[4]["endless"][0]

@@ -1,4 +1,4 @@
-"""Whole numbers in observations and actions: those that fit come through as they are, others are refused."""
+"""Integers in observations and actions: values in range arrive unchanged, others are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vecenv.errors import SpaceError
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
-#: (dtype of the space, a number that does not fit, one that does)
+#: (dtype of the space, a number out of range, a number in range)
 NUMBERS = [
     (np.uint8, np.uint16(300), np.uint16(200)),
     (np.int8, np.uint8(200), np.uint8(100)),
@@ -34,7 +34,7 @@ def whole(dtype):
 
 
 class Numbers(ToyEnv):
-    """Shows `numbers` one by one, and the actions that it was given in its infos."""
+    """Observes `numbers` one by one; its infos contain the actions that it received."""
 
     def __init__(self, dtype, numbers=()):
         self.numbers = numbers

@@ -1,4 +1,4 @@
-"""Which episodes are over, and which observations rows outside a reset_mask repeat."""
+"""Episode ends, and the last observations that rows outside a reset_mask repeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vecenv.envs.toys import CountEnv, RaiseAtStep, ToyEnv
 
 
 class TruncatedAtTwo(ToyEnv):
-    """Ends by truncation."""
+    """Ends its episodes by truncation."""
 
     def step(self, action: Any) -> Any:
         obs, reward, _, _, info = super().step(action)
@@ -26,7 +26,7 @@ class TruncatedAtTwo(ToyEnv):
 
 
 class CannotBegin(CountEnv):
-    """Raises from its first resets."""
+    """Raises at its first resets."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -102,9 +102,9 @@ def test_views_are_unchanged_if_the_next_step_raises() -> None:
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_lost_episode_ends_with_the_last_delivered_observation(implementation: str, debug: bool) -> None:
-    """Its row in the ring has been used again since, many times: it ended with zeros.
+    """The ring has reused its row many times since, and the episode ended with zeros.
 
-    Debug mode writes over it besides.
+    Debug mode overwrites the row, too.
     """
     env_fns = [functools.partial(ToyEnv, 99)] * 2
     envs = VectorEnv(env_fns, num_workers=2, failures={"max_log_bytes": 0}, debug=debug)
@@ -123,8 +123,8 @@ def test_lost_episode_ends_with_the_last_delivered_observation(implementation: s
         assert obs[0].tolist() == shown[1].tolist() != [0, 0, 0, 0]
 
 
-def test_last_delivered_row_is_not_read_from_an_expired_row() -> None:
-    """In debug mode ids that callers have written over ended the next batch in an IndexError."""
+def test_saved_rows_ignore_env_ids_modified_by_the_caller() -> None:
+    """In debug mode, env ids that the caller had overwritten made the next batch raise IndexError."""
     env_fns = [functools.partial(ToyEnv, 99)] * 2
     with contextlib.closing(VectorEnv(env_fns, num_workers=1, copy=False, debug=True)) as envs:
         envs.reset(seed=5)

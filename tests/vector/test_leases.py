@@ -1,4 +1,4 @@
-"""Large observations come without copies and are the caller's all the same."""
+"""Large observations arrive without a copy, and the caller owns them nevertheless."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from vecenv.vector.results import NUM_LEASES
 pytestmark = pytest.mark.skipif(load() is None, reason="blocks are lent by the extension only")
 
 FRAME = Box(0, 255, (64, 64), np.uint8)
-#: How many batches it takes until every block of the ring has been used.
+#: The number of batches after which every block of the ring has been used.
 A_RING = 30
 
 
 class Frames(gymnasium.Env):
-    """Frames drawn from the env's generator; episodes of nine steps."""
+    """Observes frames drawn from its generator; episodes have nine steps."""
 
     observation_space = FRAME
     action_space = Discrete(4)
@@ -57,7 +57,7 @@ class Nested(Frames):
 
 
 class Unseeded(Frames):
-    """Goes on with frames that no successor can draw again."""
+    """Continues with frames that a replacement env cannot draw again."""
 
     def observe(self):
         return np.random.default_rng().integers(0, 256, (64, 64), np.uint8)
@@ -68,12 +68,12 @@ def leaf(obs):
 
 
 def is_lent(envs, obs):
-    """Whether an array is a view of the ring, and so no copy."""
+    """Return whether an array is a view of the ring and not a copy."""
     return np.may_share_memory(leaf(obs), envs._pool.memory)
 
 
 def snapshot(result):
-    """A copy of what a step returned, infos apart."""
+    """Return a copy of a step's results without infos."""
     return [array.copy() for array in result[:4]]
 
 
@@ -81,7 +81,7 @@ def snapshot(result):
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
 def test_leased_batches_do_not_change(backend, env_fn, mode):
-    """Lent as long as there are blocks for that, copied then; SyncVectorEnv says what all of them must hold."""
+    """Batches are lent while blocks are free and copied after that; SyncVectorEnv gives the expected values."""
     with (
         contextlib.closing(VectorEnv([env_fn] * 6, backend=backend, autoreset_mode=mode)) as ours,
         contextlib.closing(SyncVectorEnv([env_fn] * 6, autoreset_mode=mode)) as theirs,
@@ -96,7 +96,7 @@ def test_leased_batches_do_not_change(backend, env_fn, mode):
         for i, pair in enumerate(results):
             assert_same(*pair, f"batch {i}")
         del pair, results[1:]  # the first one stays lent
-        for i in range(A_RING):  # a loop as most are written: it looks at two batches at a time
+        for i in range(A_RING):  # like most loops, this one holds two batches at a time
             action = actions.sample()
             result = ours.step(action)
             assert_same(result, theirs.step(action), f"batch {i}")
@@ -158,7 +158,7 @@ def test_lease_of_vector_env_batches(env_fn):
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 def test_lease_with_resets_by_mask_copies(batched):
-    """Rows outside the mask repeat the last observations, whatever the caller has done to those."""
+    """Rows outside the mask repeat the last observations, also if the caller has modified their arrays."""
     mode = AutoresetMode.DISABLED
     inner = functools.partial(SyncVectorEnv, [Frames] * 3, autoreset_mode=mode)
     make = functools.partial(BatchedVectorEnv, [inner] * 2) if batched else functools.partial(VectorEnv, [Frames] * 6)
@@ -176,7 +176,7 @@ def test_lease_with_resets_by_mask_copies(batched):
     "options", [{"copy": False}, {"debug": True}, {"num_envs": 3}], ids=["views", "debug", "small"]
 )
 def test_lease_is_not_used_for_these_options(options):
-    """Views are views, debug mode writes over old blocks, and small batches are copied in no time."""
+    """Views need no lease, debug mode overwrites old blocks, and small batches are cheap to copy."""
     with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
         assert envs._pool._envs.plan.leases == 0
         assert envs._results._leases is None
@@ -184,7 +184,7 @@ def test_lease_is_not_used_for_these_options(options):
 
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
 def test_lease_of_partial_batches(env_fn):
-    """As many rows as are worth it are lent wherever they lie in a block; each env's stream is that of a loop."""
+    """Rows are lent if their size is worth it, at any position in a block; each env's stream equals a plain loop's."""
     with (
         contextlib.closing(VectorEnv([env_fn] * 8)) as ours,
         contextlib.closing(SyncVectorEnv([env_fn] * 8)) as theirs,
@@ -213,7 +213,7 @@ def test_lease_of_partial_batches(env_fn):
 
 @pytest.mark.parametrize("locked", [False, True], ids=["", "locked"])
 def test_lease_outlasts_close_and_free_blocks_return_memory(locked):
-    """Pages that are locked cannot be given back, which is nobody's fault."""
+    """Locked pages cannot be returned, so the test allows for them."""
     envs = VectorEnv([Frames] * 6)
     memory = envs._pool.memory
     words = envs._pool._envs.plan.words
@@ -263,7 +263,7 @@ def test_lease_received_before_another_thread_closed():
 
 @pytest.mark.parametrize("vec_env", ["single", "batched"])
 def test_vector_env_without_a_reference_is_closed_at_once(vec_env):
-    """The pool keeps what looks at its blocks, and that must not keep the vector env."""
+    """The pool keeps the views of its blocks, and this must not keep the vector env alive."""
     if vec_env == "single":
         envs = VectorEnv([Frames] * 6)
     else:
@@ -296,7 +296,7 @@ def test_lease_survives_a_forked_child_that_exits():
 
 
 def test_lease_in_a_forked_child_does_not_change():
-    """References that a child holds cannot be counted here, and its memory is the parent's."""
+    """The parent cannot count references in a child, and the child uses the parent's memory."""
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
         obs = envs.step([0] * 6)[0]
@@ -305,15 +305,15 @@ def test_lease_in_a_forked_child_does_not_change():
         pid = os.fork()
         if pid == 0:
             os.close(go_on[1])
-            os.read(go_on[0], 1)  # until the parent has gone round the ring
+            os.read(go_on[0], 1)  # until the parent has used every block of the ring
             os._exit(0 if np.array_equal(obs, before) else 1)
         del obs
         results = [is_lent(envs, envs.step([0] * 6)[0]) for _ in range(A_RING)]
         for descriptor in go_on:
             os.close(descriptor)
         assert os.waitpid(pid, 0)[1] == 0
-        assert all(results)  # there are others to lend
-        for _ in range(NUM_LEASES):  # nobody looks at any of them now
+        assert all(results)  # other blocks are free to lend
+        for _ in range(NUM_LEASES):  # no reference to any of them is left
             pid = os.fork()
             if pid == 0:
                 os._exit(0)

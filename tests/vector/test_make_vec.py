@@ -1,4 +1,4 @@
-"""`make_vec` is called as `gymnasium.make_vec` is."""
+"""`make_vec` has the signature of `gymnasium.make_vec`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_gymnasium_make_vec_builds_a_vecenv(make_by_gymnasium):
 
 
 def test_registered_name_makes_single_envs(make, make_by_gymnasium):
-    """A script has one id for the envs that it trains on and for the one that it looks at."""
+    """A script can use one id for its training envs and for the single env that it displays."""
     name = register_vec("FrozenLake-v1")
     with contextlib.closing(gymnasium.make(name)) as env:
         assert env.spec.id == name and env.spec.max_episode_steps == 100
@@ -196,7 +196,7 @@ def test_gymnasium_rebuilds_from_the_spec(make_by_gymnasium):
 
 
 def test_vector_env_of_gymnasium_is_rebuilt_from_its_spec(make, make_by_gymnasium):
-    """By Gymnasium's own class for these envs, and by ours under a registered name."""
+    """Gymnasium's own class rebuilds these envs, and ours does under a registered name."""
     own = make(make_by_gymnasium("CartPole-v1", 3, sutton_barto_reward=True).spec)
     assert len(own.worker_pids) > 0 and own.call("_sutton_barto_reward") == (True,) * 3
     options = {"backend": "serial", "autoreset_mode": "SameStep", "sutton_barto_reward": True}

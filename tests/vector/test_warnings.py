@@ -1,4 +1,4 @@
-"""Where warnings point: at the caller's line, through whatever layers a call goes."""
+"""Warnings name the caller's line, however many layers the call passes."""
 
 from __future__ import annotations
 

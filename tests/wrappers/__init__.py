@@ -1,1 +1,1 @@
-"""Mirrors vecenv.wrappers."""
+"""Tests of vecenv.wrappers."""

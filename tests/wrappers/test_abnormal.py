@@ -1,4 +1,4 @@
-"""Abnormal timesteps, with None for observation and reward, through every wrapper that may meet one."""
+"""Abnormal timesteps, whose observation and reward are None, through every wrapper that may receive one."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from vecenv import (
     TransposeWrapper,
 )
 
-ABNORMAL = 2  # the step of an episode that is abnormal
+ABNORMAL = 2  # the number of the abnormal step in an episode
 
 
-class Stumbles(BaseEnv):
-    """Observes its steps, each rewarded with 1, except that one is abnormal."""
+class AbnormalAtStep(BaseEnv):
+    """Observes its step count with reward 1; one step is abnormal."""
 
     def __init__(self, reward=None):
         self.observation_space = spaces.Box(0.0, 99.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.reward_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.reward = reward  # of the abnormal step
+        self.reward = reward  # the reward of the abnormal step
         self.steps = 0
 
     def reset(self):
@@ -79,7 +79,7 @@ def steps_of(env, count):
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_none_observation_passes_through_and_the_next_step_works(name):
-    env = WRAPPERS[name](Stumbles())
+    env = WRAPPERS[name](AbnormalAtStep())
     _, (obs, reward, _, _, info), (after, *_) = steps_of(env, 3)
     assert (obs, reward) == (None, None) and info["abnormal"] is True
     assert env.observation_space.contains(after)
@@ -87,7 +87,7 @@ def test_none_observation_passes_through_and_the_next_step_works(name):
 
 @pytest.mark.parametrize("reward", [None, np.ones(1, np.float32)], ids=["none", "one"])
 def test_all_in_obs_passes_none_through(reward):
-    env = AllinObsWrapper(Stumbles(reward))
+    env = AllinObsWrapper(AbnormalAtStep(reward))
     _, abnormal, after = steps_of(env, 3)
     assert abnormal.obs is None and abnormal.info["abnormal"] is True
     assert abnormal.reward is None if reward is None else abnormal.reward.tolist() == [1.0]
@@ -96,25 +96,25 @@ def test_all_in_obs_passes_none_through(reward):
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_none_observation_passes_through_a_ding_env_wrapper(name):
-    _, abnormal, after = steps_of(DingEnvWrapper(Stumbles(), {"env_wrapper": [WRAPPERS[name]]}), 3)
+    _, abnormal, after = steps_of(DingEnvWrapper(AbnormalAtStep(), {"env_wrapper": [WRAPPERS[name]]}), 3)
     assert (abnormal.obs, abnormal.reward) == (None, None) and after.obs is not None
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
 def test_repeats_stop_at_an_abnormal_timestep(wrap):
-    inner = Stumbles()
+    inner = AbnormalAtStep()
     (obs, reward, _, _, info), (after, *_) = steps_of(wrap(inner, 3), 2)
     assert (obs, reward.tolist(), info["abnormal"]) == (None, [1.0], True)
     assert inner.steps == ABNORMAL + 3 and after.tolist() == [5.0, 5.0]
 
 
 def test_none_observation_is_not_stacked():
-    steps = steps_of(FrameStackWrapper(Stumbles(), 3), 3)
+    steps = steps_of(FrameStackWrapper(AbnormalAtStep(), 3), 3)
     assert steps[2][0][:, 0].tolist() == [0.0, 1.0, 3.0]
 
 
 def test_none_observation_is_not_in_statistics():
-    norm, rewards = ObsNormWrapper(Stumbles()), RewardNormWrapper(Stumbles(), 0.9)
+    norm, rewards = ObsNormWrapper(AbnormalAtStep()), RewardNormWrapper(AbnormalAtStep(), 0.9)
     steps_of(norm, 3)
     steps_of(rewards, 3)
     assert norm.data_count == rewards.data_count == 2
@@ -122,11 +122,11 @@ def test_none_observation_is_not_in_statistics():
 
 
 def test_none_reward_is_not_delayed():
-    rewards = [step[1] for step in steps_of(DelayRewardWrapper(Stumbles(), 2), 4)]
+    rewards = [step[1] for step in steps_of(DelayRewardWrapper(AbnormalAtStep(), 2), 4)]
     assert [reward if reward is None else float(reward[0]) for reward in rewards] == [0.0, None, 2.0, 0.0]
 
 
 def test_none_reward_becomes_a_previous_reward_of_zero():
-    env = ObsPlusPrevActRewWrapper(Stumbles())
+    env = ObsPlusPrevActRewWrapper(AbnormalAtStep())
     steps_of(env, ABNORMAL)
     assert (env.prev_action, env.prev_reward_extrinsic) == (0, 0.0)

@@ -138,7 +138,7 @@ def test_hybrid_needs_a_choice_with_parameters():
 
 
 def test_maximum_of_dicts_and_tuples_of_frames():
-    """It was a TypeError about '>=' amid an episode, or one array instead of a tuple."""
+    """It raised a TypeError about '>=' during an episode, or returned one array instead of a tuple."""
     left, right = spaces.Box(0, 255, (2,), np.uint8), spaces.Box(0, 255, (3,), np.uint8)
     space = spaces.Dict(eyes=spaces.Tuple([left, right]), text=spaces.Text(9))
 

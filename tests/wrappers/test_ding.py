@@ -53,8 +53,8 @@ def test_spaces_of_a_given_env_are_known_at_once():
     assert env.observation_space.shape == (1,)
 
 
-class TakesNothing(Scripted):
-    """As envs were that render nothing: its constructor knows no render_mode."""
+class NoRenderMode(Scripted):
+    """Its constructor has no render_mode, like that of envs that render nothing."""
 
     def __init__(self):
         super().__init__([np.zeros(1, np.float32)] * 2)
@@ -62,13 +62,13 @@ class TakesNothing(Scripted):
 
 @pytest.mark.parametrize("cfg", [{}, {"render_mode": None}], ids=str)
 def test_env_without_render_mode_argument_is_built(cfg):
-    gymnasium.register("TakesNothing-v0", TakesNothing)
+    gymnasium.register("NoRenderMode-v0", NoRenderMode)
     try:
-        env = DingEnvWrapper(cfg={"env_id": "TakesNothing-v0", **cfg})
+        env = DingEnvWrapper(cfg={"env_id": "NoRenderMode-v0", **cfg})
         assert env.reset().shape == (1,)
         env.close()
     finally:
-        del gymnasium.registry["TakesNothing-v0"]
+        del gymnasium.registry["NoRenderMode-v0"]
 
 
 def test_missing_env_and_env_id_is_a_config_error():
@@ -262,7 +262,7 @@ def test_state_contains_the_seed():
     env, twin = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
     env.seed(3, dynamic_seed=False)
     twin.set_state(env.get_state())
-    assert (twin._seed, twin._dynamic_seed) == (3, False)  # where managers and programs read them
+    assert (twin._seed, twin._dynamic_seed) == (3, False)  # managers and programs read these attributes
 
 
 def test_w6_reset_after_close_rebuilds_the_env(cartpole):
@@ -377,11 +377,11 @@ def test_env_given_with_an_env_id_is_never_rebuilt():
         env.clone()
 
 
-# The RecordVideo of Gymnasium 1.1 cannot be deleted where its constructor has refused the env.
+# Gymnasium 1.1's RecordVideo raises in __del__ if its constructor has refused the env.
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <function RecordVideo.__del__:pytest.PytestUnraisableExceptionWarning"
 )
-def test_replay_of_an_env_given_with_an_env_id_is_of_that_env_or_an_error(tmp_path):
+def test_replay_of_an_env_given_with_an_env_id_needs_its_render_mode(tmp_path):
     env = given_cartpole()
     env.enable_save_replay(str(tmp_path))
     for _ in range(2):
@@ -481,7 +481,7 @@ def test_unknown_env_id_raises_gymnasiums_error():
         DingEnvWrapper(cfg={"env_id": "NoSuchEnv-v0"}).reset()
 
 
-def test_registered_names():
+def test_repr_names_the_env():
     assert repr(DingEnvWrapper(cfg=CARTPOLE)) == str(DingEnvWrapper(cfg=CARTPOLE)) == "DingEnvWrapper(CartPole-v1)"
     assert repr(DingEnvWrapper(numbers_env())) == "DingEnvWrapper(Scripted)"
 
@@ -504,7 +504,7 @@ def test_pong_with_the_atari_wrappers(caller, obs_type):
 
 def test_half_cheetah(tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
-    monkeypatch.chdir(tmp_path)  # the simulator writes a log where it is run
+    monkeypatch.chdir(tmp_path)  # the simulator writes a log into the working directory
     env = DingEnvWrapper(cfg={"env_id": "HalfCheetah-v5", "env_wrapper": "mujoco_default", "act_scale": True})
     env.seed(0)
     assert env.reset().dtype == np.float32
@@ -533,7 +533,7 @@ def test_missing_ale_py_error_has_the_pip_command(monkeypatch):
 
 
 class Extended(DingEnvWrapper):
-    """A class of one's own, which a clone keeps."""
+    """A user's subclass, which a clone keeps."""
 
 
 @pytest.mark.parametrize("cfg", [CARTPOLE, None], ids=["env_id", "env"])

@@ -76,7 +76,7 @@ class TestFireReset:
     def test_game_that_firing_ends_is_reset_again(self):
         inner = numbers_env(1)
         obs, _ = FireResetWrapper(inner).reset(seed=3)
-        assert obs[0] == 0 and inner.seeds == [3, None]  # with the same seed it would end again
+        assert obs[0] == 0 and inner.seeds == [3, None]  # with the same seed the game would end again
 
     @pytest.mark.parametrize("meanings", [["NOOP", "LEFT", "RIGHT"], ["NOOP", "FIRE"]])
     def test_action_one_must_be_fire_of_three(self, meanings):
@@ -85,7 +85,7 @@ class TestFireReset:
 
 
 class Lives(Scripted):
-    """Loses a life at the steps in `losses`; tells lives by `lives`."""
+    """Loses a life at the steps in `losses`; its attribute `lives` holds the rest."""
 
     def __init__(self, losses, length=10, start=3):
         super().__init__([np.array([float(i)], np.float32) for i in range(length + 1)])
@@ -121,12 +121,12 @@ class TestEpisodicLife:
         assert env.step(0)[2] is True and env.was_real_done is True
         assert env.reset(seed=8)[0][0] == 0 and inner.seeds == [None, 8]
 
-    def test_last_life_is_not_an_end_yet(self):
+    def test_last_life_does_not_terminate_yet(self):
         env = EpisodicLifeWrapper(Lives([1], start=1))
         env.reset()
         assert env.step(0)[2] is False
 
-    def test_game_end_in_the_step_without_action_is_kept(self):
+    def test_game_end_in_the_step_without_action_resets_the_env(self):
         inner = Lives([2], length=3)
         env = EpisodicLifeWrapper(inner)
         env.reset()

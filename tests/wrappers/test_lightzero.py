@@ -1,4 +1,4 @@
-"""LightZero's wrappers: dict observations with honest spaces, and discretised actions that reach both ends."""
+"""LightZero's wrappers: dict observations with correct spaces, and discretised actions that reach both bounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def box_env(low, high, **box):
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
 def test_spaces_are_right_from_the_start_and_contain_every_step(env_id):
-    """Weakness 53: the space became a Dict only at the first reset, and had none for a mask of None."""
+    """Weakness 53: the space became a Dict only at the first reset and did not contain a mask of None."""
     env = LightZeroEnvWrapper(gymnasium.make(env_id, max_episode_steps=20), CFG)
     space = env.observation_space
     assert set(space.spaces) == {"observation", "action_mask", "to_play"}
@@ -118,7 +118,7 @@ def test_discrete_actions_reach_both_bounds(bins):
     )
     if bins > 1:
         assert actions[0].tolist() == low and actions[-1].tolist() == high
-        assert actions[1].tolist() == pytest.approx([-2.0, 10.0 / (bins - 1)])  # the last number changes fastest
+        assert actions[1].tolist() == pytest.approx([-2.0, 10.0 / (bins - 1)])  # the last dimension changes fastest
     env.reset()
     for index in (bins**2 - 1, np.int64(0), np.array([0])):
         env.step(index)

@@ -30,7 +30,7 @@ def test_running_statistics_reset_and_scalars():
 def test_running_statistics_start_with_epsilon_samples():
     rms = RunningMeanStd(epsilon=1.0)
     rms.update(np.array([3.0]))
-    seen = np.array([-1.0, 1.0, 3.0, 3.0])  # mean 0 and variance 1, then twice the 3
+    seen = np.array([-1.0, 1.0, 3.0, 3.0])  # mean 0 and variance 1, then 3 twice
     assert rms.mean == seen.mean() and rms.std == pytest.approx(seen.std() + 1.0)
 
 
@@ -61,7 +61,7 @@ def test_window_holds_the_last_samples(window):
 
 def test_variance_in_a_window_is_never_below_zero():
     rms = WindowMeanStd(3)
-    for sample in (1e8, 0.1, 0.1, 0.1):  # what is left of the first one when it drops out is rounding: -1
+    for sample in (1e8, 0.1, 0.1, 0.1):  # when the first sample leaves the window, rounding leaves a variance of -1
         rms.update(np.array([sample]))
     assert rms.std == 1e-4
 
@@ -172,7 +172,7 @@ class TwoRewards(Scripted):
 
 
 def test_reward_norm_of_several_rewards_is_an_error():
-    """It failed with a bare ValueError of reshape, at the first step."""
+    """It raised a bare ValueError of reshape at the first step."""
     env = TwoRewards(noise())
     says = r"RewardNormWrapper: reward: expected one number per step, got an array \(2,\)"
     undeclared = RewardNormWrapper(env, 0.9)

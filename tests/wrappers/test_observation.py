@@ -38,7 +38,7 @@ def images(shape, dtype=np.uint8, count=4):
 
 
 def check_obs(env):
-    """Reset and step, and see that the space holds what comes."""
+    """Reset and step, and check that the space contains both observations."""
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs), obs
     stepped = env.step(env.action_space.sample())[0]
@@ -220,7 +220,7 @@ class TestObsPlusPrevActRew:
             assert obs["prev_action"] == action == env.prev_action
             assert obs["prev_reward_extrinsic"].tolist() == [reward] == [env.prev_reward_extrinsic]
 
-    def test_w40_reset_clears_them(self):
+    def test_w40_reset_clears_previous_action_and_reward(self):
         env = ObsPlusPrevActRewWrapper(numbers_env())
         env.reset()
         env.step(3)

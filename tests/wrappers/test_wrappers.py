@@ -1,4 +1,4 @@
-"""What all wrappers share: names, construction, shapes, dialects, state."""
+"""The common contract of all wrappers: names, construction, shapes, APIs, state."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_w42_update_shape_of_lightzeros_observations(env_id, act_shape, cfg):
     entry = {"type": "lightzero_env_wrapper", "kwargs": {"cfg": {"is_train": True, **cfg}}}
     shapes, *others = update_shape(env.env.observation_space.shape, act_shape, (1,), [entry])
     expected = {key: part.shape for key, part in env.observation_space.spaces.items()}
-    if act_shape == ():  # which does not tell how many actions there are
+    if act_shape == ():  # it does not contain the number of actions
         expected["action_mask"] = None
     assert shapes == expected and others == [act_shape, (1,)]
     assert update_shape((4,), 2, (1,), ["LightZeroEnvWrapper"])[0]["action_mask"] == (2,)
@@ -288,7 +288,7 @@ class TestGymToGymnasium:
             _ = twin.no_such_thing
 
     def test_guide_env_runs(self):
-        """An env class in the form the migration guide shows, over an old face."""
+        """An env class in the form of the migration guide, with the old API."""
 
         class GuideEnv(BaseEnv):
             def __init__(self, cfg):

@@ -1,4 +1,4 @@
-"""Actions that do not fit: refused before anything is stepped, by single and batched environments alike."""
+"""Misfit actions: single and batched environments refuse them before any env is stepped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AHEAD = {
 
 
 class Bounded(ToyEnv):
-    """Takes two numbers; shows that it was given what its space says."""
+    """Takes two numbers and records each action that it receives."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -66,7 +66,7 @@ def opened(mode, kind):
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.parametrize("mode", AHEAD)
 def test_misfit_actions_change_nothing_in_any_env(mode, kind):
-    """Before every step: while envs go on, while one has ended, and while one is being reset."""
+    """The error comes before every kind of step: inside episodes, after an end, and during a reset."""
     with opened(mode, kind) as env:
         env.seed(5)
         undisturbed = [env.reset(), *(env.step(GOOD[kind]) for _ in range(12))]
@@ -119,7 +119,7 @@ def test_action_error_describes_the_given_value():
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: covered(make=lambda _: env)], ids=["bare", "covered"])
 @pytest.mark.parametrize("action", [0.9, np.float64(1.0), np.zeros(1, np.int64), [0, 1], None, "1", {"a": 1}], ids=repr)
 def test_single_env_refuses_misfit_actions(action, wrap):
-    """0.9 was cut off to 0, silently."""
+    """0.9 was truncated to 0 silently."""
     env = wrap(toy())
     env.reset()
     with pytest.raises(SpaceError, match="action|expected"):
@@ -177,7 +177,7 @@ def batch():
 
 @pytest.mark.parametrize("make", [threaded, batch])
 def test_batch_refuses_surplus_rows(make):
-    """What was too much was left out, silently."""
+    """Surplus rows were dropped silently."""
     env, size = make()
     with env:
         env.reset()

@@ -1,4 +1,4 @@
-"""AlfEnvironment: what a class that is written for it may leave out, and what it may give in its own way."""
+"""AlfEnvironment: the members that a subclass may omit and those that it may define itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vecenv.alf import (
 
 
 class Plain(AlfEnvironment):
-    """Gives what must be given and nothing else."""
+    """Defines the required members only."""
 
     def __init__(self, env_id=0):
         self.env_id = env_id
@@ -43,7 +43,7 @@ class Plain(AlfEnvironment):
 
 
 class OwnSpec(Plain):
-    """Makes the specs of a time step once, without those of infos."""
+    """Defines time_step_spec itself, without the specs of infos."""
 
     def __init__(self, env_id=0):
         self._specs = time_step_spec(super().observation_spec(), super().action_spec(), TensorSpec(()))
@@ -94,8 +94,8 @@ def test_reward_spec_defaults_to_a_scalar():
         assert env.step(np.zeros(2, np.float32)).reward.tolist() == [1.0, 1.0]
 
 
-class Secretive(Plain):
-    """Has attributes of its own under names that are not the interface's."""
+class PrivateAttributes(Plain):
+    """Has private attributes whose names the interface does not reserve."""
 
     _current = 7
 
@@ -105,7 +105,7 @@ class Secretive(Plain):
 
 
 def test_environment_may_define_its_own_current_time_step():
-    env = Secretive()
+    env = PrivateAttributes()
     assert env.step(np.float32(0)).is_first() and env.step(np.float32(0)).is_mid() and env._current == 8
 
 

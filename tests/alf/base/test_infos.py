@@ -1,4 +1,4 @@
-"""Infos of odd values: one array per key with a row per env, the same whichever way the steps are made."""
+"""Infos of unusual values: one array per key with a row per env, in every layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vecenv.envs.toys import ToyEnv
 
 NOTHING = object()
 
-#: By name: what each of three envs tells, NOTHING for no such key.
+#: Name -> the values of three envs; NOTHING stands for a missing key.
 ODD = {
     "arrays of different shapes": (np.zeros(2), np.ones(3), np.ones((1, 2))),
     "an array and a number": (np.zeros(2), 1, np.ones(2)),
@@ -46,8 +46,8 @@ ODD = {
 }
 
 
-class Told(ToyEnv):
-    """Tells a value in every answer but the first of an episode."""
+class GivesInfo(ToyEnv):
+    """Gives the value in every info but the first of an episode."""
 
     def __init__(self, value, length):
         super().__init__(length)
@@ -58,7 +58,7 @@ class Told(ToyEnv):
 
 
 def info_env(name, env_id=0):
-    return AlfGymWrapper(Told(ODD[name][env_id], 2 + env_id), env_id)
+    return AlfGymWrapper(GivesInfo(ODD[name][env_id], 2 + env_id), env_id)
 
 
 def run(make, **options):
@@ -79,7 +79,7 @@ def test_infos_are_equal_in_lockstep_and_ahead(name):
 
 @pytest.mark.parametrize("name", ODD)
 def test_infos_behind_a_wrapper_are_equal_in_lockstep_and_ahead(name):
-    """There whole time steps travel, and numbers in them are arrays already."""
+    """Behind a wrapper, workers send whole time steps, and their numbers are arrays already."""
     make = functools.partial(covered, make=functools.partial(info_env, name))
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
 
@@ -92,7 +92,7 @@ def test_numbers_behind_a_wrapper_are_equal(name):
     assert_same(run(functools.partial(covered, make=make)), run(make))
 
 
-#: Kinds that do not mix: there the zeros that each env has for itself meet the others' values.
+#: Types that do not mix: the zeros of one env meet other envs' values of another type.
 MIXED = {"an array and a number", "a dict and a number", "a number and a dict", "a dict in a dict"}
 
 
@@ -121,8 +121,8 @@ def test_infos_that_make_no_array_become_objects():
 # ---- keys that come and go -----------------------------------------------------------------------
 
 
-class Telling(ToyEnv):
-    """Tells `place` at each reset, and in later steps `speed` and `text`, too; at the end `episode`, a dict."""
+class GrowingInfos(ToyEnv):
+    """Gives `place` at each reset, also `speed` and `text` in later steps, and a dict `episode` at the end."""
 
     def make_info(self):
         info = {"place": 4.5}
@@ -134,7 +134,7 @@ class Telling(ToyEnv):
 
 
 def telling(env_id=0):
-    return AlfGymWrapper(Telling(2), env_id)
+    return AlfGymWrapper(GrowingInfos(2), env_id)
 
 
 LAYOUTS = {
@@ -189,8 +189,8 @@ def test_infos_of_a_whole_batch_are_repeated_for_each_row():
     assert found["mixed"].tolist() == [3, 4, None, "x"], "rows of their own"
 
 
-class Speaks(ToyEnv):
-    """Only env 2 says something."""
+class OneEnvGivesInfo(ToyEnv):
+    """Only env 2 has an info."""
 
     def __init__(self, env_id):
         super().__init__(3)
@@ -202,10 +202,10 @@ class Speaks(ToyEnv):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_missing_infos_of_a_batch_are_none_among_strings(size):
-    """There were zeros, but for the batch that one of them came from."""
+    """The other batches had zeros instead of None."""
 
     def make(env_id):
-        envs = [AlfGymWrapper(Speaks(size * env_id + row)) for row in range(size)]
+        envs = [AlfGymWrapper(OneEnvGivesInfo(size * env_id + row)) for row in range(size)]
         return BatchEnvironmentWrapper(envs)
 
     with ParallelAlfEnvironment([make] * (4 // size), tensors=False, backend="serial") as env:
@@ -242,7 +242,7 @@ def test_zeros_are_separate_arrays():
 
 @pytest.mark.parametrize("value", ["text", b"raw", None, [1, 2], ("a", 1)], ids=repr)
 def test_objects_have_a_batch_axis(value):
-    with ThreadEnvironment(lambda: AlfGymWrapper(Told(value, 9)), tensors=False) as env:
+    with ThreadEnvironment(lambda: AlfGymWrapper(GivesInfo(value, 9)), tensors=False) as env:
         env.reset()
         key = env.step(np.zeros(1, np.int64)).env_info["key"]
     assert isinstance(key, np.ndarray) and key.shape == (1,) and key.dtype == object
@@ -250,7 +250,7 @@ def test_objects_have_a_batch_axis(value):
 
 
 def test_numbers_and_arrays_have_a_batch_axis():
-    with ThreadEnvironment(lambda: AlfGymWrapper(Told({"a": np.zeros((2, 3)), "b": 4}, 9)), tensors=False) as env:
+    with ThreadEnvironment(lambda: AlfGymWrapper(GivesInfo({"a": np.zeros((2, 3)), "b": 4}, 9)), tensors=False) as env:
         env.reset()
         key = env.step(np.zeros(1, np.int64)).env_info["key"]
     assert key["a"].shape == (1, 2, 3) and key["b"].tolist() == [4]

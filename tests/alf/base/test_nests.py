@@ -1,4 +1,4 @@
-"""Nests of every kind through a batch: dicts, tuples, named tuples and lists come out, and go in, as the specs say."""
+"""Nests of every type through a batch: dicts, tuples, named tuples and lists keep the structure of the specs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vecenv.nested import map_structure
 
 
 class Pair(NamedTuple):
-    """Two parts with names."""
+    """Two named parts."""
 
     wheel: Any
     gear: Any
@@ -40,7 +40,7 @@ NESTS = {
 
 
 class Nested(AlfEnvironment):
-    """Observations and actions of one structure; three steps; refuses actions of another structure."""
+    """Has observations and actions of one structure and three steps; refuses actions of another structure."""
 
     def __init__(self, nest, env_id=0):
         self.nest, self.env_id, self.count = nest, np.int32(env_id), 0
@@ -74,7 +74,7 @@ class Nested(AlfEnvironment):
 
 
 def types_of(nest):
-    """Return the structure alone: types of nests with None for each leaf."""
+    """Return the structure only: the types of the nests, with None for each leaf."""
     if isinstance(nest, dict):
         return {key: types_of(part) for key, part in nest.items()}
     if isinstance(nest, (tuple, list)):
@@ -109,7 +109,7 @@ def test_nests_of_batches_in_a_worker(nest):
 
 
 def check(env, nest, is_alike=True):
-    """Compare five steps with those of envs side by side."""
+    """Compare five steps with those of single envs stepped in a loop."""
     singles = [Nested(nest, env_id) for env_id in range(2)]
     zeros = map_structure(lambda spec: spec.numpy_zeros((2,)), env.action_spec())
     ones = map_structure(lambda leaf: leaf + 1, zeros)

@@ -38,7 +38,7 @@ def test_specs_are_equal_however_bounds_were_given():
     assert BoundedTensorSpec((), "int64", 0, 1) != BoundedTensorSpec((), "int64", 0, 2)
 
 
-def test_spec_makes_zeros_and_samples():
+def test_spec_properties_and_constant_arrays():
     spec = TensorSpec((2, 3), "uint8")
     assert spec.ndim == 2 and spec.numel == 6 and spec.is_discrete and not spec.is_continuous
     assert spec.numpy_ones((4,)).shape == (4, 2, 3) and spec.numpy_zeros().dtype == np.uint8

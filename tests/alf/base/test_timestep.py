@@ -1,4 +1,4 @@
-"""Time steps: fields, kinds of steps, builders, tensors, and the table of step types and discounts."""
+"""Time steps: fields, step types, constructors, tensors, and the table of step types and discounts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_cuda_without_a_gpu_is_an_error():
             restart(np.zeros(3, np.float32), ACTION).cuda()
 
 
-def test_cpu_skips_values_that_are_already_there():
+def test_cpu_cache_is_not_copied_by_replace():
     step = restart(np.zeros(3, np.float32), ACTION)
     assert step.cpu() is step.cpu()
     changed = step._replace(reward=np.float32(5))

@@ -1,4 +1,4 @@
-"""When environments of a batch raise, hang or die: one error in time, and a batch that can go on or be closed."""
+"""Environments of a batch that raise, hang or die: one error in time, and the batch can continue or be closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECONDS = 0.3
 
 
 def faulty(fault, env_id=0, faulty_id=1, **kwargs):
-    """Make env `faulty_id` a criminal and the others good."""
+    """Give env `faulty_id` a fault and the others none."""
     return AlfGymWrapper(fault(**kwargs) if env_id == faulty_id else ToyEnv(10), env_id)
 
 
@@ -62,7 +62,7 @@ def play(env, steps=5):
 def test_env_exception_keeps_its_type_and_the_next_step_resets(fault, error, ahead, wrap, tmp_path):
     with parallel(fault, wrap, at=2, once=tmp_path / "done", reset_ahead=ahead, backend="serial") as env:
         with pytest.raises(error) as caught:
-            play(env, 15)  # the culprit's second step, or its second reset
+            play(env, 15)  # the faulty env's second step, or its second reset
         assert "toy env" in str(caught.value)
         assert env.step(ACTION).is_first().all()
         assert env.step(ACTION).is_mid().all()
@@ -88,7 +88,7 @@ def test_dead_worker_is_one_error_that_names_it(fault, says):
 @pytest.mark.parametrize("fault", [HangAtStep, HangInC, HangAtReset])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_hanging_env_times_out_and_close_does_not_wait(fault, ahead):
-    """W45: the original's close waits without limit."""
+    """W45: the original's close waits without a limit."""
     limits = {"step_timeout": SECONDS, "reset_timeout": SECONDS, "close_timeout": SECONDS}
     env = parallel(fault, num_workers=3, reset_ahead=ahead, on_failure="raise", **limits)
     pids = env.worker_pids
@@ -125,7 +125,7 @@ def test_spare_env_that_raises_during_its_reset_is_an_error(tmp_path):
 
 
 def drawn(make, **options):
-    """Play on with drawn actions; give all time steps."""
+    """Step on with random actions; return all time steps."""
     with ParallelAlfEnvironment([make] * 3, tensors=False, num_workers=2, **options) as env:
         rng = np.random.default_rng(0)
         env.seed([1, 2, 3])
@@ -133,7 +133,7 @@ def drawn(make, **options):
 
 
 def short(env_id=0, **kwargs):
-    """Episodes of three steps; the culprit is env 1."""
+    """Make envs with episodes of three steps; env 1 has the fault."""
     return faulty(ExitAtStep, env_id, length=3, **kwargs) if env_id == 1 else toy(env_id)
 
 
@@ -147,7 +147,7 @@ def batches(env_id=0, **kwargs):
 
 
 def tasks(env_id=0, **kwargs):
-    """Without a curriculum around it the first task is played on and on."""
+    """Without a curriculum the first task is played all the time."""
     env = MultitaskWrapper([short(env_id, **kwargs), toy(length=3)], ["one", "other"], env_id)
     return OfTheFirstTask(env)
 
@@ -209,7 +209,7 @@ def test_crash_recovery_is_exact_with_spare_envs(tmp_path):
 
 
 class Unrepeatable(ToyEnv):
-    """Draws from the system's entropy, so that no episode of it can be brought back."""
+    """Draws from the system's entropy, so its episodes cannot be replayed."""
 
     def observe(self):
         obs = super().observe()
@@ -242,7 +242,7 @@ def unrepeatable_tasks(env_id=0):
     ids=["plain", "covered", "covered, ahead", "tasks", "batches", "batches, first step"],
 )
 def test_unrecoverable_episode_ends_with_a_last_step(make, ahead, steps):
-    """Else FIRST would come amid an episode, and a learner would take the two for one."""
+    """A FIRST step inside an episode would make a learner join two episodes into one."""
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2, reset_ahead=ahead) as env:
         size = env.batch_size
         shown = env.reset()

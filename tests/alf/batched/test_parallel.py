@@ -1,4 +1,4 @@
-"""ParallelAlfEnvironment: the same time steps as single environments, whatever the layout."""
+"""ParallelAlfEnvironment gives the time steps of single environments in every layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAYOUTS = {
 
 
 def limited(env_id=0):
-    """Episodes that the limit cuts off, and some that end right there."""
+    """Make an env whose episodes hit the time limit, or end at the same step by themselves."""
     return TimeLimit(AlfGymWrapper(ToyEnv(3 + env_id), env_id), 4)
 
 
@@ -48,7 +48,7 @@ def discounted(env_id=0):
 
 
 def of_two_parts(env_id=0):
-    """Actions are dicts."""
+    """Make an env whose actions are dicts."""
     actions = spaces.Dict(a=spaces.Discrete(3, start=1), b=spaces.Box(-1.0, 1.0, (2,), np.float32))
     return AlfGymWrapper(SpaceEnv(spaces.Box(0, 1, (2,), np.float32), actions, length=3 + env_id), env_id)
 
@@ -92,7 +92,7 @@ def rows_of(nest, count):
 
 
 def expected(make, seeds, actions):
-    """Step single environments side by side; each starts its next episode by itself."""
+    """Step single environments in a loop; each starts its next episode itself."""
     envs = [make(env_id=env_id) for env_id in range(len(seeds))]
     for env, seed in zip(envs, seeds):
         env.seed(seed)
@@ -111,7 +111,7 @@ def without_infos(step):
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: getattr(make, "__name__", "covered_alternating"))
 @pytest.mark.parametrize("layout", ["serial", "ahead"])
 def test_time_steps_equal_those_of_single_environments(make, layout):
-    """W45: an answer never belongs to another call, resets ahead included."""
+    """W45: a call never gets the reply of another call, also with resets ahead."""
     with parallel(make, **LAYOUTS[layout]) as env:
         rng = np.random.default_rng(0)
         actions = [random_actions(env.action_spec(), 3, rng) for _ in range(30)]
@@ -141,7 +141,7 @@ def test_layouts_give_equal_results():
 
 
 def test_time_out_is_not_a_termination_in_a_batch():
-    """W43, where the worker steps the env without making time steps."""
+    """W43, for a worker that steps the env without building time steps."""
     with parallel(limited, backend="serial") as env:
         env.reset()
         steps = [env.step(np.zeros(3, np.int64)) for _ in range(4)]
@@ -242,7 +242,7 @@ def test_reset_during_episodes_restarts_all(ahead):
         for _ in range(3):
             first = env.reset()
             assert first.is_first().all() and first.observation[:, 0].tolist() == [0.0] * 3
-            for _ in range(4):  # with resets under way in one of them
+            for _ in range(4):  # with pending resets in one of them
                 env.step(np.zeros(3, np.int64))
 
 
@@ -276,7 +276,7 @@ def test_slow_resets_run_ahead():
 
 
 class SlowReset(CountEnv):
-    """Takes a while to reset."""
+    """Its reset takes some time."""
 
     def __init__(self, seconds, **kwargs):
         super().__init__(**kwargs)
@@ -297,7 +297,7 @@ class SlowReset(CountEnv):
 
 
 def identified(env_id=0):
-    """Every env's observations and infos name it by its seed."""
+    """Make an env whose observations and infos contain its seed."""
     return AlfGymWrapper(CountEnv(2 + env_id % 3), env_id)
 
 
@@ -314,17 +314,17 @@ def test_spare_envs_replace_envs_whose_episode_ended(options, make):
             assert step.env_id.tolist() == [0, 1, 2], "a seat keeps its id"
             who.append(step.env_info["seed"].tolist())
             counts.append(step.step_type.tolist())
-    # lengths 2 3 4 2 3: the spares come in the order in which they were made ready
+    # lengths 2 3 4 2 3: spare envs are used in the order in which they became ready
     assert who[:4] == [[100, 101, 102]] * 3 + [[103, 101, 102]]
     assert counts[:5] == [[1, 1, 1], [2, 1, 1], [0, 2, 1], [1, 0, 2], [2, 1, 0]]
     assert who[4] == [103, 104, 102] and who[5] == [103, 104, 100]
-    for seat in range(3):  # episodes are whole, and each belongs to one env
+    for seat in range(3):  # each episode is complete and comes from one env
         kinds = "".join(str(row[seat]) for row in counts).lstrip("1")
         assert "00" not in kinds and "22" not in kinds and "21" not in kinds
 
 
 def test_spare_env_episodes_have_their_own_seeds():
-    """Each env runs through its episodes with its own random numbers, wherever it sits."""
+    """Each env plays its episodes with its own random numbers, in any batch row."""
     with ParallelAlfEnvironment([identified] * 5, num_spare_envs_for_reload=2, tensors=False) as env:
         env.seed([0, 1, 2, 3, 4])
         steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(40))]
@@ -359,7 +359,7 @@ def test_reset_of_all_returns_envs_to_their_rows():
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_parallel_environment_cannot_be_copied(duplicate):
-    """The end of a shallow copy would be that of the workers."""
+    """Deleting a shallow copy would end the workers."""
     with parallel(counting, blocking=True) as env:
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             duplicate(env)
@@ -407,7 +407,7 @@ def test_batches_of_one_are_concatenated():
             env.step(np.ones(6, np.int64))
 
 
-class Hollow(ToyEnv):
+class NoElements(ToyEnv):
     """Has actions and infos without elements."""
 
     def __init__(self):
@@ -424,7 +424,7 @@ class Hollow(ToyEnv):
 @pytest.mark.parametrize("is_batched", [False, True])
 def test_empty_arrays_arrive(is_batched):
     def make(env_id=0):
-        envs = [AlfGymWrapper(Hollow()), AlfGymWrapper(Hollow())]
+        envs = [AlfGymWrapper(NoElements()), AlfGymWrapper(NoElements())]
         return BatchEnvironmentWrapper(envs) if is_batched else envs[0]
 
     with parallel(make, backend="serial") as env:
@@ -461,7 +461,7 @@ def test_tasks_run_in_parallel():
         assert env.num_tasks == 2 and env.task_names == ["a", "b"]
         first = env.reset()
         assert first.prev_action["task_id"].tolist() == [0, 0]
-        action = {"action": np.ones(2, np.int64), "task_id": np.array([0, 1])}  # not in the order of the spec
+        action = {"action": np.ones(2, np.int64), "task_id": np.array([0, 1])}  # the order differs from the spec's
         step = env.step(action)
         assert step.step_type.tolist() == [1, 0] and step.prev_action["task_id"].tolist() == [0, 1]
 
@@ -504,7 +504,7 @@ def test_unknown_options_are_named():
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_calls_between_steps_return_their_own_results(ahead):
-    """W45: with resets under way a call got the wrong answer."""
+    """W45: during pending resets a call got the reply of another call."""
     with parallel(functools.partial(SlowReset.make, 0.01), 2, num_workers=2, reset_ahead=ahead) as env:
         env.reset()
         for _ in range(12):

@@ -1,4 +1,4 @@
-"""Resets of a whole batch at any moment: the same episodes, whether ended envs are reset ahead or not."""
+"""Resets of a whole batch at any moment begin the same episodes, with or without resets ahead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def play(make, program, pause=None, spares=0, **options):
 
 
 def run_down(env):
-    """Wait until the envs have done all that they were told: a call comes after it."""
+    """Wait until the envs have run all pending commands; a call runs after them."""
     env.call_envs_with_same_args("observation_spec")
 
 
@@ -65,8 +65,8 @@ def test_resets_in_workers_begin_the_same_episodes_as_ahead(make):
         assert_all_same(play(make, program, pause, num_workers=2, reset_ahead=True), lockstep)
 
 
-class Waiting(CountEnv):
-    """Takes a while to begin an episode."""
+class SlowReset(CountEnv):
+    """Takes some time to begin an episode."""
 
     def reset(self, **kwargs):
         import time
@@ -76,7 +76,7 @@ class Waiting(CountEnv):
 
 
 def waiting(env_id=0):
-    return AlfGymWrapper(Waiting(2 + env_id % 3), env_id)
+    return AlfGymWrapper(SlowReset(2 + env_id % 3), env_id)
 
 
 @pytest.mark.parametrize("spares", [0, 2])
@@ -97,7 +97,7 @@ def test_new_seeds_apply_to_episodes_begun_without_them(ahead):
         assert env.reset().env_info["seed"].tolist() == [10, 11, 12]
 
 
-class Stumbling(CountEnv):
+class SecondResetRaises(CountEnv):
     """Its second reset raises."""
 
     resets = 0
@@ -110,7 +110,7 @@ class Stumbling(CountEnv):
 
 
 def stumbling(env_id=0):
-    return AlfGymWrapper(Stumbling(2) if env_id == 1 else CountEnv(2), env_id)
+    return AlfGymWrapper(SecondResetRaises(2) if env_id == 1 else CountEnv(2), env_id)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
@@ -127,7 +127,7 @@ def test_reset_ahead_that_raises_is_reported_once_and_keeps_seeds(backend):
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_reset_that_raises_keeps_seeds_for_the_next(backend):
-    """They were used up, and the next one began unseeded."""
+    """The failed reset used up the seeds, and the next one was unseeded."""
     with ParallelAlfEnvironment([stumbling] * 3, tensors=False, backend=backend, reset_ahead=False) as env:
         env.reset()
         env.seed(5)

@@ -1,4 +1,4 @@
-"""ThreadEnvironment: one environment in one thread, deadlines included."""
+"""ThreadEnvironment: one environment in one thread, with time limits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vecenv.alf.wrappers.batch import stack
 from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
 
 
-class Where(ToyEnv):
-    """Notes the thread of every call, and waits in the step that `gate` is for."""
+class RecordsThreads(ToyEnv):
+    """Records the thread of every call; if there is a `gate`, each step waits for it."""
 
     def __init__(self, gate=None, **kwargs):
         super().__init__(**kwargs)
@@ -39,11 +39,11 @@ class Where(ToyEnv):
 
 
 def test_thread_runs_every_call_in_one_other_thread():
-    env = ThreadEnvironment(lambda: AlfGymWrapper(Where()), tensors=False)
+    env = ThreadEnvironment(lambda: AlfGymWrapper(RecordsThreads()), tensors=False)
     env.reset()
     env.step(np.zeros(1, np.int64))
     env.call("observe")
-    threads = env.threads  # a plain attribute is read directly
+    threads = env.threads  # a plain attribute is read without the thread
     env.close()
     assert len(threads) == 4 and len(set(threads)) == 1 and threads[0] != threading.get_ident()
 
@@ -96,7 +96,7 @@ def test_close_is_idempotent_and_later_calls_raise():
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_thread_environment_cannot_be_copied(duplicate):
-    """The end of a shallow copy would be that of the thread."""
+    """Deleting a shallow copy would end the thread."""
     with ThreadEnvironment(lambda: counting(1), tensors=False, reset_timeout=20.0) as env:
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             duplicate(env)
@@ -105,7 +105,7 @@ def test_thread_environment_cannot_be_copied(duplicate):
 
 def test_hanging_step_times_out_and_close_does_not_wait():
     gate = threading.Event()
-    inner = Where(gate)
+    inner = RecordsThreads(gate)
     env = ThreadEnvironment(lambda: AlfGymWrapper(inner), tensors=False, step_timeout=0.05)
     env.reset()
     with pytest.raises(TimeoutError, match=r"did not finish step within 0.05 s; raise step_timeout"):

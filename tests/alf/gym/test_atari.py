@@ -1,4 +1,4 @@
-"""DMAtariPreprocessing: what a policy sees of Atari, frame by frame."""
+"""DMAtariPreprocessing: the observations of a policy, frame by frame."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_atari_preprocessing_matches_the_dqn_papers(gray_scale):
     obs, _ = env.reset(seed=1)
     lives = []
     for _ in range(5000):
-        obs, _, terminated, truncated, info = env.step(0)  # nobody serves but the wrapper
+        obs, _, terminated, truncated, info = env.step(0)  # only the wrapper fires, not this policy
         lives.append(info["lives"])
         if terminated or truncated:
             break
@@ -64,7 +64,7 @@ def test_lost_life_ends_the_skip_and_starts_a_new_frame_stack(gray_scale, skip):
     np.testing.assert_array_equal(obs, shrunk(screen_of(raw, gray_scale)))
     lives, lost, cut = 5, 0, 0
     rng = np.random.default_rng(0)
-    while lost < 4:  # the fifth ends the game
+    while lost < 4:  # the fifth lost life ends the game
         action = int(rng.integers(2, 4))
         screens, is_lost = [], False
         while len(screens) < skip and not is_lost:

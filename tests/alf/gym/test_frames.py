@@ -1,4 +1,4 @@
-"""Gym wrappers of ALF: what they declare is what they give."""
+"""Gym wrappers of ALF: their declared spaces match their data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vecenv.envs.toys import AliasedObs, ToyEnv
 
 
 def image_env(height=12, width=10, channels=3, dtype=np.uint8, count=5, nested=False):
-    """Give an env that observes different images, alone or among other things."""
+    """Return an env that observes different images, alone or with other fields."""
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (height, width, channels)).astype(dtype) for _ in range(count + 1)]
     space = spaces.Box(0, 255, images[0].shape, dtype)
@@ -40,7 +40,7 @@ def image_env(height=12, width=10, channels=3, dtype=np.uint8, count=5, nested=F
 
 
 def run(env, action=0):
-    """Play an episode; give its observations, after checking each against the space."""
+    """Play an episode; check each observation against the space, and return them all."""
     seen = [env.reset(seed=1)[0]]
     over = False
     while not over:
@@ -227,7 +227,7 @@ def test_frame_stack_of_an_env_that_reuses_its_array():
 
 
 def test_crop_declares_dtype_and_bounds():
-    """The original declared uint8 0..255 whatever came in."""
+    """The original declared uint8 0..255 for every input."""
     space = spaces.Box(-1.0, 1.0, (6, 6, 1), np.float32)
     env = FrameCrop(Scripted([np.full((6, 6, 1), -0.5, np.float32)] * 3, space=space), width=2, height=3)
     assert env.observation_space == spaces.Box(-1.0, 1.0, (3, 2, 1), np.float32)

@@ -1,4 +1,4 @@
-"""AlfGymWrapper: what becomes of flags, infos, dtypes and seeds, and that nothing happens before the first reset."""
+"""AlfGymWrapper: flags, infos, dtypes and seeds; it calls nothing before the first reset."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_step_after_the_end_is_refused_without_auto_reset():
     assert env.reset().is_first()
 
 
-def test_current_time_step_before_the_first_is_an_error():
+def test_current_time_step_before_the_first_is_none():
     env = toy()
     assert env.current_time_step() is None and env.get_info() is None
     first = env.reset()
@@ -80,7 +80,7 @@ def test_current_time_step_before_the_first_is_an_error():
 
 
 class RewardsOfOne(ToyEnv):
-    """Rewards are arrays of one number, and no reward_space says so."""
+    """Its rewards are arrays of one number without a reward_space."""
 
     def step(self, action):
         obs, reward, *rest = super().step(action)
@@ -106,7 +106,7 @@ def test_reward_of_shape_one_does_not_make_a_batch(wrap):
 
 
 class Untouchable(gymnasium.Env):
-    """Every call of it is a mistake; zero is outside its actions' bounds."""
+    """Fails at every call; zero is outside the bounds of its actions."""
 
     observation_space = spaces.Box(0.0, 1.0, (3,), np.float64)
     action_space = spaces.Box(1.0, 2.0, (2,), np.float64)
@@ -127,8 +127,8 @@ def test_constructor_neither_resets_nor_steps_the_env():
     assert env.reward_spec().shape == (2,) and env.env_info_spec() == {}
 
 
-def test_declared_info_is_in_every_step_and_late_keys_are_dropped():
-    """W44: what an env tells late, or never, does not change what it declared."""
+def test_declared_info_is_in_every_step_and_late_keys_are_kept():
+    """W44: an info that comes late or never does not change the declared ones."""
 
     class Teller(ToyEnv):
         info_space = spaces.Dict(score=spaces.Box(0.0, 9.0, (), np.float64), lives=spaces.Discrete(4))

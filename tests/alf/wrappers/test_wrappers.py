@@ -1,4 +1,4 @@
-"""Wrappers on time steps: limits, discounts, actions, batches, tasks."""
+"""Wrappers of time steps: limits, discounts, actions, batches, tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vecenv.wrappers.base import own_generator
 
 
 class Echo(Scripted):
-    """Observes the last action it was given, over `length` steps."""
+    """Observes its last action, over `length` steps."""
 
     def __init__(self, length=100, low=0.0, high=10.0, shape=(2,)):
         from gymnasium import spaces
@@ -77,7 +77,7 @@ def _seeded_episode(env, seed):
 @pytest.mark.parametrize(("length", "steps", "discount"), [(10, 3, 1.0), (3, 3, 0.0), (2, 2, 0.0)])
 def test_time_limit_truncates_and_a_termination_stays_one(length, steps, discount):
     env = TimeLimit(toy(length=length), 3)
-    for _ in range(2):  # the second episode counts from its own start
+    for _ in range(2):  # the second episode has its own step count
         found = episode(env)
         assert len(found) == steps + 1 and found[-1].discount == discount
     assert env.step(0).is_first(), "the step after the end begins an episode"
@@ -222,7 +222,7 @@ def test_lost_life_has_discount_zero_but_continues_the_episode():
 
         def step(self, action):
             obs, reward, *flags, info = super().step(action)
-            return obs, reward, *flags, {"lives": 3 - (self.step_count == 2)}  # lost, and then won
+            return obs, reward, *flags, {"lives": 3 - (self.step_count == 2)}  # a life is lost and then regained
 
     env = AtariTerminalOnLifeLossWrapper(AlfGymWrapper(Lives([np.zeros(1, np.float32)] * 5)))
     for _ in range(2):
@@ -431,7 +431,7 @@ def test_tasks_must_be_alike_and_have_unique_names():
 
 @pytest.mark.parametrize("cut", [lambda env: TimeLimit(env, 2), lambda env: _cut_after_two(env)])
 def test_task_change_is_not_truncated_at_its_first_step(cut):
-    """The original counts on across tasks; its LAST in place of FIRST would end an episode that never began."""
+    """The original keeps counting across tasks; its LAST in place of FIRST would end an episode before it began."""
     env = cut(MultitaskWrapper([toy(length=9), toy(length=9)], ["one", "other"]))
     env.reset()
     types = [int(env.step({"task_id": task, "action": 0}).step_type) for task in (0, 1, 1, 1, 1, 1)]
@@ -447,7 +447,7 @@ def _cut_after_two(env):
 
 
 class Learning(AlfEnvironmentBaseWrapper):
-    """Rewards grow from episode to episode, or stay."""
+    """Its rewards grow from episode to episode, or stay constant."""
 
     def __init__(self, env, growth):
         super().__init__(env)
@@ -484,7 +484,7 @@ def test_curriculum_prefers_the_task_with_most_progress():
 
 
 def test_curriculum_counts_progress_per_step():
-    """Each episode of either task earns one more per step than the one before."""
+    """Each episode of either task earns one more per step than the episode before."""
     envs = [MultitaskWrapper([Learning(toy(length=1), 1), Learning(toy(length=3), 1)], ["short", "long"])]
     env = CurriculumWrapper(BatchEnvironmentWrapper(envs), current_score_update_rate=1.0, past_score_update_rate=0.5,
                             warmup_period=1, seed=0)  # fmt: skip
@@ -504,7 +504,7 @@ def test_curriculum_counts_progress_per_step():
     ],
 )
 def test_state_across_episodes_moves_to_a_new_env(make):
-    """A worker that replaces another one goes on from such a state."""
+    """A replacement worker continues from this state."""
     env, twin = make(), make()
     assert uncovered_layers(env) == []
     env.seed(3)

@@ -1,1 +1,1 @@
-"""Board games."""
+"""Tests of the board games."""

@@ -1,4 +1,4 @@
-"""What tests of board games share: the games, and players outside of them."""
+"""Helpers for tests of board games: random games and matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODES = ["self_play_mode", "play_with_bot_mode", "eval_mode"]
 
 
 def random_game(env: BoardEnv, generator: random.Random, **reset: Any) -> Iterator[tuple[Any, Any]]:
-    """Play random legal actions to the end; give (observation, timestep or None) of the reset and each step."""
+    """Play random legal actions to the end; yield (observation, timestep or None) of the reset and each step."""
     yield env.reset(**reset), None
     done = False
     while not done:
@@ -24,7 +24,7 @@ def random_game(env: BoardEnv, generator: random.Random, **reset: Any) -> Iterat
 
 
 def match(env: BoardEnv, num_games: int, seed: int, seats: tuple[int, ...] = (0, 1)) -> Counter[int]:
-    """Let the env's bot play random moves in turn from these seats; count games by the bot's result, 1, 0 or -1."""
+    """Let the env's bot play a random player from both seats in turn; count games by the bot's result, 1, 0 or -1."""
     env.seed(seed)
     generator = random.Random(seed)
     results: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""How well the bots play, with fixed seeds; the games with all their numbers are marked slow."""
+"""The strength of the bots, with fixed seeds; tests with many games are marked slow."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_bots_see_a_win_and_a_threat(game, name):
     }
     board, action = boards[game]
     bot = game({"bot_action_type": name, "num_simulation": 400}).bot
-    bot._generator = random.Random(1)  # of fresh entropy otherwise: MCTS would miss the threat now and then
+    bot._generator = random.Random(1)  # with random entropy MCTS would sometimes miss the threat
     assert bot.get_actions(board, player_index=0) == action
     assert bot.get_rule_bot_action(board, player=2) == action
 
@@ -98,7 +98,7 @@ def test_bots_with_equal_generators_choose_alike():
 
 
 def test_mcts_is_called_with_a_state_and_a_player_index():
-    """Weakness 47: the env did not pass an argument that the bot required, and got three values back."""
+    """Weakness 47: the env omitted an argument that the bot required, and the bot returned three values."""
     env = Connect4Env({"bot_action_type": "mcts"})
     env.reset()
     action = MCTSBot(env, "a bot", num_simulation=30, seed=1).get_actions(env.board, player_index=0)
@@ -109,7 +109,7 @@ def test_mcts_is_called_with_a_state_and_a_player_index():
 
 def test_connect4_rules_come_in_order():
     bot = Connect4RuleBot(Connect4Env(), seed=0)
-    threes = [0] * 28 + [2, 0, 0, 0, 0, 0, 0] + [2, 2, 2, 0, 1, 1, 1]  # both could complete a row in column 3
+    threes = [0] * 28 + [2, 0, 0, 0, 0, 0, 0] + [2, 2, 2, 0, 1, 1, 1]  # both players could complete a row in column 3
     assert bot.get_rule_bot_action(threes, player=1) == 3
     # A stone of player 1 in column 3 would let player 2 complete its row above it.
     over = [0] * 28 + [2, 2, 2, 0, 0, 0, 1] + [1, 1, 2, 0, 1, 2, 1]
@@ -117,7 +117,7 @@ def test_connect4_rules_come_in_order():
     # Player 2 could make an open row of three at the bottom: two threats at once.
     fork = [0] * 37 + [2, 2, 0, 0, 0]
     assert {bot.get_rule_bot_action(fork, player=1) for _ in range(40)} <= {1, 4}
-    # Nothing to win, block or fear: it makes three.
+    # No win, block or threat exists, so it makes a row of three.
     build = [0] * 28 + [1, 0, 0, 0, 0, 0, 2] + [1, 0, 2, 0, 0, 2, 2]
     assert bot.get_rule_bot_action(build, player=1) == 0
 

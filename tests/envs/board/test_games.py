@@ -1,4 +1,4 @@
-"""The board games as envs: modes, seats, rewards, what they promise by their spaces."""
+"""The board games as envs: modes, players, rewards, and data that match their spaces."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from vecenv import (
     get_vec_env_setting,
 )
 
-WIN_IN_TWO = [0, 0, 0, 0, 2, 0, 1, 1, 0]  # player 1 to move wins by 8
+WIN_IN_TWO = [0, 0, 0, 0, 2, 0, 1, 1, 0]  # player 1 is to move and wins by 8
 
 
 @pytest.mark.parametrize("form", [{}, {"scale": True, "channel_last": True}, {"scale": False}])
 @pytest.mark.parametrize("mode", MODES[:2])
 @pytest.mark.parametrize("game", GAMES)
 def test_spaces_contain_every_step_of_many_games(game, mode, form):
-    """Weakness 49; over all parameters more than 1000 games."""
+    """Weakness 49; all parameters together play more than 1000 games."""
     env = game({"battle_mode": mode, **form})
     env.seed(1)
     generator = random.Random(1)
@@ -44,14 +44,14 @@ def test_spaces_contain_every_step_of_many_games(game, mode, form):
                 assert env.reward_space.contains(timestep.reward)
                 assert type(timestep.done) is bool
                 assert timestep.done == (not legal)
-                assert ("eval_episode_return" in timestep.info) == timestep.done  # and not before: D20
+                assert ("eval_episode_return" in timestep.info) == timestep.done  # and not before the end: D20
         assert type(timestep.info["eval_episode_return"]) is float
 
 
 @pytest.mark.parametrize("game", GAMES)
 def test_check_tool_passes(game):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the tool knows no masks
+        warnings.simplefilter("ignore", UserWarning)  # the check tool does not use masks
         check_all(game({"battle_mode": "play_with_bot_mode"}), spawn=False)
 
 
@@ -73,14 +73,14 @@ def test_self_play_rewards_the_deciding_move_and_scores_for_player_1(game):
         assert env.get_done_winner() == (True, {1.0: 1, -1.0: 2, 0.0: -1}[score])
         assert env.get_done_reward() == score
         if score:
-            assert movers[-2] == (1 if score > 0 else 2)  # who made the deciding move has won
+            assert movers[-2] == (1 if score > 0 else 2)  # the player of the deciding move has won
     assert {1.0, -1.0} <= scores
 
 
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("game", GAMES)
 def test_agent_is_player_1_whoever_starts(game, start):
-    """Weakness 50: with start_player_index=1 the agent played as 2, and the score was computed as if it were 1."""
+    """Weakness 50: with start_player_index=1 the agent played as player 2, but got the score of player 1."""
     env = game({"battle_mode": "play_with_bot_mode", "bot_action_type": "random"})
     env.seed(start)
     generator = random.Random(start)
@@ -89,7 +89,7 @@ def test_agent_is_player_1_whoever_starts(game, start):
         for obs, timestep in random_game(env, generator, start_player_index=start):
             stones = [int((obs["board"] == player).sum()) for player in (1, 2)]
             if timestep is None:
-                assert stones == [0, start]  # the bot has opened
+                assert stones == [0, start]  # the bot has made the first move
             if not env.get_done_winner()[0]:
                 assert env.current_player == 1 and obs["to_play"] == -1
                 assert stones[1] - stones[0] == start
@@ -119,7 +119,7 @@ def test_planes_are_own_opponent_and_side_to_move():
 @pytest.mark.parametrize("form", [{}, {"scale": True}, {"scale": False, "channel_last": True}], ids=str)
 @pytest.mark.parametrize("game", GAMES)
 def test_current_state_equals_the_observed_planes(game, form):
-    """As a search like LightZero's asks for it, of a copy whose battle mode it has set."""
+    """A search like LightZero's reads it from a copy with its own battle mode."""
     env = game({"battle_mode": "play_with_bot_mode", **form})
     with pytest.raises(StateError, match="no game yet"):
         env.current_state()
@@ -141,7 +141,7 @@ def test_current_state_equals_the_observed_planes(game, form):
 
 @pytest.mark.parametrize("game", GAMES)
 def test_observations_have_the_dtypes_of_their_space(game):
-    """Before NumPy 2 `board` was uint8: its scalars do not widen arrays there."""
+    """Before NumPy 2 `board` was uint8, because uint8 scalars do not widen arrays there."""
     env = game()
     for obs, _ in random_game(env, random.Random(0)):
         for key in ("observation", "board", "action_mask"):
@@ -178,7 +178,7 @@ def test_illegal_action_is_replaced_with_a_warning_and_marked(action):
     assert timestep.info["played_action"] in (0, 1, 2, 3, 5, 8)
     assert (timestep.obs["board"] != 0).sum() == 4
     env.reset(init_state=WIN_IN_TWO)
-    assert "played_action" in env.step(action).info  # replaced as silently as a warning at each would be loud
+    assert "played_action" in env.step(action).info  # later replacements come without a warning
 
 
 @pytest.mark.parametrize("action", [4, 9, -1])
@@ -187,7 +187,7 @@ def test_illegal_action_raises_on_request(action):
     env.reset(init_state=WIN_IN_TWO)
     with pytest.raises(SpaceError, match=rf"legal \[0, 1, 2, 3, 5, 8\], got {action}"):
         env.step(action)
-    assert env.step(8).done  # the game stands as it stood
+    assert env.step(8).done  # the refused actions have not changed the game
 
 
 def test_random_and_expert_agents_replace_actions():
@@ -353,7 +353,7 @@ def test_to_play_space_contains_possible_players_only():
 
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_board_that_player_2_ends_at_once_is_refused(mode):
-    """The game was over before the learner's first move, which no step could then tell."""
+    """The game was over before the learner's first move, and no step could report that."""
     env = TicTacToeEnv({"battle_mode": mode})
     env.seed(0)
     with pytest.raises(ConfigError, match="init_state: player 2's first move ends the game") as caught:

@@ -1,4 +1,4 @@
-"""Games of PettingZoo: chess as the proof that one class with one name in it is enough."""
+"""Games of PettingZoo: chess shows that one class with the name of the game is enough."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OtherTicTacToe(LibraryEnv):
 
 
 def action_of(env, move):
-    """Find the action of a move such as e2e4."""
+    """Return the action of a move such as e2e4."""
     board = env.position.game.board
     seat = len(env.position.history) % 2
     moves = {action: chess_utils.action_to_move(board, action, seat).uci() for action in env.legal_actions}
@@ -52,7 +52,7 @@ def test_fools_mate_is_won_by_the_second_player(start):
 
 
 def test_positions_are_deep_copied():
-    """PettingZoo's own copies begin at the beginning."""
+    """PettingZoo's own copies start again from the initial position."""
     env = ChessEnv()
     env.reset()
     for move in FOOLS_MATE[:2]:
@@ -75,7 +75,7 @@ def test_history_is_a_start_state():
     env.reset(init_state=_history(FOOLS_MATE[:2]))
     assert env.current_player == 1 and len(env.position.history) == 2
     env.reset(init_state=_history(FOOLS_MATE[:3]))
-    assert env.current_player == 1 and len(env.legal_actions) == 30  # player 1 is the second to move here
+    assert env.current_player == 1 and len(env.legal_actions) == 30  # player 1 makes the second move here
     assert env.simulate_action(action_of(env, "d8h4")).get_done_winner() == (True, 1)
 
 

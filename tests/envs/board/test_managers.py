@@ -1,4 +1,4 @@
-"""Board games in every manager: masks and the player to move arrive as columns, with what the env said."""
+"""Board games in every manager: masks, the player to move and infos arrive as columns."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MANAGERS = [
 
 
 def plain(obs):
-    """Give an observation as a dict of arrays, whatever the manager gives it as."""
+    """Return an observation of any manager as a dict of arrays."""
     return {key: np.asarray(obs[key]) for key in obs.keys()}  # noqa: SIM118  # trees are no dicts
 
 
 def by_env(values):
-    """Give {env_id: value} of a manager's answer."""
+    """Return {env_id: value} of a manager's result."""
     if isinstance(values, dict):
         return values
     return {int(np.asarray(value["env_id"])): value for value in values}
@@ -60,7 +60,7 @@ def test_games_run_in_every_manager(manager_cls, cfg, game, mode):
         space = manager.observation_space
         while not manager.done:
             ready = manager.ready_obs
-            if not isinstance(ready, dict):  # a tree of all of them
+            if not isinstance(ready, dict):  # one tree with the observations of all envs
                 ready = dict(zip(manager.ready_obs_id, ready.split()))
             actions = {}
             for env_id, obs in ready.items():
@@ -89,7 +89,7 @@ def test_observations_travel_without_pickling():
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_games_do_not_depend_on_worker_count(num_workers):
-    """Bots draw from their env's own generator, so a seed decides every game wherever it runs."""
+    """Bots draw from their env's own generator, so a seed decides every game in any worker."""
 
     def boards(**kwargs):
         env_fns = [functools.partial(Connect4Env, {"battle_mode": "play_with_bot_mode"})] * 5
@@ -109,7 +109,7 @@ def test_games_do_not_depend_on_worker_count(num_workers):
 
 
 def test_games_continue_after_their_worker_was_killed():
-    """What a bot draws is a function of the game's seed and the moves, so a repeated game is the same game."""
+    """A bot's draws depend on the game's seed and the moves only, so a replayed game is the same game."""
     cfg = {"battle_mode": "play_with_bot_mode", "prob_random_action_in_bot": 0.3}
 
     def boards(kills):
@@ -143,6 +143,6 @@ def test_vector_env_seats_players_by_options():
     envs = VectorEnv([functools.partial(Connect4Env, {"battle_mode": "play_with_bot_mode"})] * 2, num_workers=1)
     try:
         obs, _ = envs.reset(seed=0, options={"start_player_index": 1})
-        assert obs["board"].sum(axis=(1, 2)).tolist() == [2, 2]  # the bot has opened on both
+        assert obs["board"].sum(axis=(1, 2)).tolist() == [2, 2]  # the bot has made the first move on both boards
     finally:
         envs.close()

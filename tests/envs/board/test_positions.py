@@ -1,4 +1,4 @@
-"""Bitboards against the rules spelled out cell by cell."""
+"""Bitboards against the rules written out cell by cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = {
 
 
 def winner_of(board, length):
-    """Look at every line in every direction; give 1, 2 or 0."""
+    """Search every line in every direction; return 1, 2 or 0."""
     height, width = board.shape
     for row in range(height):
         for column in range(width):

@@ -1,4 +1,4 @@
-"""Boards as text, in a window and in files; and moves asked for at the terminal."""
+"""Boards as text, in a window and in files; moves entered in the terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_render_without_a_mode_shows_nothing(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("game", GAMES)
 def test_unknown_mode_draws_nothing(game):
-    """Weaknesses 51 and 52: tictactoe had other modes, and an unknown one was drawn all the same."""
+    """Weaknesses 51 and 52: tictactoe had other modes, and an unknown mode drew the board."""
     env = game()
     env.reset()
     for mode in ("human", "ansi", "x"):
@@ -78,7 +78,7 @@ def test_unknown_mode_draws_nothing(game):
 
 
 def colours(picture, row, column, cell):
-    """Give the colour in the middle of a cell."""
+    """Return the colour in the middle of a cell."""
     return tuple(picture[row * cell + cell // 2, column * cell + cell // 2].tolist())
 
 
@@ -119,7 +119,7 @@ def test_disc_and_hole_colours():
     "game, format", [(Connect4Env, "gif"), (Connect4Env, "mp4"), (TicTacToeEnv, "mp4"), (GomokuEnv, "gif")]
 )
 def test_each_game_has_its_own_file(game, format, tmp_path):
-    """Weakness 52: each game overwrote the last one's file."""
+    """Weakness 52: each game overwrote the file of the game before."""
     env = game({**SAVING, "replay_path": str(tmp_path / "new" / "folder"), "replay_format": format})
     env.seed(0)
     lengths = []
@@ -153,7 +153,7 @@ def test_gif_shows_the_game_from_the_empty_board_to_the_last_move(tmp_path):
 
 
 def test_frames_of_an_unfinished_game_are_dropped(tmp_path):
-    """Weakness 52: they were saved with the next game's."""
+    """Weakness 52: they were saved with the next game's frames."""
     env = TicTacToeEnv({**SAVING, "replay_path": str(tmp_path)})
     env.reset()
     env.step(0)
@@ -203,7 +203,7 @@ def test_managers_save_replays_and_render(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_saved_games_also_return_frames(manager_cls, tmp_path):
+def test_ready_imgs_work_while_games_are_saved(manager_cls, tmp_path):
     with manager_cls([_fast_tictactoe]) as manager:
         manager.enable_save_replay(str(tmp_path))
         manager.launch()
@@ -211,7 +211,7 @@ def test_saved_games_also_return_frames(manager_cls, tmp_path):
         for action in (0, 3, 1, 4, 2):
             manager.step({0: action})
         (path,) = manager.saved_path
-    assert imageio_frames(path) == 6  # and none of those asked for
+    assert imageio_frames(path) == 6  # the frames of ready_imgs are not in the file
 
 
 def imageio_frames(path):

@@ -1,4 +1,4 @@
-"""The actions that the check plays: legal ones where the env says what is legal, in the form its dialect has."""
+"""The actions of the env check: legal ones if the env gives a mask, in the form that its API needs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def strict_game(cfg=None):
     ids=["all", "step", "deepcopy", "procedure", "recovery"],
 )
 def test_check_plays_board_games_with_legal_moves(play):
-    """Others broke a rule that the check said was the env's, or were replaced, with a warning."""
+    """Illegal actions broke a rule that the check blamed on the env, or were replaced with a warning."""
     play(strict_game())
 
 
 def test_recovery_gives_a_base_env_its_actions_as_arrays():
-    """They were NumPy's integers, so an env that takes `action[0]` broke a rule."""
+    """They were NumPy integers, so an env that reads `action[0]` broke a rule."""
 
     class Picky(Ding):
         def step(self, action):

@@ -1,4 +1,4 @@
-"""The check of envs: what passes, and one broken env for each rule."""
+"""The check of envs: good envs, and one faulty env for each rule."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_check_prints_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-class ManySins(Ding):
-    """Breaks as many rules as fit into one env."""
+class ManyViolations(Ding):
+    """Breaks as many rules as one env can."""
 
     def __init__(self, cfg=None):
         super().__init__(cfg)
@@ -101,14 +101,14 @@ class ManySins(Ding):
 
 def test_violations_are_collected_in_one_error():
     with pytest.raises(AssertionError) as error:
-        check_all(ManySins())
+        check_all(ManyViolations())
     assert {"dtype", "reward", "done", "score", "aliasing", "determinism", "pickling"} <= rules(error)
     assert all(str(violation) in str(error.value) for violation in error.value.violations)
 
 
 def test_violation_error_pickles_and_copies():
     with pytest.raises(CheckError) as error:
-        check_all(ManySins(), spawn=False)
+        check_all(ManyViolations(), spawn=False)
     for twin in (pickle.loads(pickle.dumps(error.value)), copy.copy(error.value)):
         assert twin.violations == error.value.violations and str(twin) == str(error.value)
     assert CheckError("m").violations == ()
@@ -231,7 +231,7 @@ def test_reset_is_checked():
 
 
 class Answers(Ding):
-    """Ding with one part of its timestep replaced."""
+    """A BaseEnv with one part of its timestep replaced."""
 
     def __init__(self, **parts):
         super().__init__()
@@ -252,7 +252,7 @@ class Answers(Ding):
         ({"done": 1, "info": {"eval_episode_return": 1.0}}, "done"),
         ({"done": True, "info": {}}, "score"),
         ({"done": True, "info": {"eval_episode_return": np.ones(1)}}, "score"),
-        ({"obs": None}, "step"),  # it counted as abnormal, so nothing was checked and nothing found
+        ({"obs": None}, "step"),  # it counted as abnormal, so the check skipped it
     ],
 )
 def test_step_is_checked(parts, rule):
@@ -325,14 +325,14 @@ def test_number_observations_share_no_memory():
     ids=["keys", "more keys", "longer", "shorter", "inside"],
 )
 def test_different_memory_needs_one_structure(one, two, says):
-    """It was a KeyError, or what was too much was not looked at."""
+    """It raised KeyError, or surplus parts were not checked."""
     with pytest.raises(AssertionError, match=says):
         check_different_memory(one, two, 3)
 
 
 @pytest.mark.parametrize("done, kind", [(np.bool_(True), r"np\.bool_"), (1, "int"), (None, "NoneType")])
 def test_done_of_wrong_type_is_named(done, kind):
-    """NumPy's own name for its type is `bool`: 'expected bool, got bool'."""
+    """NumPy calls its type `bool`, too: 'expected bool, got bool'."""
     with pytest.raises(CheckError, match=rf"done: expected bool, got {kind}"):
         check_step(Answers(done=done, info={"eval_episode_return": 1.0}), max_steps=3)
 
@@ -340,7 +340,7 @@ def test_done_of_wrong_type_is_named(done, kind):
 def test_obs_deepcopy_check_covers_an_episode():
     check_obs_deepcopy(Ding())
     with pytest.raises(AssertionError, match="share memory"):
-        check_obs_deepcopy(ManySins())
+        check_obs_deepcopy(ManyViolations())
 
 
 def test_observation_changed_in_the_next_step_is_found():
@@ -360,7 +360,7 @@ def test_observation_changed_in_the_next_step_is_found():
 
 
 class WritesInTurn(Ding):
-    """Has several arrays, and writes each observation into the one it has not written into for longest."""
+    """Has several arrays and writes each observation into the least recently used one."""
 
     config = {"length": 20}
     count = 2
@@ -404,7 +404,7 @@ def test_observation_changed_many_steps_later_is_found():
 @pytest.mark.parametrize("obs", [np.array([2]), np.array([[2]])], ids=str)
 @pytest.mark.parametrize("nested", [False, True])
 def test_discrete_observation_in_an_array_is_found(obs, nested):
-    """A manager refuses it, with its int64 (), at launch."""
+    """A manager expects int64 of shape () and refuses it at launch."""
     space = spaces.Discrete(5)
     env = Answers(done=True, info={"eval_episode_return": 1.0})
     env.observation_space = spaces.Dict({"a": spaces.Tuple([space])}) if nested else space

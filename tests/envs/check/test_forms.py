@@ -1,4 +1,4 @@
-"""The check of what an env's calls give: what workers would refuse is found, and said in the words of the rule."""
+"""The check of the results of an env's calls: it finds everything that workers would refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vecenv.envs.check.data import Violation
 
 
 class Answers(gymnasium.Env):
-    """Answers `reset` and `step` with what it was given."""
+    """Returns the given values from `reset` and `step`."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -31,20 +31,20 @@ class Answers(gymnasium.Env):
 
 
 def test_reset_without_a_pair_is_named():
-    """It was 'too many values to unpack', in every part of the check."""
+    """The error was 'too many values to unpack', in every part of the check."""
     with pytest.raises(TypeError, match=r"expected \(obs, info\) of reset, got a tuple of 3"):
         check_reset(Answers((Answers.obs, {}, 1)))
 
 
 def test_step_of_four_values_is_found_in_a_gymnasium_env():
-    """They were read as an older env's, and then no worker took them."""
+    """They were read as those of an old env, and workers refused them later."""
     with pytest.raises(TypeError, match=r"expected \(obs, reward, terminated, .* of step, got a tuple of 4"):
         check_step(Answers(answer=(Answers.obs, 1.0, True, {})))
 
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_reward_vector_needs_a_space(declared):
-    """An env without one kept every rule, and no worker took its rewards."""
+    """An env without a reward space passed, and workers refused its rewards later."""
     env = Answers(answer=(Answers.obs, np.ones(2), True, False, {}))
     if declared:
         env.reward_space = spaces.Box(0.0, 1.0, (2,), np.float64)
@@ -57,17 +57,17 @@ def test_reward_vector_needs_a_space(declared):
 
 
 class NoClose(Plain):
-    close = property()  # looked up, it raises AttributeError
+    close = property()  # reading it raises AttributeError
 
 
 def test_env_without_close_passes():
-    """Only `reset` and `step` are required of one that is not Gymnasium's."""
+    """An env outside Gymnasium needs `reset` and `step` only."""
     assert not hasattr(NoClose(), "close")
     check_all(NoClose(), env_fn=NoClose)
 
 
 class Agents:
-    """Two agents in an env with old calls: a reward, a flag and an info for each."""
+    """Two agents in an env of the old API: a reward, a flag and an info for each."""
 
     observation_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float32)] * 2)
     action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
@@ -83,7 +83,7 @@ class Agents:
 
 @pytest.mark.parametrize("form", [list, tuple, np.array])
 def test_per_agent_values_of_plain_envs_pass(form):
-    """Three rules were broken by an env that every manager takes."""
+    """The check reported three violations of an env that every manager accepts."""
     env = Agents()
     env.answer = (form([1.0, 2.0]), form([True, True]), [{}, {}])
     check_all(env, env_fn=Agents)
@@ -120,7 +120,7 @@ def test_agent_rewards_need_a_space():
 
 @pytest.mark.parametrize("reward", [float("nan"), np.float32("nan"), np.array([np.nan])])
 def test_reward_of_wrong_type_is_named(reward):
-    """It was 'Deterministic step rewards are not equivalent', as NaN equals nothing."""
+    """It was 'Deterministic step rewards are not equivalent', because NaN differs from itself."""
     with pytest.raises(CheckError) as caught:
         check_all(Answers(answer=(Answers.obs, reward, True, False, {})), spawn=False)
     assert [violation.rule for violation in caught.value.violations if violation.rule != "aliasing"] == ["nan"]
@@ -129,7 +129,7 @@ def test_reward_of_wrong_type_is_named(reward):
 @pytest.mark.parametrize("name", ["observation_space", "action_space", "reward_space"])
 @pytest.mark.parametrize("make", [Answers, Plain])
 def test_wrong_space_is_named_once(make, name):
-    """Every part of the check failed of it, with errors that did not say of which."""
+    """Every part of the check failed because of it, with errors that did not name the space."""
     env = make()
     setattr(env, name, "box")
     with pytest.raises(CheckError) as caught:

@@ -1,4 +1,4 @@
-"""What can be recovered after a crash, told by playing it."""
+"""The recovery check: it plays an env to find out which state survives a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vecenv.envs.check.recovery import check_recovery
 
 
 class Walk(gymnasium.Env):
-    """A random walk with lives; its hook carries all of it."""
+    """A random walk with lives; its hook carries all its state."""
 
     def __init__(self):
         self.observation_space = spaces.Box(-100.0, 100.0, (3,), np.float32)
@@ -66,7 +66,7 @@ class Entropic(Walk):
 
 
 class Counting(Walk):
-    """Its second episode differs from the first, and its state is in no hook."""
+    """Its second episode differs from the first, and its hook does not carry that state."""
 
     def get_state(self):
         return {}
@@ -158,6 +158,6 @@ def test_envs_are_closed_when_they_raise():
     assert len(closed) == 3
 
 
-def test_failing_constructor_is_reported():
+def test_env_fn_of_wrong_type_is_refused():
     with pytest.raises(ConfigError, match="^env_fn: expected a callable, got 5$"):
         check_recovery(5)

@@ -1,4 +1,4 @@
-"""State that lasts from one episode into the next: taken out, put into an env built anew, continued bit for bit."""
+"""State that lasts across episodes: captured, restored in a new env, and continued exactly."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def skipping():
 
 def board(env_cls, **cfg):
     env = env_cls(cfg)
-    env._warned = True  # of actions that are not legal, as many here are
+    env._warned = True  # the warning about illegal actions, of which the test plays many
     return adapt(env)
 
 
 class Old:
-    """Old Gym's calls, and generators under names of its own."""
+    """Has old Gym's API and generators under its own names."""
 
     observation_space = spaces.Box(0.0, 1.0, (3,), np.float64)
     action_space = spaces.Discrete(2)
@@ -168,7 +168,7 @@ STACKS = {
     if (HAS_ATARI or name not in ATARI_STACKS) and (HAS_MUJOCO or name not in MUJOCO_STACKS)
 }
 
-# Classes that nothing is known of: continued all the same, but not called complete.
+# Unknown classes: they continue, but their state is not called complete.
 UNKNOWN_STACKS = {
     "old gym": lambda: adapt(Old()),
 }
@@ -178,7 +178,7 @@ UNKNOWN_STACKS = {
 
 
 def fingerprint(value):
-    """Give something that is equal for the same bits only, and short."""
+    """Return a short value that is equal for equal bits only."""
     if isinstance(value, dict):
         return {key: fingerprint(part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
@@ -188,7 +188,7 @@ def fingerprint(value):
 
 
 def first_episode(env, seed=11, max_steps=400):
-    """Play one episode with random actions, from a seed; old calls are translated."""
+    """Play one episode with random actions from a seed; adapt old APIs."""
     env = adapt(env) if not hasattr(env, "get_wrapper_attr") or isinstance(env, DingEnvWrapper) else env
     env.reset(seed=seed)
     for action in actions_of(env, max_steps, seed=1):
@@ -203,7 +203,7 @@ def actions_of(env, count, seed):
 
 
 def continue_run(env, count=NUM_STEPS):
-    """Reset without a seed and play on, over ends of episodes; give all that came out."""
+    """Reset without a seed and play over several episode ends; return all results."""
     env = adapt(env)
     run = [fingerprint(env.reset()[0])]
     for action in actions_of(env, count, seed=2):
@@ -228,7 +228,7 @@ def test_fresh_env_continues_exactly(name):
     SNAPSHOTTER.restore(twin, snapshot.state)
     assert snapshot.is_complete == (name in STACKS), uncovered_layers(env)
     assert continue_run(twin) == continue_run(env)
-    # and once more, from an env that has been restored itself
+    # and once more, from the restored env
     third = make_stack()
     SNAPSHOTTER.restore(third, SNAPSHOTTER.capture(twin).state)
     assert continue_run(third, 30) == continue_run(env, 30)
@@ -239,14 +239,14 @@ def test_fresh_env_without_the_snapshot_differs():
     for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
         env, twin = STACKS[name](), STACKS[name]()
         first_episode(env)
-        twin.reset(seed=2**30)  # without one Pong may happen to begin alike
+        twin.reset(seed=2**30)  # without a seed Pong may begin alike by chance
         assert continue_run(twin) != continue_run(env)
         close(env, twin)
 
 
 @pytest.mark.parametrize("name", ["norms of gymnasium", "norms over a window"])
 def test_generator_states_alone_are_not_enough(adapters, name):
-    """What the adapters and hooks are there for; if this fails they are not needed any more."""
+    """The adapters and hooks exist for these cases; if this test fails they can be deleted."""
     for cls in {type(layer) for layer in state_module._layers(STACKS[name]())}:
         register_state_adapter(cls, lambda layer: None, lambda layer, state: None)
     env, twin = STACKS[name](), STACKS[name]()
@@ -297,7 +297,7 @@ def test_atari_default_continues_after_a_life_loss(name):
     layer = env._env
     while "was_real_done" not in vars(layer):
         layer = layer.env
-    assert not layer.was_real_done  # else this tests nothing
+    assert not layer.was_real_done  # otherwise this does not test a lost life
     snapshot = SNAPSHOTTER.capture(env)
     assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env)
     SNAPSHOTTER.restore(twin, snapshot.state)
@@ -357,7 +357,7 @@ def test_managers_env_continues_its_seeds(env_fn, seed):
 
 
 class Lazy(BaseEnv):
-    """Makes its env at the first reset, and seeds it only then, as many a `BaseEnv` does."""
+    """Builds its env at the first reset and seeds it then, like many a `BaseEnv`."""
 
     def __init__(self, cfg=None):
         self._env = None
@@ -423,7 +423,7 @@ def test_frames_of_the_current_episode_are_named(tmp_path):
     pytest.importorskip("moviepy")
     env = EpisodeRecorder(make("CartPole-v1", render_mode="rgb_array"), tmp_path)
     env.reset(seed=3)
-    assert uncovered_layers(env) == []  # without a step there would be no file either
+    assert uncovered_layers(env) == []  # without a step no file would be written either
     env.step(0)
     assert "2 frames of a video" in uncovered_layers(env)[0]
     env.close()
@@ -438,7 +438,7 @@ def test_managers_reset_parameters_and_episode_limit_continue():
     first = twin.reset()[0]
     assert (first >= 0.03).all() and (first <= 0.04).all()
     np.testing.assert_array_equal(first, env.reset()[0])
-    np.testing.assert_array_equal(twin.reset()[0], env.reset()[0])  # the filler after the last episode
+    np.testing.assert_array_equal(twin.reset()[0], env.reset()[0])  # the placeholder observation after the last episode
     close(env, twin)
 
 
@@ -489,8 +489,8 @@ def test_sampled_space_spans_episodes():
 # ---- hooks, adapters, generators ---------------------------------------------------------------
 
 
-class Tired(gymnasium.Wrapper):
-    """Remembers how many steps there ever were."""
+class CountsAllSteps(gymnasium.Wrapper):
+    """Counts its steps over all episodes."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -508,7 +508,7 @@ class Rebuilt(gymnasium.Wrapper, gymnasium.utils.EzPickle):
         gymnasium.Wrapper.__init__(self, env)
 
 
-class Hooked(Tired):
+class Hooked(CountsAllSteps):
     def get_state(self):
         return self.steps_ever
 
@@ -516,7 +516,7 @@ class Hooked(Tired):
         self.steps_ever = state
 
 
-class OddHook(Tired):
+class OddHook(CountsAllSteps):
     def get_state(self, when):
         raise AssertionError("no hook")
 
@@ -536,7 +536,7 @@ class UnpicklableHook(Hooked):
 
 @pytest.fixture
 def adapters(monkeypatch):
-    """Registrations that end with the test."""
+    """Remove the test's registrations at its end."""
     monkeypatch.setattr(state_module, "_registered", dict(state_module._registered))
     monkeypatch.setattr(state_module, "_plans", {})
 
@@ -562,7 +562,7 @@ def test_hook_of_the_inner_env_is_not_used_for_the_wrapper():
     env.close()
 
 
-@pytest.mark.parametrize("cls", [Tired, OddHook])
+@pytest.mark.parametrize("cls", [CountsAllSteps, OddHook])
 def test_unknown_class_is_named_and_incomplete(cls):
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
@@ -574,7 +574,7 @@ def test_unknown_class_is_named_and_incomplete(cls):
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_registered_adapter_applies_to_subclasses(adapters, by_name):
-    target = f"{__name__}.Tired" if by_name else Tired
+    target = f"{__name__}.CountsAllSteps" if by_name else CountsAllSteps
     register_state_adapter(
         target, lambda layer: layer.steps_ever, lambda layer, steps: setattr(layer, "steps_ever", steps)
     )
@@ -588,15 +588,15 @@ def test_registered_adapter_applies_to_subclasses(adapters, by_name):
 
 
 def test_adapter_of_seeded_state_does_not_span_episodes(adapters):
-    register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None, spans=False)
-    env = Tired(make("CartPole-v1"))
+    register_state_adapter(CountsAllSteps, lambda layer: 0, lambda layer, state: None, spans=False)
+    env = CountsAllSteps(make("CartPole-v1"))
     assert not SNAPSHOTTER.spans_episodes(env)
     env.close()
 
 
 def test_pickled_stack_continues_with_all_layers(adapters):
     register_pickled_state(OddHook)
-    env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
+    env, twin = OddHook(CountsAllSteps(make("CartPole-v1"))), OddHook(CountsAllSteps(make("CartPole-v1")))
     first_episode(env)
     snapshot = SNAPSHOTTER.capture(env)
     assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and uncovered_layers(env) == []
@@ -609,22 +609,22 @@ def test_pickled_stack_continues_with_all_layers(adapters):
 
 
 def test_state_rebuilt_by_pickle_is_incomplete(adapters):
-    register_pickled_state(Tired)
-    env = Tired(make("MountainCarContinuous-v0"))
+    register_pickled_state(CountsAllSteps)
+    env = CountsAllSteps(make("MountainCarContinuous-v0"))
     assert uncovered_layers(env) == []
     env.close()
-    env = Tired(Rebuilt(make("CartPole-v1")))
+    env = CountsAllSteps(Rebuilt(make("CartPole-v1")))
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
     assert uncovered_layers(env) == [
-        f"{dotted_name(Tired)}: pickle rebuilds the Rebuilt inside it from its arguments (EzPickle)"
+        f"{dotted_name(CountsAllSteps)}: pickle rebuilds the Rebuilt inside it from its arguments (EzPickle)"
     ]
     env.close()
 
 
 def test_adapter_missing_in_the_other_process_is_an_error(adapters):
-    register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None)
-    env = Tired(make("CartPole-v1"))
+    register_state_adapter(CountsAllSteps, lambda layer: 0, lambda layer, state: None)
+    env = CountsAllSteps(make("CartPole-v1"))
     snapshot = SNAPSHOTTER.capture(env)
     state_module._registered.clear()
     state_module._plans.clear()
@@ -633,7 +633,7 @@ def test_adapter_missing_in_the_other_process_is_an_error(adapters):
     env.close()
 
 
-@pytest.mark.parametrize("target", ["Tired", 3, None])
+@pytest.mark.parametrize("target", ["CountsAllSteps", 3, None])
 def test_registration_needs_a_class_or_dotted_name(target):
     with pytest.raises(ConfigError, match="expected a class or its dotted name"):
         register_state_adapter(target, lambda layer: 0, lambda layer, state: None)
@@ -673,11 +673,11 @@ def test_foreign_subclass_of_a_known_class_is_incomplete():
 
 
 def test_state_of_an_unknown_wrapper_is_kept():
-    env, twin = (Tired(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
+    env, twin = (CountsAllSteps(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
     env.reset(seed=0)
     env.step(0)
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
-    assert twin.env._elapsed_steps == 1  # its reset may be a step, as after a life lost
+    assert twin.env._elapsed_steps == 1  # a reset after a lost life may be a step
     close(env, twin)
 
 
@@ -689,8 +689,8 @@ def test_class_of_a_later_gymnasium_is_incomplete(base, says):
     env.close()
 
 
-class Nothing:
-    """Neither generator nor hook."""
+class NoState:
+    """Has neither a generator nor a hook."""
 
     def reset(self):
         return 0
@@ -700,7 +700,7 @@ class Nothing:
 
 
 def test_snapshot_of_nothing_is_none():
-    assert SNAPSHOTTER.capture(adapt(Nothing())) is None
+    assert SNAPSHOTTER.capture(adapt(NoState())) is None
 
 
 def test_shared_generators_stay_shared():
@@ -711,7 +711,7 @@ def test_shared_generators_stay_shared():
     env, twin = Shares(), Shares()
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.rng is twin.np_random
-    # A seed replaces np_random; the other place keeps the old generator.
+    # A seed replaces np_random; the other attribute keeps the old generator.
     gymnasium.Env.reset(env, seed=3)
     SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.rng is not twin.np_random
@@ -751,7 +751,7 @@ def test_unseeded_env_receives_its_generator_and_repeats():
 def test_other_wrapper_stack_is_refused():
     env = make("CartPole-v1")
     state = SNAPSHOTTER.capture(env).state
-    for other in (make("Acrobot-v1"), env.env, wrappers.ClipReward(env, 0, 1), Tired(env.unwrapped)):
+    for other in (make("Acrobot-v1"), env.env, wrappers.ClipReward(env, 0, 1), CountsAllSteps(env.unwrapped)):
         with pytest.raises(StateError, match="restore of .*: "):
             SNAPSHOTTER.restore(other, state)
         other.close()
@@ -798,7 +798,7 @@ def test_states_are_small(name, most):
 
 
 def gymnasium_wrapper_names():
-    """Dotted names of all wrapper classes of gymnasium.wrappers, those of missing libraries included."""
+    """Return dotted names of all classes of gymnasium.wrappers, also of those whose libraries are missing."""
     lazy = wrappers._wrapper_to_class
     for name in wrappers.__all__:
         if name in lazy:
@@ -833,7 +833,7 @@ def test_table_names_are_classes():
         if module.rpartition(".")[2].startswith(
             ("jax_to", "numpy_to", "array_conv", "bipedal", "car_racing", "lunar", "functional")
         ):
-            continue  # need libraries that need not be there
+            continue  # they need libraries that may be missing
         if cls in NEWER:
             continue
         if (name.startswith("ale_py") and not HAS_ATARI) or (".mujoco." in name and not HAS_MUJOCO):
@@ -872,7 +872,7 @@ def vector_wrapped():
 
 
 def play_vectors(env, seed, count):
-    """Step by actions that depend on nothing but a seed; return what came, but for times."""
+    """Step with actions that depend on a seed only; return all results without times."""
     rng = np.random.default_rng(seed)
     results = []
     for _ in range(count):
@@ -901,7 +901,7 @@ def test_vector_env_before_its_first_reset_has_its_generator():
 
 @pytest.mark.parametrize("env_class", [CountEnv, ToyEnv])
 def test_vector_env_with_partial_state_gives_none(env_class):
-    """A single env in it may be amid its episode, where only its generator is known."""
+    """A single env in it may be in the middle of an episode, of which only the generator is known."""
     env = BatchedEnv(gymnasium.vector.SyncVectorEnv([env_class] * 2))
     env.reset(seed=3)
     assert SNAPSHOTTER.capture(env) is None
