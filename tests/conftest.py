@@ -24,7 +24,7 @@ from vecenv.core.system import stack_dump, start_process
 _MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
 os.environ.update([_MARK.split("=")])
 
-# How long what is going away may take; nothing waits that long unless something is left.
+# The longest wait for processes that are ending; only leftovers wait that long.
 _GRACE_SECONDS = 10.0
 
 _SHM = Path("/dev/shm")
@@ -46,7 +46,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         if len(folder) <= _LONGEST_FOLDER:
             patch.setenv("TMPDIR", folder)
-            patch.setattr(tempfile, "tempdir", None)  # what was found before
+            patch.setattr(tempfile, "tempdir", None)  # found before
         yield
 
 
@@ -58,7 +58,7 @@ def start_method(request: pytest.FixtureRequest) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before those that are slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the twin's faults to `-m slow`, but for its lossless ones: what recovers is the same Python over both."""
+    """Mark fault tests of the fallback as slow, except the lossless ones: both implementations share recovery."""
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         is_fault = item.path.parent.name == "faults" and item.path.name != "test_lossless.py"
@@ -99,7 +99,7 @@ def leak_guard() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _ProcessResources:
-    """What this process holds at one moment."""
+    """The resources of this process at one moment."""
 
     pids: frozenset[int]
     segments: frozenset[str]
@@ -126,7 +126,7 @@ class _ProcessResources:
     def new_processes(self, grace: float = 0.0) -> list[psutil.Process]:
         """Processes of this test that are still there after `grace` seconds."""
         fresh = set(psutil.pids()) - self.pids - _helpers()
-        if not fresh:  # as after nearly every test: looking at who is whose child takes ten times as long
+        if not fresh:  # as after nearly every test; a search for children takes ten times as long
             return []
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         suspects = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_descriptors(pid: int) -> dict[int, tuple[str, str]]:
-    """Return, by descriptor of a process, what it is of and the flags that it was opened with (octal digits)."""
+    """Return the target and the flags (octal digits) of each descriptor of a process."""
     folder = Path(f"/proc/{pid}")
     while True:
         numbers = map(int, os.listdir(folder / "fd"))

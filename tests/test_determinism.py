@@ -1,7 +1,6 @@
 """The promise of determinism, as properties: an env's stream follows from its seed and actions, and from nothing else.
 
-Not from how many workers there are, how they were started, which envs share one, who finishes
-first, through which face one looks, or who is killed when.
+The number of workers, the start method, the order of answers, the front end and kills do not matter.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def test_streams_of_front_ends_at_length(front_end: str, data: Any) -> None:
 
 
 def test_gymnasiums_own_vector_env_gives_the_same() -> None:
-    """Where the promise meets somebody else's: the same seeds and actions."""
+    """The same seeds and actions give the results of Gymnasium's own classes."""
     envs = gymnasium.vector.SyncVectorEnv([cart_pole] * NUM_ENVS)
     obs, _ = envs.reset(seed=4)
     theirs: list[Any] = [[] for _ in range(NUM_ENVS)]

@@ -1,4 +1,4 @@
-"""Who may import whom, as data: parts of the package, rooms inside the parts, folders of C files.
+"""The allowed imports, as data: parts of the package, rooms inside the parts, folders of C files.
 
 Imports point down, and no file imports itself by way of others. Classes inherit at most three deep.
 """

@@ -1054,7 +1054,7 @@ def test_close_raises_the_first_of_several_errors(threads: int, open_pool: OpenP
 
 
 class Unspeakable(Exception):
-    """Fails when it is to be printed."""
+    """Its repr fails."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -1326,7 +1326,7 @@ def test_cancelled_requests_that_pile_up_are_refused(ordered: bool) -> None:
             if not ordered:
                 pool.send([0], [1], ordered=False)  # the other one is not concerned
                 assert pool.recv().lengths.tolist() == [1]
-        wait_until(lambda: pool._hub.pending(0)[0] == Op.NONE)  # it drops what was cancelled
+        wait_until(lambda: pool._hub.pending(0)[0] == Op.NONE)  # it drops cancelled commands
         reset(pool)
         assert pool.call(lambda env: env.num_resets)[1] == 2
         pool.send([0, 0])
@@ -1570,7 +1570,7 @@ class Meets(toys.NullEnv):
 
 
 def sleeps_in_wait(pid: int) -> bool:
-    """Tell whether a process sleeps in a wait of a pool, by the kernel's function where it is told."""
+    """Return whether a process sleeps in a wait of a pool, by the kernel's function if that is visible."""
     place = Path(f"/proc/{pid}/wchan").read_text()
     if place in ("", "0"):
         return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
@@ -1632,7 +1632,7 @@ def test_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str
     while not sleeps_in_wait(parent.pid):
         os.sched_yield()  # it looks at its deadlines before it sleeps, and so knows later how long it was away
     os.kill(parent.pid, signal.SIGSTOP)
-    threading.Event().wait(1.3)  # the length of the stop is what is tested
+    threading.Event().wait(1.3)  # the test depends on the length of the stop
     os.kill(parent.pid, signal.SIGCONT)
     threading.Event().wait(0.2)  # it looks around before its worker goes on
     os.kill(worker, signal.SIGCONT)

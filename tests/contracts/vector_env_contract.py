@@ -87,7 +87,7 @@ class VectorEnvContract:
             envs.close()
         opened.clear()  # the memory is given back with the last view of it
 
-    # ---- what it is ------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------
 
     def test_it_is_a_gymnasium_vector_env(self, open_envs):
         envs = open_envs(functools.partial(ToyEnv, render_mode="ansi"))

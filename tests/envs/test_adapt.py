@@ -372,7 +372,7 @@ def test_step_before_reset_is_a_state_error():
 
 
 def test_adapt_refuses_objects_that_are_not_envs():
-    with pytest.raises(TypeError, match="no env: it has no reset"):
+    with pytest.raises(TypeError, match="not an env: it has no reset"):
         adapt(object())
 
 

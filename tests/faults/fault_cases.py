@@ -1,4 +1,4 @@
-"""The matrix of faults as data: which cells there are, what is promised in each, and the subset that always runs.
+"""The matrix of faults as data: its cells, the expected behaviour of each, and the subset that always runs.
 
 fault x moment x front end x start method -> FaultCase -> 'recovers' | 'raises' | 'passes', or a reason why it cannot be
 """
@@ -45,7 +45,7 @@ class FaultCase(NamedTuple):
 
     @property
     def promise(self) -> str:
-        """What is to happen.
+        """The expected behaviour.
 
         'recovers': as if nothing had happened; 'raises': an error that names the env; 'passes':
         nothing is wrong with it; 'ends': whatever close says, it ends in time.

@@ -13,7 +13,7 @@ Rows = list[list[tuple[bytes, float, bool]]]
 
 
 class FrontEnd:
-    """One way to play: `play` notes what envs answer and calls each of them once in between.
+    """One front end: `play` records the answers of envs and calls each env once in between.
 
     Args:
         start: start method.

@@ -148,7 +148,7 @@ def test_successor_with_other_spaces_is_ended(implementation: str, tmp_path: Pat
 
 @contextmanager
 def interrupts(kind: type[BaseException]) -> Iterator[None]:
-    """A SIGINT raises this: what Ctrl-C does, or what a handler does that limits how long something may take."""
+    """A SIGINT raises this exception, like Ctrl-C or the handler of a time limit."""
 
     def interrupt(signum: int, frame: object) -> None:
         raise kind

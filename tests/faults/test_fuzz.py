@@ -1,8 +1,8 @@
 """Random programs on a pool, with workers killed at random moments: every env's answers are those of a quiet run.
 
 A program is a list of requests: steps of some envs, in columns or by payload, resets with seeds and
-options, calls that are waited for and calls that other requests go on beside, receives. What an env
-answers must follow from its own requests alone.
+options, calls with and without other requests beside them, receives. The answers of an env
+must depend on its own requests alone.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def walker() -> Any:
 def nested() -> Any:
     space = spaces.Dict(
         {
-            "image": spaces.Box(0, 255, (64, 64), np.uint8),  # larger than what digests look at whole
+            "image": spaces.Box(0, 255, (64, 64), np.uint8),  # larger than leaves whose digest covers the whole
             "pair": spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,), np.float64))),
         }
     )

@@ -1,7 +1,7 @@
-"""Every fault at every moment, in every face, under every start method.
+"""Every fault at every moment, in every front end, under every start method.
 
-Env 1 of three commits it; env 0 shares its worker, env 2 has another one. What the three answer
-is compared with a run in which nobody does anything wrong.
+Env 1 of three has the fault; env 0 shares its worker, env 2 has another worker. The answers of the three
+are compared with a run without the fault.
 """
 
 from __future__ import annotations

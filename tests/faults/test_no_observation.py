@@ -22,7 +22,7 @@ from vecenv.replaying import REPLAYING
 pytestmark = pytest.mark.usefixtures("implementation")
 
 SAYS = r"obs: expected float32 \(4,\), got None"
-# What the two backends do not share is how the error comes to the caller.
+# The two backends differ only in the way in which the error reaches the caller.
 WHERE = [("NextStep", "serial"), ("SameStep", "serial"), ("Disabled", "serial"), ("SameStep", "process")]
 
 

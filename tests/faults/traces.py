@@ -1,9 +1,9 @@
-"""Traces: what each env of a pool has answered, comparable bit for bit between two runs.
+"""Traces: the answers of each env of a pool, comparable bit for bit between two runs.
 
-    run undisturbed -> tapes            the same seeds and actions, so the same tapes;
-    run and strike  -> tapes, marks     `marks` are the infos that tell of recoveries, left out of tapes
+    undisturbed run      -> traces          the same seeds and actions give the same traces
+    run with a fault     -> traces, marks   `marks` are the infos about recoveries; traces do not contain them
 
-Traces that are equal say that nothing was lost and nothing happened twice.
+Equal traces show that no step was lost or made twice.
 """
 
 from __future__ import annotations

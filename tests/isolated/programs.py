@@ -1,4 +1,4 @@
-"""Programs: the sources for tests of whole processes, and checks of what they leave behind."""
+"""Programs: the sources for tests of whole processes, and checks of their leftovers."""
 
 from __future__ import annotations
 

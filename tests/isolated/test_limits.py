@@ -1,4 +1,4 @@
-"""Programs where the system gives too little: shared memory, descriptors, names; what is left when they are killed."""
+"""Programs where the system gives too little: shared memory, descriptors, names; leftovers after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole programs, each in a process of its own: guards, signals, exits. What they leave is looked for."""
+"""Whole programs, each in a process of its own: guards, signals, exits. Leftovers are errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_module_that_starts_its_own_workers_on_import_is_named(how: str, start_m
 
 
 def test_worker_may_import_a_module_that_starts_other_workers(tmp_path: Path) -> None:
-    """Also where it was forked amid the import that started it."""
+    """Also if it was forked during the import that started it."""
     (tmp_path / "planner.py").write_text(program("pool = start()"))
     body = """
         class Mine(toys.CountEnv):
@@ -314,7 +314,7 @@ def test_killed_parent_ends_stopped_workers(implementation: str, stops: str, sta
 
 @pytest.mark.parametrize("implementation", ["native", "python"])
 def test_fork_server_ends_workers_that_cannot_be_continued(implementation: str, tmp_path: Path) -> None:
-    """Every thread stops the process again: the one that hears of the end is stopped before it can act on it."""
+    """Every thread stops the process again: the thread that notices the end is stopped before it can act."""
     source = program(
         f"""
         import threading

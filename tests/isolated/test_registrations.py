@@ -52,7 +52,7 @@ def test_workers_do_not_warn_about_the_programs_registrations(
     assert run(tmp_path, source, *flags) == ["0.0 0.0 7 7"]
 
 
-#: How a game of Atari's is asked for, and what it prints then.
+#: The way to make an Atari game, and the expected output.
 ATARI = {
     "load": ("env = vecenv.alf.load('{name}')\nprint(env.reset().is_first())", "True"),
     "make_vec": ("env = vecenv.make_vec('{name}', 2, 'serial')\nprint(len(env.reset(seed=0)[0]))", "2"),

@@ -140,7 +140,7 @@ def test_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Path
 def test_workers_end_when_their_program_calls_exec(
     implementation: str, start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a program does that starts itself anew: it is the same process, which goes on."""
+    """Like a program that restarts itself: the process stays the same."""
     if implementation == "native" and load() is None:
         pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)

@@ -323,7 +323,7 @@ def test_partial_reset_needs_the_last_observations_of_others():
     env_fns = [functools.partial(CountEnv, 3)] * 4
     with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2, autoreset_mode="Disabled"))) as envs:
         mask = np.array([True, False, False, False])
-        with pytest.raises(StateError, match="reset all first"):
+        with pytest.raises(StateError, match="reset all envs first"):
             envs.reset(options={"reset_mask": mask})
         with pytest.raises(ConfigError, match="seeds"):
             envs.reset(seed=[1, 2])

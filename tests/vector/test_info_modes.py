@@ -156,7 +156,7 @@ def flip(infos):
     return {key: flip(value) if isinstance(value, dict) else value[::-1] for key, value in infos.items()}
 
 
-# ---- what is pickled -------------------------------------------------------------------------
+# ---- pickled infos ---------------------------------------------------------------------------
 
 
 def mailed(info, infos="ALL", rounds=3):

@@ -142,7 +142,7 @@ def test_infos_dtype_is_decided_by_the_first_env_by_id(order):
 
 
 def test_infos_of_a_few_envs():
-    """Rows without an info are zero and masked, whatever values the columns had before."""
+    """Rows without an info are zero and masked; earlier values of the columns do not matter."""
     values = {"a": 2.5, "pair": np.array([1, 2], np.int8), "flag": np.bool_(True), "deep": {"b": 3}}
     infos = infos_of({}, values, {}, values, {}, rounds=6)
     told = [False, True, False, True, False]

@@ -82,7 +82,7 @@ def test_worker_that_leaks_during_recovery_is_not_recycled_at_once(
     scene.restore_seconds = 0.5
     assert [number for number, _ in scene.due()] == [1], "which has not been replaced"
     assert scene.due(after_ns=8 * SECOND)[0][0] == 1 and len(caplog.messages) == 1
-    assert "worker 0 has " in caplog.text and "get_state()" in caplog.text
+    assert "worker 0 uses " in caplog.text and "get_state()" in caplog.text
     assert [number for number, _ in scene.due()] == [0, 1]
     assert len(caplog.messages) == 1
 

@@ -442,7 +442,7 @@ def test_managers_reset_parameters_and_episode_limit_continue():
     close(env, twin)
 
 
-# ---- which state a seeded reset sets anew ------------------------------------------------------
+# ---- state that a seeded reset replaces --------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STACKS)
