@@ -72,7 +72,7 @@ def test_worker_traceback_is_the_cause():
     with parallel(RaiseAtStep, num_workers=2) as env:
         with pytest.raises(ZeroDivisionError) as caught:
             play(env)
-        assert "in fail" in str(caught.value.__cause__)
+        assert "in _fail_if_due" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize(
