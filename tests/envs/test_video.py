@@ -199,7 +199,7 @@ def test_unwritable_video_is_reported_and_leaves_no_file(tmp_path):
     program = """
         import resource, signal, sys, warnings
         import numpy as np
-        from tests.envs.test_replay import EpisodeRecorder, Painted, numbers_env
+        from tests.envs.test_video import EpisodeRecorder, Painted, numbers_env
         recorder = EpisodeRecorder(Painted(numbers_env(3)), sys.argv[1])
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
