@@ -8,7 +8,8 @@ import pytest
 
 from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
-from vecenv.managers.env_driver import DriverFactory, DriverSettings, DriverSnapshotter, ResetRequest
+from vecenv.envs.factory import EnvFactory
+from vecenv.managers.env_driver import DriverSettings, DriverSnapshotter, EnvDriver, ResetRequest
 
 MANAGER_CLASSES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 
@@ -120,12 +121,12 @@ def test_snapshot_without_an_env_restores_the_same_successor(tmp_path):
     settings = DriverSettings(autoreset=False, abnormal_ends=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    managed = DriverFactory(functools.partial(build, tmp_path / "a", {1}), 0, settings)()
+    managed = EnvFactory(EnvDriver, (functools.partial(build, tmp_path / "a", {1}), 0, settings))()
     managed.reset(request=ResetRequest({}, seed=(5, True)))
     with pytest.raises(OSError, match="no licence"):
         managed.rebuild()
     snapshot = DriverSnapshotter().capture(managed)
-    twin = DriverFactory(functools.partial(build, tmp_path / "b", {}), 0, settings)()
+    twin = EnvFactory(EnvDriver, (functools.partial(build, tmp_path / "b", {}), 0, settings))()
     DriverSnapshotter().restore(twin, snapshot.state)
     unused = twin.env.env
     managed.reset()

@@ -28,7 +28,6 @@ from ..errors import ConfigError, EnvError
 from .side_values import ABNORMAL, move_reward_to_info
 
 __all__ = [
-    "DriverFactory",
     "DriverSettings",
     "DriverSnapshotter",
     "EnvDriver",
@@ -103,25 +102,6 @@ class DriverSnapshotter:
         driver.set_state(own)
         if inner is not None:
             SNAPSHOTTER.restore(driver.env, inner)
-
-
-class DriverFactory:
-    """Builds an env driver in its worker.
-
-    Args:
-        env_fn: builds the env; pickled by value, like the factory.
-        env_id: id of the env.
-        settings: for the driver.
-    """
-
-    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: DriverSettings) -> None:
-        self.env_fn = env_fn
-        self.env_id = env_id
-        self.settings = settings
-
-    def __call__(self) -> EnvDriver:
-        """Build the env and its driver."""
-        return EnvDriver(self.env_fn, self.env_id, self.settings)
 
 
 class EnvDriver:

@@ -25,6 +25,7 @@ from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
 from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr, original
 from ..envs.base import BaseEnvTimestep
+from ..envs.factory import EnvFactory
 from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
@@ -171,7 +172,7 @@ class GymVectorEnvManager(EnvManager):
 
         options = {key: self._cfg[key] for key in ("backend", "num_workers", "context", "timeouts", "failures")}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
-        factories = [_RecordableFactory(env_fn) for env_fn in env_fns]
+        factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]
         return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)
 
     # ---- properties ------------------------------------------------------------------------
@@ -389,23 +390,11 @@ class GymVectorEnvManager(EnvManager):
         return concatenate(space, values, empty)
 
 
-class _RecordableFactory:
-    """Builds an env that can record videos.
-
-    Args:
-        env_fn: builds the env; pickled by value, like the factory.
-    """
-
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        self.env_fn = env_fn
-        self.token = make_token()
-
-    def __call__(self) -> Recordable:
-        """Build the env."""
-        env = adapt_and_build(self.env_fn())
-        if isinstance(env, AdaptedEnv):
-            env.notes_agents = True
-        return Recordable(env, self.token)
+def _make_recordable(env_fn: Callable[[], Any], token: str) -> Recordable:
+    env = adapt_and_build(env_fn())
+    if isinstance(env, AdaptedEnv):
+        env.notes_agents = True
+    return Recordable(env, token)
 
 
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from ..core.layout.rows import Autoreset
 from ..core.pool.pool import Pool
 from ..core.pool.process import ProcessPool
 from ..core.pool.serial import SerialPool
+from ..envs.factory import EnvFactory
 from ..errors import ClosedError, WorkerTimeoutError
-from .env_driver import DriverFactory, DriverSettings, DriverSnapshotter
+from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver
 from .options import limits_of, pool_options
 from .retry import RetryPolicy
 
@@ -82,7 +83,7 @@ class Launch:
             abnormal_ends=not self.has_workers,
             has_columns=bool(self._cfg.get("shared_memory", True)),
         )
-        factories = [DriverFactory(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fns)]
+        factories = [EnvFactory(EnvDriver, (env_fn, env_id, settings)) for env_id, env_fn in enumerate(self._env_fns)]
         autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
         pool_class = ProcessPool if self.has_workers else SerialPool
         options = pool_options(self._cfg, autoreset)

@@ -32,6 +32,7 @@ from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv
 from vecenv.envs.batched import BatchedEnv
+from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import without_bounds
 from vecenv.envs.seeding import EpisodeSeeds, episode_seed
 from vecenv.envs.state import state as state_module
@@ -40,9 +41,9 @@ from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, dotted_name, uncov
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import EpisodeRecorder
 from vecenv.managers.env_driver import (
-    DriverFactory,
     DriverSettings,
     DriverSnapshotter,
+    EnvDriver,
     ResetRequest,
 )
 
@@ -343,7 +344,7 @@ def test_managers_env_continues_its_seeds(env_fn, seed):
                 run.append(fingerprint(env.reset()[0]))
         return run
 
-    maker = DriverFactory(env_fn, 0, DriverSettings(autoreset=True, abnormal_ends=False))
+    maker = EnvFactory(EnvDriver, (env_fn, 0, DriverSettings(autoreset=True, abnormal_ends=False)))
     env, twin = maker(), maker()
     env.reset(request=ResetRequest({}, seed=seed))
     for action in actions_of(env, 60, seed=4):
@@ -403,7 +404,7 @@ def test_recording_continues_under_the_same_name(tmp_path):
     def make_recordable():
         return make("CartPole-v1", render_mode="rgb_array")
 
-    maker = DriverFactory(make_recordable, 0, DriverSettings(autoreset=False, abnormal_ends=False))
+    maker = EnvFactory(EnvDriver, (make_recordable, 0, DriverSettings(autoreset=False, abnormal_ends=False)))
     env, twin = maker(), maker()
     env.reset(request=ResetRequest({}, seed=(3, True), replay_path=str(tmp_path)))
     first_run = [env.step(1) for _ in range(30) if env.env.recording]
@@ -430,7 +431,7 @@ def test_frames_of_the_current_episode_are_named(tmp_path):
 
 
 def test_managers_reset_parameters_and_episode_limit_continue():
-    maker = DriverFactory(make_cart_pole, 0, DriverSettings(autoreset=True, abnormal_ends=False))
+    maker = EnvFactory(EnvDriver, (make_cart_pole, 0, DriverSettings(autoreset=True, abnormal_ends=False)))
     env, twin = maker(), maker()
     env.reset(request=ResetRequest({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
     snapshotter = DriverSnapshotter()
