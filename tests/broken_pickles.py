@@ -1,4 +1,4 @@
-"""Values that pickle and cannot be unpickled, and an env that tells one."""
+"""Values that pickle and cannot be unpickled, and an env that returns one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vecenv.envs import toys
 
 
 class BrokenPickle:
-    """Pickles, and cannot be made again."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse_to_be_made, ()
@@ -19,7 +19,7 @@ def _refuse_to_be_made() -> None:
 
 
 class BrokenPickleInfo(toys.CountEnv):
-    """Tells something in its second step that cannot be unpickled."""
+    """Its second step returns an info that cannot be unpickled."""
 
     def make_info(self) -> dict[str, Any]:
         return {"odd": BrokenPickle()} if self.elapsed_steps == 2 else super().make_info()

@@ -1,4 +1,4 @@
-"""What every test gets: the leak guard, and the start methods to run under."""
+"""Fixtures of all tests: the leak guard, start methods, implementations."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SHM = Path("/dev/shm")
 # A socket's path has 107 characters, the last 32 of which are multiprocessing's: /pymp-xxxxxxxx/listener-xxxxxxxx
 _LONGEST_FOLDER = 75
 
-if load() is None:  # asked for, the twin is no news on the standard error of programs that tests run
+if load() is None:  # the fallback is chosen, so that programs of tests do not report it on the standard error
     os.environ.setdefault("VECENV_IMPLEMENTATION", "python")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have all that goes to the system's temporary folder, reproducers above all, go to pytest's.
+    """Redirect the system's temporary folder (reproducers above all) to pytest's.
 
     The programs that tests start inherit it. Fork servers have their sockets there, whose paths are short.
     """
@@ -56,7 +56,7 @@ def start_method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that are slow are left out
+@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark fault tests of the fallback as slow, except the lossless ones: both implementations share recovery."""
     for item in items:
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["native", "python"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each half of the engine: in C, and its twin in Python; for tests of what both promise."""
+    """Each implementation of the engine, C and Python; for tests of contracts that both keep."""
     if request.param == "native" and load() is None:
         pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
@@ -77,9 +77,9 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the stack of a hung worker waited for, however crowded the machine is."""
+    """Wait longer for the stack of a hung worker, for busy machines."""
     monkeypatch.setattr(stack_dump, "_REPLY_SECONDS", 20.0)
-    monkeypatch.setattr(stack_dump, "_POLL_SECONDS", 0.2)  # it is whole when it has not grown for so long
+    monkeypatch.setattr(stack_dump, "_POLL_SECONDS", 0.2)  # it is complete when it has not grown for so long
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def leak_guard() -> Iterator[None]:
         gc.collect()  # an exception kept by pytest.raises holds frames, and they hold the rest
         left = before.find_leaks(grace=_GRACE_SECONDS)
     if left:
-        for process in before.new_processes():  # no later test has to live with it
+        for process in before.new_processes():  # later tests are not disturbed by it
             process.kill()
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
 
@@ -111,7 +111,7 @@ class _ProcessResources:
         return cls(frozenset(psutil.pids()), _segments(), _descriptors(), frozenset(threading.enumerate()))
 
     def find_leaks(self, grace: float = 0.0) -> list[str]:
-        """Say what there is now that was not there then."""
+        """Describe the resources that exist now and did not exist then."""
         leaks = [f"process {_describe(process)}" for process in self.new_processes(grace)]
         for thread in set(threading.enumerate()) - self.threads:
             thread.join(grace)

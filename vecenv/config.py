@@ -130,14 +130,14 @@ def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str) 
     """
     if not isinstance(cfg, Mapping):
         raise ConfigError(f"{owner}: cfg: expected a dict, got {cfg!r}", key="cfg")
-    spelled = {_normalise(name): name for name in known}
-    names = set(spelled.values())
+    by_spelling = {_normalise(name): name for name in known}
+    names = set(by_spelling.values())
     for key in cfg:
         if not isinstance(key, str) or key in names:
             continue
-        close = difflib.get_close_matches(_normalise(key), spelled, n=1, cutoff=_MISSPELLING_RATIO)
+        close = difflib.get_close_matches(_normalise(key), by_spelling, n=1, cutoff=_MISSPELLING_RATIO)
         if close:
-            warn_caller(f"unknown key {key!r} for {owner}; did you mean {spelled[close[0]]!r}?")
+            warn_caller(f"unknown key {key!r} for {owner}; did you mean {by_spelling[close[0]]!r}?")
 
 
 # Not every Mapping: gymnasium.spaces.Dict is one and has to stay a space.

@@ -123,7 +123,7 @@ class WorkerError(VecenvError, RuntimeError):
         env_ids: the envs that it hosts, or those of them concerned.
         op: the operation that was running: construct, reset, step, call or close.
         step_id: number of the command that failed, counted over all envs of a pool, or None.
-        seed: of the env's episode, when recovery has been given up or is not wanted; None: an autoreset
+        seed: of the env's episode, when recovery has failed or is not wanted; None: an autoreset
             began it, or the seed is unknown. During an autoreset: of the previous episode.
         actions: then also the newest actions of that episode, the one under way included: at most
             8, oldest first, as the env got them; with `on_failure='raise'` only the one under way. (): there

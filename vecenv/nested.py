@@ -78,7 +78,7 @@ def _mismatch(expected: str, got: Any) -> SpaceError:
 
 
 def is_sequence(value: Any) -> bool:
-    """Tell whether a value is a list or a tuple; `is_leaf` for values such as infos, where only dicts are nested."""
+    """Return whether a value is a list or a tuple; `is_leaf` for values such as infos, where only dicts are nested."""
     return isinstance(value, (list, tuple))
 
 
@@ -104,7 +104,7 @@ def equal(one: Any, two: Any) -> bool:
 
 
 def has_own_structure(nest: Any) -> bool:
-    """Tell whether a nest contains lists or named tuples, which Gymnasium's spaces do not have."""
+    """Return whether a nest contains lists or named tuples, which Gymnasium's spaces do not have."""
     if isinstance(nest, Mapping):
         return any(has_own_structure(part) for part in nest.values())
     if isinstance(nest, (tuple, list)):
@@ -218,7 +218,7 @@ def writable_copy(value: Any) -> Any:
 
 
 def _is_frozen(value: Any, seen: set[int]) -> bool:
-    """Tell whether a value contains a read-only array; skips dicts and lists whose ids are in `seen`."""
+    """Return whether a value contains a read-only array; skips dicts and lists whose ids are in `seen`."""
     if isinstance(value, np.ndarray):
         return not value.flags.writeable
     if not isinstance(value, dict | tuple | list) or id(value) in seen:

@@ -6,7 +6,7 @@
 /* The attributes that each step looks up. */
 enum { NAME_STEP, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
 
-static const char *const spelled[NUM_NAMES] = {"step", "_elapsed_steps", "_max_episode_steps"};
+static const char *const name_strings[NUM_NAMES] = {"step", "_elapsed_steps", "_max_episode_steps"};
 
 /* Items of the tuple that the function is bound to; the names follow last. */
 enum { BOUND_ENV, BOUND_LIMIT, BOUND_UNPACK, BOUND_ONE, BOUND_NAMES };
@@ -39,7 +39,7 @@ count(PyObject *bound)
 
 /* Return the result of a step as a tuple of five values. */
 static PyObject *
-five_of(PyObject *bound, PyObject *result)
+as_five_values(PyObject *bound, PyObject *result)
 {
     if (PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 5) {
         return Py_NewRef(result);
@@ -60,7 +60,7 @@ step(PyObject *bound, PyObject *action)
 {
     PyObject *arguments[] = {PyTuple_GET_ITEM(bound, BOUND_ENV), action};
     PyObject *result = PyObject_VectorcallMethod(name_of(bound, NAME_STEP), arguments, 2, NULL);
-    PyObject *values = result == NULL ? NULL : five_of(bound, result);
+    PyObject *values = result == NULL ? NULL : as_five_values(bound, result);
     Py_XDECREF(result);
     int is_over = values == NULL ? -1 : count(bound);
     if (is_over < 0) {
@@ -86,7 +86,7 @@ vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
     }
     PyObject *names[NUM_NAMES];
     for (int i = 0; i < NUM_NAMES; i++) { /* interned: else each lookup compares the strings */
-        names[i] = PyUnicode_InternFromString(spelled[i]);
+        names[i] = PyUnicode_InternFromString(name_strings[i]);
     }
     /* "N" takes ownership of a reference; a NULL makes the result NULL. */
     PyObject *bound = Py_BuildValue("(OOOiNNN)", env, limit, unpack, 1, names[NAME_STEP],

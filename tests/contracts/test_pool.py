@@ -1314,7 +1314,7 @@ def test_calls_beyond_the_queue_are_all_refused(engine: Any) -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_cancelled_requests_that_pile_up_are_refused(ordered: bool) -> None:
     """They pile up at a worker that is stopped: in its queue, and where they were given rows, in the ring."""
-    match = "late writers hold all blocks" if ordered else "queue of env 0's worker is full of commands that were canc"
+    match = "all batch buffers are in use" if ordered else "queue of env 0's worker is full of commands that were canc"
     with ProcessPool([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
         pool.start()
         reset(pool)

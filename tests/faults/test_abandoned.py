@@ -461,7 +461,7 @@ def test_next_episode_that_cannot_begin_raises(implementation: str, tmp_path: An
         kill(pool, 1)
         pool.send(np.zeros(2, np.int64))
         assert pool.recv().truncated.tolist() == [False, True]
-        with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode given up"):
+        with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode abandoned"):
             pool.send(np.zeros(2, np.int64))
             pool.recv()
 

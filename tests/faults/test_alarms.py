@@ -22,7 +22,7 @@ from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
 
 BIG = 3_000_000  # bytes, more than a ring or a socket holds
-PATIENCE = 60.0
+GENEROUS_TIMEOUT = 60.0
 
 
 class Alarmed(toys.CountEnv):
@@ -49,7 +49,7 @@ def alarmed(env_fn: Any) -> Iterator[ProcessPool]:
     with ProcessPool([env_fn], PoolOptions(num_workers=1)) as pool:
         pool.start()
         pool.reset()
-        pool.recv(timeout=PATIENCE)
+        pool.recv(timeout=GENEROUS_TIMEOUT)
         yield pool
 
 
@@ -80,10 +80,10 @@ def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         signal_once_blocked(pool)
         wait_until(heard.exists)
         with pytest.raises(TimeoutError, match="the env's alarm"):
-            pool.recv(timeout=PATIENCE).raise_errors()
+            pool.recv(timeout=GENEROUS_TIMEOUT).raise_errors()
         for number in range(2, 6):
             pool.send_objects([{"number": number, "big": b"x" * (BIG if number == 3 else 0)}], [0])
-            batch = pool.recv(timeout=PATIENCE)
+            batch = pool.recv(timeout=GENEROUS_TIMEOUT)
             batch.raise_errors()
             assert (batch.obs == number).all()
 
@@ -97,10 +97,10 @@ def test_alarm_within_a_message(tmp_path: Path, implementation: str) -> None:
         if implementation == "native":  # handlers of the fallback wait until the whole message is written
             wait_until(heard.exists)
         with pytest.raises(TimeoutError, match="the env's alarm"):
-            pool.recv(timeout=PATIENCE).raise_errors()
+            pool.recv(timeout=GENEROUS_TIMEOUT).raise_errors()
         assert heard.exists()
         for number in (0, 1):
             pool.send(np.array([number]))
-            batch = pool.recv(timeout=PATIENCE)
+            batch = pool.recv(timeout=GENEROUS_TIMEOUT)
             batch.raise_errors()
             assert batch.infos() == [{"big": b"x" * BIG, "number": number}]

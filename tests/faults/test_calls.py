@@ -117,7 +117,7 @@ def test_call_whose_answer_was_taken_is_not_repeated(pure: bool, implementation:
         for _ in range(2):
             pool.send(np.zeros(4, np.int64))
             batch = pool.recv(timeout=60)
-        assert pool.statistics()["restarts"] == 1, "the answer came, and then nobody asked again"
+        assert pool.statistics()["restarts"] == 1, "the answer came, so the call is not repeated"
         assert batch.obs[:, 1].tolist() == [1.0, 1.0 if pure else 101.0, 1.0, 1.0]
 
 

@@ -217,9 +217,9 @@ def test_reset_after_a_cancelled_command_is_a_restore_point(implementation: str,
         assert batch.lengths.tolist() == [2, 2]
         assert [info["recovered"] for info in batch.infos()] == ["unproven"] * 2, "from a state, not from the seed"
         for number in range(2):
-            told = site.diary(number)
-            assert told[-3:] == ["reset None", f"step {number + 2}", "step 4"]
-            assert told.count("step 5") == 0 and told.count(f"step {HANG}") == (number == 0)
+            lines = site.diary(number)
+            assert lines[-3:] == ["reset None", f"step {number + 2}", "step 4"]
+            assert lines.count("step 5") == 0 and lines.count(f"step {HANG}") == (number == 0)
 
 
 def test_cancelled_reset_leaves_no_message(implementation: str, site: Site) -> None:

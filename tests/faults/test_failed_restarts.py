@@ -24,7 +24,7 @@ from vecenv.core.processes.worker import Worker
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, SpaceError, WorkerDiedError
 
-PATIENCE = 30.0  # seconds, for waits that end at once unless they never end
+GENEROUS_TIMEOUT = 30.0  # seconds, for waits that end at once unless they never end
 
 
 class Licensed(toys.CountEnv):
@@ -92,15 +92,15 @@ def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0
         pool.cancel()
         pool.reset()
         with pytest.raises(WorkerDiedError, match=rf"worker {worker_id} .* could not be started again: {says}"):
-            pool.recv(timeout=PATIENCE)
+            pool.recv(timeout=GENEROUS_TIMEOUT)
     pool.cancel()
     pool.reset(others)
-    pool.recv(timeout=PATIENCE).raise_errors()
+    pool.recv(timeout=GENEROUS_TIMEOUT).raise_errors()
     pool.restart(worker_id)
     pool.reset(seeds=range(pool.num_envs))
-    assert pool.recv(timeout=PATIENCE).env_ids.tolist() == list(range(pool.num_envs))
+    assert pool.recv(timeout=GENEROUS_TIMEOUT).env_ids.tolist() == list(range(pool.num_envs))
     pool.send(np.zeros(pool.num_envs, np.int64))
-    assert pool.recv(timeout=PATIENCE).lengths.tolist() == [1] * pool.num_envs
+    assert pool.recv(timeout=GENEROUS_TIMEOUT).lengths.tolist() == [1] * pool.num_envs
 
 
 @pytest.mark.parametrize("waits", ["recv", "recv with a timeout", "call"])
@@ -114,10 +114,10 @@ def test_constructor_that_raises_in_a_successor_is_reported_and_nothing_hangs(
         kill(pool, 0)
         with pytest.raises(RuntimeError, match="license server is down") as caught:
             if waits == "call":
-                pool.call(str, timeout=PATIENCE)
+                pool.call(str, timeout=GENEROUS_TIMEOUT)
             else:
                 pool.send(np.zeros(4, np.int64))
-                pool.recv(timeout=None if waits == "recv" else PATIENCE)
+                pool.recv(timeout=None if waits == "recv" else GENEROUS_TIMEOUT)
         assert str(caught.value) == "license server is down"
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert caught.value.__notes__ == ["raised by the constructor of env 0 in worker 0 (envs 0-1)"]
@@ -141,7 +141,7 @@ def test_successor_with_other_spaces_is_ended(implementation: str, tmp_path: Pat
     file = tmp_path / "other"
     with pool_without_worker(file, "spaces") as pool:
         with pytest.raises(SpaceError):
-            pool.recv(timeout=PATIENCE)
+            pool.recv(timeout=GENEROUS_TIMEOUT)
         file.unlink()
         assert_gone_until_restarted(pool, "SpaceError: env 0")
 
@@ -168,17 +168,17 @@ def test_interrupted_successor_start_is_repeated_by_the_next_wait(
     file = tmp_path / "hangs"
     with interrupts(kind), pool_without_worker(file, "interrupt") as pool:
         with pytest.raises(kind) as caught:
-            pool.recv(timeout=PATIENCE)
+            pool.recv(timeout=GENEROUS_TIMEOUT)
         assert caught.type is kind  # not a WorkerTimeoutError
         file.unlink()
         if then == "call":
-            assert pool.call(envs_steps, timeout=PATIENCE) == [3] * 4
+            assert pool.call(envs_steps, timeout=GENEROUS_TIMEOUT) == [3] * 4
         if then == "reset":
             pool.cancel()
             pool.reset(kwargs=[{"options": {}}] * 4)  # as payloads, queued after earlier ones
-            assert pool.recv(timeout=PATIENCE).lengths.tolist() == [0] * 4
+            assert pool.recv(timeout=GENEROUS_TIMEOUT).lengths.tolist() == [0] * 4
             pool.send(np.zeros(4, np.int64))
-        batch = pool.recv(timeout=PATIENCE)
+        batch = pool.recv(timeout=GENEROUS_TIMEOUT)
         batch.raise_errors()
         assert batch.lengths.tolist() == ([1] if then == "reset" else [3]) * 4
         assert pool.statistics()["restarts"] == 1
@@ -202,9 +202,9 @@ def test_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
     with interrupts(KeyboardInterrupt), pool_without_worker(file, "interrupt") as pool:
         monkeypatch.setattr(Worker, "kill", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pool.recv(timeout=PATIENCE)
+            pool.recv(timeout=GENEROUS_TIMEOUT)
         file.unlink()
-        pool.recv(timeout=PATIENCE).raise_errors()
+        pool.recv(timeout=GENEROUS_TIMEOUT).raise_errors()
         assert Worker.kill is end and len(stack_files()) == 1
 
 
@@ -219,7 +219,7 @@ def test_successor_start_without_free_descriptors(implementation: str, tmp_path:
         kill(pool, 0)
         pool.send(np.zeros(4, np.int64))
         with no_descriptors_left(), pytest.raises(ConfigError, match="worker 0 cannot be started: .*ulimit -n"):
-            pool.recv(timeout=PATIENCE)
+            pool.recv(timeout=GENEROUS_TIMEOUT)
         assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
 
 
@@ -253,7 +253,7 @@ def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tm
             with pytest.raises(WorkerDiedError, match="could not be started again"):
                 envs.reset_async(seed=1)
                 try:
-                    envs.reset_wait(timeout=PATIENCE)
+                    envs.reset_wait(timeout=GENEROUS_TIMEOUT)
                 finally:
                     envs._pool.cancel()
     finally:

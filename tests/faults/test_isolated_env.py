@@ -78,9 +78,9 @@ def test_env_is_isolated_from_its_second_failure_on(
     assert [len(found) for found in pids] == [1] * 5 + [2] * 19
     assert len({found[0] for found in pids}) == 3, "the others are replaced twice"
     assert len({found[1] for found in pids if len(found) == 2}) == 3, "and it twice more"
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.partition(" died")[0] for text in told] == ["worker 0 (envs 0-3)"] * 2 + ["worker 1 (env 2)"] * 2
-    assert "env 2 has worker 1 to itself now; replaced" in told[1] and "to itself" not in told[0]
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" died")[0] for text in texts] == ["worker 0 (envs 0-3)"] * 2 + ["worker 1 (env 2)"] * 2
+    assert "env 2 has worker 1 to itself now; replaced" in texts[1] and "to itself" not in texts[0]
     assert not [number for env_id in (0, 1, 3) for number, _ in got.marks[env_id] if number > 6]
 
 

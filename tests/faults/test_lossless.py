@@ -450,7 +450,7 @@ def test_recovered_mark_is_once_and_only_for_envs_of_the_worker(implementation: 
         assert marks in ([(5, "replayed")], [(6, "replayed")])
 
 
-class Tells(toys.CountEnv):
+class WritesSteps(toys.CountEnv):
     """Writes down each step and whether it ran in a replay."""
 
     def __init__(self, path: str) -> None:
@@ -464,9 +464,9 @@ class Tells(toys.CountEnv):
 
 
 def test_env_can_see_that_it_is_replayed(tmp_path: Any) -> None:
-    with recovering_pool([functools.partial(Tells, str(tmp_path / "told"))]) as pool:
+    with recovering_pool([functools.partial(WritesSteps, str(tmp_path / "steps"))]) as pool:
         play(pool, 5, before=kills({4: 0}))
-    assert (tmp_path / "told").read_text() == "1 2 3 1r2r3r4 5 "
+    assert (tmp_path / "steps").read_text() == "1 2 3 1r2r3r4 5 "
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])

@@ -102,12 +102,12 @@ def _is_started_by_env(process: psutil.Process) -> bool:
 
 def assert_names(case: FaultCase, error: BaseException) -> None:
     """Check that an error names the env, and has a class that callers expect."""
-    told: list[str] = []
+    texts: list[str] = []
     link: BaseException | None = error
     while link is not None:
-        told += [str(link), *getattr(link, "__notes__", ())]
+        texts += [str(link), *getattr(link, "__notes__", ())]
         link = link.__cause__ or link.__context__
-    text = "\n".join(told)
+    text = "\n".join(texts)
     if case.moment == "construct" and case.fault in (*fault_cases.DEATHS, *fault_cases.HANGS):
         assert "worker 0 (envs 0-1)" in text, text
     elif case.moment == "construct":

@@ -160,7 +160,7 @@ def test_keyboard_interrupt_of_an_env_in_a_worker_is_its_answer(moment: str) -> 
         assert not isinstance(errors[1], KeyboardInterrupt) and "KeyboardInterrupt" in str(errors[1])
         pool.reset(seeds=[0, 1])
         assert pool.recv().errors() == {}
-        assert pool.worker_pids == pids and pool.statistics()["restarts"] == 0, "nobody has died of it"
+        assert pool.worker_pids == pids and pool.statistics()["restarts"] == 0, "no worker has died"
 
 
 def test_keyboard_interrupt_in_a_serial_vector_env_is_raised_as_such() -> None:

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Traces:
-    """Answers by env, and (number of the answer, mark) of those that tell of a recovery."""
+    """Answers by env, and (number of the answer, mark) of those that are marked as recovered."""
 
     rows: list[list[Row]]
     marks: list[list[tuple[int, str]]] = field(default_factory=list)

@@ -80,7 +80,7 @@ def test_step_error_is_raised_although_the_constructor_fails(manager_cls, tmp_pa
             manager.step({0: "error"})
         error = caught.value
         assert isinstance(error.__context__, OSError) and "no licence for 1" in str(error.__context__)
-        assert any("could not be built anew" in note for note in error.__notes__)
+        assert any("could not be rebuilt" in note for note in error.__notes__)
         assert manager.env_states == {0: EnvState.ERROR, 1: EnvState.RUN}
         manager.reset({0: None})
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]

@@ -148,7 +148,7 @@ class SB3VecEnv(_VecEnv):
     def reset(self) -> Any:
         """Begin an episode in every env, with the seeds and options set before; they are used once.
 
-        A step under way is given up. Seeds of an unseeded first reset are drawn here; `vector_env.seeds` tells them.
+        A step under way is cancelled. Seeds of an unseeded first reset are drawn here; `vector_env.seeds` reports them.
 
         Returns:
             Observations, nested like the space, with N rows.
@@ -272,7 +272,7 @@ class SB3VecEnv(_VecEnv):
     # ---- calls -------------------------------------------------------------------------------
 
     def has_attr(self, attr_name: str) -> bool:
-        """Tell whether every env has the attribute."""
+        """Return whether every env has the attribute."""
         return all(self._call(HasAttribute(attr_name), None))
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
@@ -304,7 +304,7 @@ class SB3VecEnv(_VecEnv):
         return self._call(CallMethod(method_name, method_args, method_kwargs), indices)
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
-        """Tell for each env whether one of its layers is a `wrapper_class`."""
+        """Return for each env whether one of its layers is a `wrapper_class`."""
         return self._call(IsWrapped(wrapper_class), indices)
 
     def _call(

@@ -62,7 +62,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Tell whether a value stays whole. Subclasses of tuple and list may need other arguments, except named tuples."""
+    """Return whether a value is converted as a whole. Only dicts, tuples, lists and named tuples are taken apart."""
     return not (isinstance(value, dict) or type(value) in (tuple, list) or hasattr(value, "_make"))
 
 
@@ -204,7 +204,7 @@ def _pool_of(envs: Any) -> Pool:
 
 
 def _gives_views(envs: Any, pool: Pool) -> bool:
-    """Tell whether what `envs` return lies in the arena, so that it is worth being registered."""
+    """Return whether what `envs` return lies in the arena, so that it is worth being registered."""
     copies = getattr(getattr(envs, "unwrapped", envs), "copy", envs is not pool)  # SB3VecEnv always does
     return pool.implementation == "native" and not copies
 

@@ -642,7 +642,7 @@ class BaseEnvManager(EnvManager):
         if constructor_error is not None:
             first.__context__ = constructor_error
             text = f"{type(constructor_error).__name__}: {constructor_error}"
-            add_notes(first, [f"it could not be built anew either, which its next reset tries again: {text}"])
+            add_notes(first, [f"it could not be rebuilt either, which its next reset tries again: {text}"])
         self._attach(first, timesteps, timesteps)
         raise_first(raised)
 

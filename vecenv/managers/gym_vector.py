@@ -425,4 +425,4 @@ def _fit(space: gymnasium.Space[Any], action: Any) -> Any:
 
 
 def _no_env_fn() -> Any:
-    raise StateError("this vector env was passed in and does not tell how its envs are built")
+    raise StateError("this vector env was passed in and its env_fns are unknown")

@@ -120,9 +120,9 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
             raise _error(owner, key, "True or False", cfg[key])
     if "connect_timeout" in cfg:
         check_limit("connect_timeout", cfg["connect_timeout"], owner)
-    patience = cfg.get("step_wait_timeout")
-    if patience is not None and not (is_number(patience) and patience >= 0):
-        raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", patience)
+    wait_limit = cfg.get("step_wait_timeout")
+    if wait_limit is not None and not (is_number(wait_limit) and wait_limit >= 0):
+        raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", wait_limit)
     check_counts(cfg, owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])

@@ -184,7 +184,7 @@ def test_crash_recovery_is_exact(make, ahead, tmp_path):
     assert once.exists(), "it has died"
     for mine, theirs in zip(found, undisturbed, strict=True):
         assert_same(mine._replace(env_info={}), theirs._replace(env_info={}))
-    assert [step for step in found if "recovered" in step.env_info], "it is told"
+    assert [step for step in found if "recovered" in step.env_info], "the recovery is marked in the info"
 
 
 def _touch(path):

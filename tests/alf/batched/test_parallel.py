@@ -311,15 +311,15 @@ def test_spare_envs_replace_envs_whose_episode_ended(options, make):
         counts = []
         for _ in range(12):
             step = env.step(np.zeros(3, np.int64))
-            assert step.env_id.tolist() == [0, 1, 2], "a seat keeps its id"
+            assert step.env_id.tolist() == [0, 1, 2], "a row keeps its id"
             who.append(step.env_info["seed"].tolist())
             counts.append(step.step_type.tolist())
     # lengths 2 3 4 2 3: spare envs are used in the order in which they became ready
     assert who[:4] == [[100, 101, 102]] * 3 + [[103, 101, 102]]
     assert counts[:5] == [[1, 1, 1], [2, 1, 1], [0, 2, 1], [1, 0, 2], [2, 1, 0]]
     assert who[4] == [103, 104, 102] and who[5] == [103, 104, 100]
-    for seat in range(3):  # each episode is complete and comes from one env
-        kinds = "".join(str(row[seat]) for row in counts).lstrip("1")
+    for row in range(3):  # each episode is complete and comes from one env
+        kinds = "".join(str(types[row]) for types in counts).lstrip("1")
         assert "00" not in kinds and "22" not in kinds and "21" not in kinds
 
 
@@ -330,9 +330,9 @@ def test_spare_env_episodes_have_their_own_seeds():
         steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(40))]
     played = {}
     for step in steps:
-        for seat in range(3):
-            seed, episode = int(step.env_info["seed"][seat]), int(step.env_info["episode"][seat])
-            played.setdefault((seed, episode), []).append(step.observation[seat])
+        for row in range(3):
+            seed, episode = int(step.env_info["seed"][row]), int(step.env_info["episode"][row])
+            played.setdefault((seed, episode), []).append(step.observation[row])
     assert {seed for seed, _ in played} == {0, 1, 2, 3, 4}
     for (seed, episode), observations in played.items():
         alone = identified(seed)

@@ -110,7 +110,7 @@ def test_env_busy_beside_a_hanging_env_is_not_blamed(monkeypatch: pytest.MonkeyP
 def test_abandoned_episode_needs_as_many_failures_again(scene: Scene) -> None:
     scene.fail(7)
     assert [scene.fail(7), scene.fail(7)] == [{1: "worker 0 died"}] * 2
-    with pytest.raises(WorkerDiedError, match="second time in this call, its old episode given up"):
+    with pytest.raises(WorkerDiedError, match="second time in this call, its old episode abandoned"):
         scene.fail(7)
 
 

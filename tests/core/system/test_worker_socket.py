@@ -34,7 +34,7 @@ from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
 
 MESSAGE = os.urandom(3_000_000)  # a socket holds some 200 KB
-PATIENCE = 30.0  # seconds, for waits that end at once unless they never end
+GENEROUS_TIMEOUT = 30.0  # seconds, for waits that end at once unless they never end
 
 Ends = tuple[ControlSocket, Connection]
 
@@ -50,7 +50,7 @@ def ends() -> Iterator[Ends]:
 
 
 def pump(control: ControlSocket) -> None:
-    deadline = Deadline(PATIENCE)
+    deadline = Deadline(GENEROUS_TIMEOUT)
     while control.has_unsent():
         poll_briefly([control], deadline)
         control.pump()
@@ -71,12 +71,12 @@ def test_unread_message_waits_at_the_sender(ends: Ends) -> None:
 def test_default_socket_timeout_is_ignored(ends: Ends) -> None:
     control, _ = ends
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)
+    socket.setdefaulttimeout(GENEROUS_TIMEOUT)
     try:
         began = time.monotonic()
         control.send_frame(MESSAGE)
         assert control.has_unsent()
-        assert time.monotonic() - began < PATIENCE
+        assert time.monotonic() - began < GENEROUS_TIMEOUT
     finally:
         socket.setdefaulttimeout(before)
 
@@ -278,7 +278,7 @@ def test_successor_stopped_before_its_boot_message_is_replaced(implementation: s
         with stops("send_attach") as pids:
             kill(pool, 0)
             pool.send(np.zeros((2, 100_000), np.float32))
-            batch = pool.recv(timeout=PATIENCE)
+            batch = pool.recv(timeout=GENEROUS_TIMEOUT)
         assert batch.lengths.tolist() == [31, 31]
         assert batch.infos()[0]["recovered"] == "replayed"
         assert pids and pids[0] not in pool.worker_pids

@@ -170,11 +170,13 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
     try:
         reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
     except Exception as error:  # for example, its class cannot be unpickled here
-        what = f"{type(error).__name__}: {error}"
-        told = EnvError(f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}")
-        told.__cause__ = error
-        locate(told, env_ids=(env_id,), step_id=step_id)
-        return Reply(step_id, env_id, error=pack_error(told), is_unread=True)
+        failure = EnvError(
+            f"the answer of env {env_id} to command {step_id} cannot be unpickled in this process: "
+            f"{type(error).__name__}: {error}"
+        )
+        failure.__cause__ = error
+        locate(failure, env_ids=(env_id,), step_id=step_id)
+        return Reply(step_id, env_id, error=pack_error(failure), is_unread=True)
     return reply
 
 

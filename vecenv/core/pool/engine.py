@@ -318,7 +318,7 @@ class Engine(WorkerDirectory, Protocol):
         """
 
     def has_dead(self) -> bool:
-        """Tell whether a worker is dead and not replaced, so that waits must call `check_alive`."""
+        """Return whether a worker is dead and not replaced, so that waits must call `check_alive`."""
 
     def envs_of(self, worker_id: int) -> list[int]:
         """Return the ids of the envs that a worker hosts, ascending.

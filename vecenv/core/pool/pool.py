@@ -445,7 +445,7 @@ class Pool:
         return self._engine.worker_pids
 
     def has_dead_workers(self) -> bool:
-        """Tell whether a worker is dead and was not replaced. After `close` all are."""
+        """Return whether a worker is dead and was not replaced. After `close` all are."""
         return self._engine.has_dead()
 
     # ---- limits, counts and memory -------------------------------------------------------------

@@ -412,7 +412,7 @@ class ProcessEngine:
         self._open_supervisor.check_alive()
 
     def has_dead(self) -> bool:
-        """Tell whether a worker is dead and not replaced."""
+        """Return whether a worker is dead and not replaced."""
         return any(worker.is_dead for worker in self._group.workers)
 
     def kill(self, worker_id: int) -> None:
@@ -498,7 +498,7 @@ class ProcessEngine:
         return self._slots.worker_of(slot)
 
     def is_alive(self, slot: int) -> bool:
-        """Tell whether the worker of a slot is not known to be dead."""
+        """Return whether the worker of a slot is not known to be dead."""
         return not self._group.workers[self._slots.worker_of(slot)].is_dead
 
 

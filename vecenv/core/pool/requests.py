@@ -363,7 +363,10 @@ class Requests:
                 f"{what}: the queue of env {env_id}'s worker is full of commands that were cancelled, and it does not "
                 "drop them; restart it"
             )
-        raise StateError(f"{what}: late writers hold all blocks of the ring; restart the workers that do not answer")
+        raise StateError(
+            f"{what}: all batch buffers are in use by rows that workers have not finished; "
+            "restart the stopped workers with pool.restart(worker_id)"
+        )
 
     def _chosen(self, env_ids: Sequence[int] | Array | None) -> Array:
         """Return the env ids that a request names, int64 (count,); None names all."""

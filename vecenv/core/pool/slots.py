@@ -72,7 +72,7 @@ class SlotTable:
         return [env_id for env_id in env_ids if self._slots[env_id] == slot]
 
     def can_isolate(self, env_id: int, env_ids: Sequence[int]) -> bool:
-        """Tell whether an env can get a worker alone.
+        """Return whether an env can get a worker alone.
 
         Args:
             env_ids: all envs of its worker.
@@ -80,7 +80,7 @@ class SlotTable:
         return len(env_ids) > 1 and (self._num_reserved > 0 or not self.shares_slot(env_id, env_ids))
 
     def shares_slot(self, env_id: int, env_ids: Sequence[int]) -> bool:
-        """Tell whether the slot of an env serves others, too.
+        """Return whether the slot of an env serves others, too.
 
         Args:
             env_ids: all envs of its worker.

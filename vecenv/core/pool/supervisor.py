@@ -373,5 +373,5 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
 
 
 def _is_of_a_start(error: Exception) -> bool:
-    """Tell whether an exception is of a worker's start, or an env's constructor, and not of a signal handler."""
+    """Return whether an exception is of a worker's start, or an env's constructor, and not of a signal handler."""
     return isinstance(error, VecenvError) or isinstance(error.__cause__, messages.RemoteTraceback)

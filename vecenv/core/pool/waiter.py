@@ -30,7 +30,7 @@ from .lifecycle import Lifecycle
 __all__ = ["Waiter"]
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
-_PAYLOAD_LOOK_NS = 1_000_000
+_PAYLOAD_POLL_NS = 1_000_000
 #: Types of the arguments of `recv` that need no further check.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
@@ -135,10 +135,10 @@ class Waiter:
         if not isinstance(hub, NativeHub) or not self._plan.leases:
             return None
 
-        def look_at(rows: Rows) -> _Views:
+        def views_of(rows: Rows) -> _Views:
             return make_views(Batch(rows, 0, spec, infos, _NO_REPLIES))
 
-        self._leases = leases = Leases(hub, self._plan, self._memory, look_at)
+        self._leases = leases = Leases(hub, self._plan, self._memory, views_of)
         return leases
 
     def end(self) -> None:
@@ -161,10 +161,10 @@ class Waiter:
             WorkerDiedError: a worker that is called, or owes a row, has died.
         """
         return self._wait(
-            self._look_for_calls, count, timeout, fate="The calls are given up: their results will be dropped"
+            self._poll_calls, count, timeout, fate="The calls are abandoned: their results will be dropped"
         )
 
-    def _look_for_calls(self, deadline_ns: int) -> list[Reply] | Event:
+    def _poll_calls(self, deadline_ns: int) -> list[Reply] | Event:
         self.inbox.poll()
         self.inbox.emit_warnings()
         if self.inbox.has_all_calls():
@@ -176,16 +176,16 @@ class Waiter:
 
     def _wait(
         self,
-        look: Callable[[int], _Result | Event],
+        poll: Callable[[int], _Result | Event],
         count: int,
         timeout: float | None,
         *,
         fate: str = "What has been sent stays outstanding until it is received or the envs are reset",
     ) -> _Result:
-        """Wait until `look` returns a result, and handle all events on the way.
+        """Wait until `poll` returns a result, and handle all events on the way.
 
         Args:
-            look: waits until the instant that it is given, in nanoseconds of the monotonic clock, at most; returns a
+            poll: waits until the instant that it is given, in nanoseconds of the monotonic clock, at most; returns a
                 result, or the event that has ended the wait.
             count: number of answers that are awaited, for messages.
             timeout: seconds; None: as long as it takes.
@@ -195,7 +195,7 @@ class Waiter:
         next_poll = self._next_poll(deadline)
         while True:
             self._engine.serve()
-            got = look(min(next_poll, now_ns() + self._poll_interval(), deadline.at_ns))
+            got = poll(min(next_poll, now_ns() + self._poll_interval(), deadline.at_ns))
             if not isinstance(got, Event):
                 return got
             self._handle(got, deadline)
@@ -216,7 +216,7 @@ class Waiter:
     def _poll_interval(self) -> int:
         """Return for how many nanoseconds a wait may sleep; continue payloads that are sent in pieces."""
         if self._hub.pump():
-            return _PAYLOAD_LOOK_NS
+            return _PAYLOAD_POLL_NS
         self._needs_check = self._engine.has_dead()
         return self.watchdog.poll_interval_ns
 
@@ -228,12 +228,15 @@ class Waiter:
         if event.kind == "descriptor":
             self._engine.on_descriptor(event.descriptor)
         elif event.kind == "no_block":
-            raise StateError("late writers hold all blocks of the ring; restart the workers that are stopped")
+            raise StateError(
+                "recv: all batch buffers are in use by rows that workers have not finished; "
+                "restart the stopped workers with pool.restart(worker_id)"
+            )
         elif event.kind == "timeout":
             self.watchdog.notice_gap(event.late_ns, deadline)
 
     def _check_limits(self) -> int:
-        """Handle operations that are over their limit; return when to look again."""
+        """Handle operations that are over their limit; return when to check again."""
         try:
             return self.watchdog.check()
         except WorkerTimeoutError as error:

@@ -141,7 +141,7 @@ class Recovery:
             self._suspects.clear()
             asked, file = self._add_context(error, state)
             times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
-            again = ", its old episode given up" if key in self._abandoned else ""
+            again = ", its old episode abandoned" if key in self._abandoned else ""
             message = _insert(error, f"{asked}; {times}{again}{file}")
             # The cause may be an old reset or call that is only repeated; an abandoned episode repeats none. If that
             # did not help, there is no other remedy, unless the env of another thread may be to blame.
