@@ -15,7 +15,7 @@ NUM_INTERRUPTS = 150
 NUM_CUTS = {"forkserver": 25, "spawn": 5, "fork": 25}
 #: Calls a handler that raises, after a random time within the work.
 CUT = """
-    import gc, psutil, random, time, warnings
+    import gc, psutil, random, sys, time, warnings
     warnings.simplefilter("ignore")  # of forks
     me, rng = psutil.Process(), random.Random(SEED)
     class Cut(BaseException):
@@ -23,13 +23,17 @@ CUT = """
     def cuts(signum, frame):
         raise Cut
     signal.signal(signal.SIGALRM, cuts)
+    def report(unraisable):  # Python cannot raise the exception of a handler that ran inside a finalizer or callback
+        if not issubclass(unraisable.exc_type, Cut):
+            sys.__unraisablehook__(unraisable)
+    sys.unraisablehook = report
     def cut(work, seconds):
         try:
             signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
             work()
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Cut:
-            gc.collect()  # a pool that is left ends now: Python prints what a handler raises amid a finalizer
+            gc.collect()  # a pool that is left ends now, not during the next work
             return True
         return False
     def took(work):
