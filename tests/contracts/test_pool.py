@@ -976,7 +976,7 @@ def test_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPoo
         assert (batch.row_flags & RowFlag.ERROR != 0).tolist() == [False, round_ == 1, False]
         assert batch.infos()[2]["steps"] == round_ + 1
         if round_ == 1:
-            with pytest.raises(EnvError, match="env 1 answered .*LookupError: nothing of that kind") as caught:
+            with pytest.raises(EnvError, match="answer of env 1 .*LookupError: nothing of that kind") as caught:
                 batch.raise_errors()
             assert "_refuse_to_be_made" in str(caught.value.__cause__)
 
@@ -985,7 +985,7 @@ def test_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPoo
 def test_call_result_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     reset(pool)
-    with pytest.raises(EnvError, match="env 1 answered .*LookupError") as caught:
+    with pytest.raises(EnvError, match="answer of env 1 .*LookupError") as caught:
         pool.call_each([_length_of, _give_unreadable])
     assert caught.value.env_ids == (1,)
     assert pool.call(_length_of) == [10, 10]
