@@ -108,7 +108,7 @@ class TestProcess(VectorEnvContract):
         os.mkfifo(pipe)
         envs = open_envs([functools.partial(WritesToPipe, pipe)])
         envs.call_async("tell", "late")  # waits for a reader of the pipe
-        with pytest.raises(multiprocessing.TimeoutError, match="The calls are given up"):
+        with pytest.raises(multiprocessing.TimeoutError, match="The calls are abandoned"):
             envs.call_wait(timeout=0.05)
         assert pipe.read_text() == "late"
         assert envs.get_attr("pipe") == (pipe,)  # the late reply is not returned here
