@@ -56,14 +56,24 @@ def start_method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
+@pytest.hookimpl(tryfirst=True)  # before slow and extended tests are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark fault tests of the fallback as slow, except the lossless ones: both implementations share recovery."""
+    """Mark slow tests, and the extended ones: of a parametrised test only the first parameter set is not extended.
+
+    Fault tests of the fallback are slow, except the lossless ones: both implementations share recovery.
+    """
+    functions = set()
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        is_fault = item.path.parent.name == "faults" and item.path.name != "test_lossless.py"
-        if is_fault and params.get("implementation") == "python" and load() is not None:
+        is_fallback = params.get("implementation") == "python" and load() is not None
+        if is_fallback and item.path.parent.name == "faults" and item.path.name != "test_lossless.py":
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") is None:
+            function = item.nodeid.partition("[")[0]
+            if function in functions or is_fallback:
+                item.add_marker(pytest.mark.extended)
+            else:
+                functions.add(function)
 
 
 @pytest.fixture(params=["native", "python"])

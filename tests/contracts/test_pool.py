@@ -43,7 +43,7 @@ OpenPool = Callable[..., Pool]
 
 ENGINES = [
     pytest.param((engine, implementation), id=f"{name}-{implementation}", marks=marks)
-    for name, engine in (("serial", SerialPool), ("process", ProcessPool))
+    for name, engine in (("process", ProcessPool), ("serial", SerialPool))
     for implementation, marks in (
         ("native", pytest.mark.skipif(load() is None, reason="the extension was not built")),
         ("python", ()),

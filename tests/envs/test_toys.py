@@ -522,6 +522,7 @@ print(json.dumps({name: try_out(name) for name in sys.argv[1:]}))
 """
 
 
+@pytest.mark.extended
 def test_faults_that_end_the_process():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -375,6 +375,7 @@ def assert_reproduces(path: str, lost: int) -> None:
     assert "SIGSEGV" in episode.why and "env 1" in episode.why
 
 
+@pytest.mark.extended
 def test_crash_on_every_attempt_can_raise(implementation: str, tmp_path: Any) -> None:
     env_fns = [healthy, segfaulting(), healthy, healthy]
     with recovering_pool(env_fns, on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
@@ -419,6 +420,7 @@ class Fragile(toys.CountEnv):
         self.exit_in("call")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", ["seeded reset", "call"])
 @pytest.mark.parametrize("asked", ["step", "call", "reset"])
 def test_crash_in_a_repeated_command_costs_the_episode(
@@ -451,6 +453,7 @@ def test_crash_in_a_repeated_command_costs_the_episode(
     assert load_episode(file).env_id == 1
 
 
+@pytest.mark.extended
 def test_next_episode_that_cannot_begin_raises(implementation: str, tmp_path: Any) -> None:
     path, files = tmp_path / "what", tmp_path / "files"
     files.mkdir()
@@ -461,7 +464,9 @@ def test_next_episode_that_cannot_begin_raises(implementation: str, tmp_path: An
         kill(pool, 1)
         pool.send(np.zeros(2, np.int64))
         assert pool.recv().truncated.tolist() == [False, True]
-        with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode abandoned"):
+        with pytest.raises(
+            WorkerDiedError, match="step of env 1 .*second time in this call, its old episode abandoned"
+        ):
             pool.send(np.zeros(2, np.int64))
             pool.recv()
 
@@ -485,6 +490,7 @@ class Neighbour(toys.CountEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("on_repeat", ["truncate", "raise"])
 def test_env_busy_in_another_thread_is_not_abandoned_with_the_crashed_one(
     on_repeat: str, implementation: str, tmp_path: Any
@@ -566,6 +572,7 @@ def test_vector_env_marks_an_abandoned_episode(implementation: str, tmp_path: An
         env.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_managers_mark_an_abandoned_episode(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

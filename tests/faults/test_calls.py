@@ -71,6 +71,7 @@ def test_call_that_kills_once_is_repeated(implementation: str, tmp_path: Any) ->
         assert pool.statistics()["restarts"] == 1
 
 
+@pytest.mark.extended
 def test_call_beside_running_steps_is_made_once(implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)

@@ -150,6 +150,7 @@ def test_handler_must_not_use_the_pool(implementation: str) -> None:
     assert "is under way in this thread; during a call, as in a signal handler, the pool may be" in str(caught[0])
 
 
+@pytest.mark.extended
 def test_handler_closes_the_pool_while_a_worker_is_replaced(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "later"
 
@@ -237,6 +238,7 @@ def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
         assert called and envs._pool.closed
 
 
+@pytest.mark.extended
 def test_sigterm_handler_that_closes_and_exits_ends_the_program(start_method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -192,6 +192,7 @@ def test_recv_timeout_is_not_the_step_limit(open_pool: OpenPool) -> None:
         pool.send(np.zeros(4, np.int64))
 
 
+@pytest.mark.extended
 def test_envs_of_a_worker_are_timed_one_by_one(open_pool: OpenPool) -> None:
     slow = functools.partial(toys.BusyEnv, 200_000.0)
     pool = open_pool([slow] * 6, num_workers=1)
@@ -216,6 +217,7 @@ class BigRows(toys.NullEnv):
         return self._big, float(self._count), False, False, {}
 
 
+@pytest.mark.extended
 @pytest.mark.native
 def test_worker_stopped_between_claim_and_commit_blocks_no_others_and_loses_nothing() -> None:
     """SIGSTOP inside the copy, three times around the ring and more, SIGCONT; no torn row, none lost."""
@@ -266,6 +268,7 @@ def children_of(pool: ProcessPool) -> list[psutil.Process]:
     return [child for pid in pool.worker_pids for child in psutil.Process(pid).children(recursive=True)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", ["segfault", "hang"])
 def test_processes_started_by_an_env_end_with_its_worker(end: str, open_pool: OpenPool) -> None:
     pool = open_pool([functools.partial(toys.SpawnsChild, tidy=False), count], limits=Limits(call=0.3, close=0.3))
@@ -313,6 +316,7 @@ def test_workers_that_die_in_one_step_are_all_named(open_pool: OpenPool) -> None
     assert sorted(text.partition(" (")[0] for text in (str(caught.value), note)) == ["worker 0", "worker 1"]
 
 
+@pytest.mark.extended
 def test_envs_over_their_limit_are_all_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.HangAtStep] * 2)
     run(pool, steps=0)

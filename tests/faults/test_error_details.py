@@ -20,6 +20,7 @@ from vecenv.envs import toys
 from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
 
 
+@pytest.mark.extended
 def test_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
     env_fn = functools.partial(SegfaultsInEpisode, draw_of_episode(5, 0), length=6)
     with recovering_pool([healthy, env_fn], on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
@@ -36,6 +37,7 @@ def test_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_pa
     assert error.reproducer is not None and os.path.exists(error.reproducer)
 
 
+@pytest.mark.extended
 def test_hang_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)
     env_fns = [healthy, functools.partial(toys.Hangs, 2)]
@@ -47,6 +49,7 @@ def test_hang_error_names_the_seed_and_the_newest_actions(implementation: str, t
     assert error.reproducer is not None and os.path.exists(error.reproducer)
 
 
+@pytest.mark.extended
 def test_reset_error_names_its_seed(implementation: str, tmp_path: Any) -> None:
     pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match="; seed 1; it is the second time") as caught:
@@ -57,6 +60,7 @@ def test_reset_error_names_its_seed(implementation: str, tmp_path: Any) -> None:
 # ---- files that cannot be written ------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_removed_folder_costs_the_file_and_not_the_run(
     implementation: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,6 +89,7 @@ class DiesBetweenEpisodes(toys.ToyEnv):
         return super().reset(**kwargs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset, kinds", [("NEXT_STEP", ["restarted"]), ("SAME_STEP", ["restarted", "truncated"])])
 def test_log_and_info_agree_on_the_fate_of_an_episode(
     autoreset: str, kinds: list[str], tmp_path: Any, caplog: pytest.LogCaptureFixture
@@ -122,6 +127,7 @@ class PicklesOnce:
         return segfaulting()()
 
 
+@pytest.mark.extended
 def test_env_factory_that_cannot_be_pickled_later_does_not_end_the_run(tmp_path: Any) -> None:
     """The run once ended in TypeError."""
     env_fn = PicklesOnce()

@@ -103,6 +103,7 @@ def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0
     assert pool.recv(timeout=GENEROUS_TIMEOUT).lengths.tolist() == [1] * pool.num_envs
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("waits", ["recv", "recv with a timeout", "call"])
 def test_constructor_that_raises_in_a_successor_is_reported_and_nothing_hangs(
     waits: str, implementation: str, tmp_path: Path
@@ -137,6 +138,7 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 
 
+@pytest.mark.extended
 def test_successor_with_other_spaces_is_ended(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
     with pool_without_worker(file, "spaces") as pool:
@@ -160,6 +162,7 @@ def interrupts(kind: type[BaseException]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("then", ["recv", "reset", "call"])
 def test_interrupted_successor_start_is_repeated_by_the_next_wait(
@@ -184,6 +187,7 @@ def test_interrupted_successor_start_is_repeated_by_the_next_wait(
         assert pool.statistics()["restarts"] == 1
 
 
+@pytest.mark.extended
 def test_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +227,7 @@ def test_successor_start_without_free_descriptors(implementation: str, tmp_path:
         assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
 
 
+@pytest.mark.extended
 def test_isolated_env_that_cannot_be_built(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
     with recovering_pool(
@@ -239,6 +244,7 @@ def test_isolated_env_that_cannot_be_built(implementation: str, tmp_path: Path) 
 # ---- front ends -----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
     envs = VectorEnv([licensed(file)] * 4, num_workers=2)
@@ -260,6 +266,7 @@ def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tm
         envs.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_manager_is_closed_and_can_be_launched_again(manager_cls: Any, tmp_path: Path) -> None:
     file = tmp_path / "down"

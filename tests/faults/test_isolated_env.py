@@ -55,6 +55,7 @@ def with_failing(count: int, env_id: int, folder: Path, at: tuple[int, ...], **k
     return env_fns
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
 def test_env_is_isolated_from_its_second_failure_on(
     autoreset: Autoreset, implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -84,6 +85,7 @@ def test_env_is_isolated_from_its_second_failure_on(
     assert not [number for env_id in (0, 1, 3) for number, _ in got.marks[env_id] if number > 6]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_isolation_works_with_every_start_method(context: str, tmp_path: Path) -> None:
     with recovering_pool(with_failing(3, 0, tmp_path, (2, 3, 4)), num_workers=1, context=context) as pool:
@@ -105,6 +107,7 @@ def test_env_that_hangs_is_isolated_too(implementation: str, tmp_path: Path) -> 
     assert got.rows == undisturbed(healthy_envs(3), 14).rows
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [2, 4], ids=["alone in its slot", "with another in its slot"])
 def test_blame_goes_to_the_thread_that_hangs(count: int, implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(count, 1, tmp_path, (3, 5, 7), sign=0)
@@ -116,6 +119,7 @@ def test_blame_goes_to_the_thread_that_hangs(count: int, implementation: str, tm
     assert got.rows == undisturbed(healthy_envs(count), 14).rows
 
 
+@pytest.mark.extended
 def test_unordered_pool_loses_nothing_by_isolation(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(5, 1, tmp_path / "one", (2, 4, 6))
     env_fns[3] = with_failing(5, 3, tmp_path / "three", (3, 4, 7))[3]
@@ -143,6 +147,7 @@ class Waits(toys.CountEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     """Superseded steps, resets, and calls of all envs are queued behind the step that kills."""
     env_fns = healthy_envs(4)
@@ -171,6 +176,7 @@ def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path
             assert pool.recv().lengths.tolist() == [4 + number, number, number, 4 + number]
 
 
+@pytest.mark.extended
 def test_payloads_move_with_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     """Options of resets are sent as payloads, which the dead worker had already taken."""
     env_fns = healthy_envs(3)
@@ -185,6 +191,7 @@ def test_payloads_move_with_an_isolated_env(implementation: str, tmp_path: Path)
         assert pool.envs_of(1) == [1]
 
 
+@pytest.mark.extended
 def test_env_without_a_spare_slot_is_not_isolated(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +205,7 @@ def test_env_without_a_spare_slot_is_not_isolated(
     assert got.rows == undisturbed(healthy_envs(4), 20).rows
 
 
+@pytest.mark.extended
 def test_signals_from_outside_do_not_isolate_an_env(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(3, 1, tmp_path, (1, 2, 3, 4, 5, 6, 7, 8), sign=signal.SIGKILL)
     with recovering_pool(env_fns, num_workers=1) as pool:
@@ -208,6 +216,7 @@ def test_signals_from_outside_do_not_isolate_an_env(implementation: str, tmp_pat
     assert got.rows == undisturbed(healthy_envs(3), 9).rows
 
 
+@pytest.mark.extended
 def test_worker_of_an_isolated_env_can_be_restarted_by_hand(implementation: str, tmp_path: Path) -> None:
     with recovering_pool(with_failing(3, 1, tmp_path, (2, 3)), num_workers=1) as pool:
         play(pool, 5)
@@ -220,6 +229,7 @@ def test_worker_of_an_isolated_env_can_be_restarted_by_hand(implementation: str,
         assert pool.recv().lengths.tolist() == [6, 1, 6]
 
 
+@pytest.mark.extended
 def test_vector_env_infos_are_right_for_an_isolated_env(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(4, 3, tmp_path / "three", (2, 4))
     env_fns[2] = with_failing(4, 2, tmp_path / "two", ())[2]

@@ -58,6 +58,7 @@ def test_thread_that_is_about_to_end_is_waited_for(start_method: str, tmp_path: 
     assert (tmp_path / "exit handler").exists() or start_method != "spawn"  # with the others Python runs none
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 def test_worker_with_an_endless_thread_is_not_reported_as_closing_envs(
     start_method: str, caplog: pytest.LogCaptureFixture

@@ -156,6 +156,7 @@ def test_faults_lose_nothing_of_an_env_without_snapshots() -> None:
     assert_lossless(walker, 2, 150, {60: 0, 140: 1})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [1, 3])
 def test_faults_lose_nothing_with_several_threads_per_worker(count: int, implementation: str) -> None:
     options = {"num_workers": count, "threads_per_worker": 2}
@@ -209,6 +210,7 @@ class DiesInReplay(toys.CountEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_id", [0, 1])
 def test_replacement_that_dies_during_its_replay_is_replaced(env_id: int, implementation: str, tmp_path: Any) -> None:
     at = {"a": 5, "b": 3, "c": 5}
@@ -237,6 +239,7 @@ class DiesTwice(toys.CountEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_isolated_env_keeps_its_running_step(implementation: str, tmp_path: Any) -> None:
     expected = undisturbed([toys.CountEnv] * 3, 8)
     with recovering_pool([toys.CountEnv, functools.partial(DiesTwice, tmp_path), toys.CountEnv], num_workers=1) as pool:
@@ -256,6 +259,7 @@ class DiesWhenBuilt(toys.CountEnv):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.extended
 def test_replacement_killed_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
@@ -276,6 +280,7 @@ class StopsWhenBuilt(toys.CountEnv):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
+@pytest.mark.extended
 def test_replacement_that_hangs_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
@@ -350,6 +355,7 @@ class Derails(LookedAt):
         return result
 
 
+@pytest.mark.extended
 def test_episode_is_not_restored_from_an_incomplete_state(implementation: str) -> None:
     """All answers so far agreed once, and the first one after the recovery differed."""
     expected = undisturbed([Lurks] * 2, 40)

@@ -90,6 +90,7 @@ def test_rebuilt_env_gets_its_seed_again_after_a_failed_reset(implementation: st
         assert not envs.step([0, 0])[3].any()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_episode_after_a_lost_one_can_be_restored(mode: Autoreset, implementation: str) -> None:
     env_fn = functools.partial(Lucky, None)

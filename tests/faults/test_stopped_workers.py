@@ -44,6 +44,7 @@ def raises_or_recovers(policy: str, text: str) -> Iterator[None]:
             yield
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
@@ -56,6 +57,7 @@ def test_worker_stopped_within_a_large_answer_is_late(policy: str, implementatio
             assert pool.statistics()["restarts"] == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_worker_stopped_within_a_large_payload_is_late(policy: str, implementation: str) -> None:
     load_of = b"x" * LARGE
@@ -114,6 +116,7 @@ def test_worker_stopped_between_two_operations_is_late(policy: str, threads: int
         assert pool.statistics()["restarts"] == 2 and pool.statistics()["workers_added"] == 0
 
 
+@pytest.mark.extended
 def test_clock_of_a_command_not_begun_starts_when_it_is_sent(implementation: str) -> None:
     """Neither idle time of the worker nor time without polls counts."""
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:

@@ -44,6 +44,7 @@ def test_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> None
     assert_gone(before + after)
 
 
+@pytest.mark.extended
 def test_recoveries_by_the_hundred_leak_nothing(start_method: str, tmp_path: Path) -> None:
     """Descriptors of stack files, of segments and of processes are those of the living."""
     rounds = 100 if start_method == "forkserver" else 6
@@ -72,6 +73,7 @@ def test_recoveries_by_the_hundred_leak_nothing(start_method: str, tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 def test_opening_recovering_and_closing_leaks_nothing(tmp_path: Path) -> None:
     source = recovering(
         """

@@ -49,6 +49,7 @@ CUT = """
 """
 
 
+@pytest.mark.extended
 def test_interrupted_start_leaves_nothing(start_method: str, tmp_path: Path) -> None:
     """A second thread, like one of a BLAS, receives the signals that the main thread has blocked."""
     source = program(CUT.replace("SEED", "1")) + textwrap.dedent(
@@ -74,6 +75,7 @@ def test_interrupted_start_leaves_nothing(start_method: str, tmp_path: Path) -> 
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True True\n")
 
 
+@pytest.mark.extended
 def test_interrupted_run_leaves_nothing(start_method: str, tmp_path: Path) -> None:
     """While workers die and are replaced, and while the pool ends."""
     source = recovering(CUT.replace("SEED", "2")) + textwrap.dedent(
@@ -166,6 +168,7 @@ def test_ctrl_c_in_any_operation_allows_a_new_reset(backend: str, implementation
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["BaseEnvManager", "SyncSubprocessEnvManager", "AsyncSubprocessEnvManager"])
 def test_ctrl_c_in_any_operation_allows_a_reset_of_a_manager(kind: str, tmp_path: Path) -> None:
     source = program(CUT.replace("SEED", "4") + ENV) + textwrap.dedent(

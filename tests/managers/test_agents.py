@@ -223,6 +223,7 @@ class HangsInReset(Duel):
         return super().reset()
 
 
+@pytest.mark.extended
 @KINDS
 def test_hung_reset_of_another_env_gives_an_info_per_agent(kind, tmp_path):
     env_fns = [functools.partial(HangsInReset, kind, tmp_path / "hung"), functools.partial(HangsInReset, kind)]

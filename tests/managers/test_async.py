@@ -271,6 +271,7 @@ def test_automatic_reset_error_is_raised_by_ready_obs(launched):
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_automatic_reset_has_a_time_limit(launched):
     manager = launched(count=1, length=1, reset_timeout=1.0)
     manager.close()

@@ -86,6 +86,7 @@ def test_step_error_is_raised_although_the_constructor_fails(manager_cls, tmp_pa
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
 
 
+@pytest.mark.extended
 def test_hung_reset_during_a_rebuild_has_its_attempts(tmp_path):
     """Regression: env 0 was replaced in a worker in which env 1 hung; the TimeoutError of env 1 closed the manager."""
     cfg = {"max_retry": 3, "retry_type": "renew", "reset_timeout": 0.5}
@@ -98,6 +99,7 @@ def test_hung_reset_during_a_rebuild_has_its_attempts(tmp_path):
 WITH_WORKERS = MANAGER_CLASSES[1:]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_constructor_error_after_a_hung_reset_is_followed_by_another_attempt(manager_cls, tmp_path):
     """Regression: `reset` raised the constructor's exception, and the env stayed in RESET."""
@@ -107,6 +109,7 @@ def test_constructor_error_after_a_hung_reset_is_followed_by_another_attempt(man
         assert manager.ready_obs_id == [0, 1] and manager.build[:1] == [2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_constructor_error_after_a_hung_reset_uses_an_attempt(manager_cls, tmp_path):
     manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=3, reset_timeout=0.5)

@@ -44,6 +44,7 @@ def launched(request):
         manager.close()
 
 
+@pytest.mark.extended
 def test_hung_step_raises_timeout_error_and_closes(launched):
     manager = launched(step_timeout=1.0)
     with pytest.raises(TimeoutError, match="env 1"):
@@ -138,6 +139,7 @@ def test_hung_reset_is_repeated_in_a_new_worker(launched, tmp_path):
     assert manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
 
 
+@pytest.mark.extended
 def test_hung_reset_without_attempts_left_raises(launched):
     manager = launched(max_retry=2, reset_timeout=1.0, retry_waiting_time=0, num_workers=1)
     with pytest.raises(RuntimeError, match="env 0 could not be reset in 2 attempts"):
@@ -145,6 +147,7 @@ def test_hung_reset_without_attempts_left_raises(launched):
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_hung_reset_warns_about_abandoned_episodes(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(3)],
@@ -166,6 +169,7 @@ def test_hung_reset_warns_about_abandoned_episodes(launched, tmp_path):
     assert len(manager.step(dict.fromkeys(range(4), 0))) == 4
 
 
+@pytest.mark.extended
 def test_hung_reset_of_another_env_uses_no_attempt(launched, tmp_path):
     hung, failed = tmp_path / "hung", tmp_path / "failed"
     manager = launched(
@@ -179,6 +183,7 @@ def test_hung_reset_of_another_env_uses_no_attempt(launched, tmp_path):
     assert failed.exists() and set(manager.env_states.values()) == {EnvState.RUN}
 
 
+@pytest.mark.extended
 def test_seeds_wait_for_a_requested_reset_although_an_automatic_one_hangs(launched, tmp_path):
     """Regression: the second attempt of an automatic reset used the seed, which was for a reset of the caller."""
     hung = tmp_path / "hung"
@@ -220,6 +225,7 @@ def test_calls_of_one_env_touch_no_other_worker(launched):
     assert manager.episodes == [1, 3, 1] and manager.figure_path == [None, "here", None]
 
 
+@pytest.mark.extended
 def test_step_timeout_set_late_does_not_cover_the_autoreset(launched):
     """Regression: the limit covered both, and a slow reset was taken for a hung step."""
     manager = launched(actors(2, length=1), connect_timeout=3.0)

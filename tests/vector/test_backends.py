@@ -103,6 +103,7 @@ class TestProcess(VectorEnvContract):
         assert [pipe.read_text() for pipe in pipes] == ["now"] * 2  # before any call waits for the result
         assert envs.call_wait() == (3, 3)
 
+    @pytest.mark.extended
     def test_call_timeout(self, open_envs, tmp_path):
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
@@ -132,6 +133,7 @@ class TestProcess(VectorEnvContract):
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             envs.step([0, 0])
 
+    @pytest.mark.extended
     def test_step_that_always_hangs_truncates_its_episode(self, open_envs):
         """When another worker replays it, the step timeout applies, not the timeout of the replayed reset."""
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=1.0, num_workers=2)

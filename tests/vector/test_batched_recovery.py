@@ -179,6 +179,7 @@ def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batched_module, "_SNAPSHOT_INTERVAL", 10)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keeps_often")
 @pytest.mark.parametrize("env_fn", [cart_poles, wrapped, SumEnv], ids=lambda fn: fn.__name__)
 def test_steps_before_a_snapshot_are_not_replayed(env_fn: EnvFn) -> None:
@@ -376,6 +377,7 @@ def test_crash_after_a_loss_replays_only_the_new_episode() -> None:
         assert not second[3].any() and np.abs(second[0][:8] - first[0][:8]).max() < 1
 
 
+@pytest.mark.extended
 def test_hang_is_recovered_like_a_crash() -> None:
     hangs = [functools.partial(SyncVectorEnv, [functools.partial(HangAtStep, at=3), functools.partial(CountEnv, 9)])]
     with opened(hangs, step_timeout=1.0, close_timeout=0.3) as envs:

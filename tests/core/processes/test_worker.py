@@ -257,6 +257,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 def test_daemonic_process_gets_an_error_with_advice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(DAEMON)
@@ -290,6 +291,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("module", "remedy"),
     [
@@ -310,6 +312,7 @@ class Enough(BaseException):
     """Not an Exception, which pickling would report as a value that cannot be pickled."""
 
 
+@pytest.mark.extended
 def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
     """The signal comes at many moments of the start; the leak guard checks for leftovers."""
 

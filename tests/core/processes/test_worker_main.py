@@ -83,6 +83,7 @@ def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server._stop()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("fresh_server")
 def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It does not get the environment from the time when the fork server started."""
@@ -95,6 +96,7 @@ def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyP
         assert pool.call(surroundings) == [(None, str(tmp_path))]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("fresh_server")  # its standard error is checked
 def test_removed_working_directory_does_not_stop_successors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -173,6 +173,7 @@ def test_episode_count_starts_at_zero_after_a_restart(implementation: str) -> No
         assert len(set(pids)) == 3, "after 2 and 4 of them"
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:

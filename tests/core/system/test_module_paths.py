@@ -28,6 +28,7 @@ LOAD = """
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["by reference", "in the constructor", "registered by name"])
 def test_envs_of_a_module_loaded_from_a_file_run(how: str, start_method: str, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
@@ -61,6 +62,7 @@ def test_it_starts():
 """
 
 
+@pytest.mark.extended
 def test_envs_of_a_test_module_run_with_pytests_importlib_mode(tmp_path: Path) -> None:
     """The module then belongs to a package that cannot be imported and has no file."""
     (tmp_path / "checks").mkdir()
@@ -88,6 +90,7 @@ pool.close()
 """
 
 
+@pytest.mark.extended
 def test_workers_import_from_where_the_program_does(start_method: str, tmp_path: Path) -> None:
     """A fork server once loaded the installed package, although the program's search path begins elsewhere."""
     shutil.copytree(Path(vecenv.__file__).parent, tmp_path / "vecenv", ignore=shutil.ignore_patterns("__pycache__"))

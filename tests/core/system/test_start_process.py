@@ -79,6 +79,7 @@ def test_server_that_was_killed_is_replaced(servers, tmp_path):
     assert look(tmp_path)[0] == second
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
 def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
     first, _ = look(tmp_path)
@@ -92,6 +93,7 @@ def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
         signal.signal(signal.SIGCHLD, before)
 
 
+@pytest.mark.extended
 def test_server_that_does_not_answer_is_abandoned(servers, tmp_path, monkeypatch):
     """The start of a worker by a stopped server once waited without a limit."""
     first, _ = look(tmp_path, "vecenv.envs.adapt")
@@ -102,6 +104,7 @@ def test_server_that_does_not_answer_is_abandoned(servers, tmp_path, monkeypatch
     assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
 
 
+@pytest.mark.extended
 def test_worker_start_raises_if_servers_do_not_answer(servers, tmp_path, monkeypatch):
     needed = start_process.modules_of(adapt_and_build)
     pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
@@ -116,6 +119,7 @@ def test_worker_start_raises_if_servers_do_not_answer(servers, tmp_path, monkeyp
     assert look(tmp_path)[0] not in pids
 
 
+@pytest.mark.extended
 def test_forked_child_keeps_no_server_alive(servers, tmp_path):
     look(tmp_path)
     alive = servers[0][1]._forkserver_alive_fd
@@ -230,6 +234,7 @@ LOUD = """
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_program_with_closed_standard_descriptors(context, implementation, tmp_path):
     """A worker's socket once got the descriptor of standard output, to which the env prints. The parent then hung."""

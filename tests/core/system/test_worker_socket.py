@@ -271,6 +271,7 @@ def test_worker_stopped_before_its_boot_message_is_late(context: str, implementa
     pool.close()
 
 
+@pytest.mark.extended
 def test_successor_stopped_before_its_boot_message_is_replaced(implementation: str) -> None:
     """The attach message contains all commands of its env: here 12 MB."""
     with recovering_pool([heavy()] * 2, limits=Limits(construct=4.0)) as pool:

@@ -26,6 +26,7 @@ BOTS = [
 ]
 
 
+@pytest.mark.extended
 def test_mcts_never_loses_tictactoe_as_the_first_player():
     results = match(TicTacToeEnv({"bot_action_type": "mcts", "num_simulation": 200}), 100, seed=0, seats=(0,))
     assert results[-1] == 0 and results[1] >= 85
@@ -50,6 +51,7 @@ def test_alpha_beta_never_loses_tictactoe_against_any_line(seat):
     assert results[-1] == 0 and results[1] > 50 and sum(results.values()) > 60
 
 
+@pytest.mark.extended
 def test_connect4_rule_bot_beats_random():
     assert match(Connect4Env({"bot_action_type": "rule"}), 100, seed=0)[1] >= 90
 
@@ -58,10 +60,12 @@ def test_gomoku_v1_beats_random():
     assert match(GomokuEnv({"bot_action_type": "v1"}), 100, seed=0)[1] >= 80
 
 
+@pytest.mark.extended
 def test_gomoku_alpha_beta_beats_random():
     assert match(GomokuEnv({"bot_action_type": "alpha_beta_pruning"}), 100, seed=0)[1] >= 90
 
 
+@pytest.mark.extended
 def test_other_bots_beat_random():
     assert match(TicTacToeEnv({"bot_action_type": "v0"}), 100, seed=0)[1] >= 75
     assert match(GomokuEnv({"bot_action_type": "v0"}), 50, seed=0)[-1] <= 2

@@ -266,6 +266,7 @@ def restore_and_continue(jobs, connection):
     connection.close()
 
 
+@pytest.mark.extended
 def test_env_in_a_spawned_process_continues_exactly():
     jobs, expected = [], {}
     for name, make_stack in STACKS.items():
