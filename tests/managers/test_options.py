@@ -42,6 +42,7 @@ OURS = {
     "close_timeout": 5.0,
     "on_step_error": "renew",
     "context": "forkserver",
+    "worker_output": "all",
 }
 
 

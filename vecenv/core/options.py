@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 START_METHODS = ("forkserver", "spawn", "fork")
+WORKER_OUTPUTS = ("once", "all", "none")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,6 +105,9 @@ class PoolOptions:
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them.
+        worker_output: what workers write to standard output and error. 'once': lines that are equal while envs are
+            built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
+            except while envs are built in a start that fails.
         limits: time limits of operations.
         failures: the policy for workers that die or hang.
     """
@@ -121,6 +125,7 @@ class PoolOptions:
     num_threads: int = 1
     spin: float = 500e-6
     debug: bool = False
+    worker_output: str = "once"
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
 
@@ -156,6 +161,7 @@ def check_options(options: PoolOptions) -> PoolOptions:
     for name in ("final_obs", "strict", "ignores_extra_keys", "debug"):
         plain[name] = check_flag(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
+    check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)
     infos: Any = options.infos
     if not isinstance(infos, Infos):
         known = [f"Infos.{one.name}" for one in Infos]

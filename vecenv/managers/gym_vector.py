@@ -119,6 +119,7 @@ class GymVectorEnvManager(EnvManager):
         "backend": "process",  # this and the others are options of the VectorEnv that is built here
         "num_workers": None,
         "context": None,
+        "worker_output": "once",
         "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields
         "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields
         "step_timeout": None,  # the same field of `timeouts`, in seconds
@@ -170,7 +171,8 @@ class GymVectorEnvManager(EnvManager):
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
-        options = {key: self._cfg[key] for key in ("backend", "num_workers", "context", "timeouts", "failures")}
+        names = ("backend", "num_workers", "context", "worker_output", "timeouts", "failures")
+        options = {key: self._cfg[key] for key in names}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
         factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]
         return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)

@@ -61,6 +61,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "construct_timeout": 60.0,  # for building all envs
+    "worker_output": "once",  # what workers print: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
     # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
     "on_failure": "recover",  # 'raise' closes the manager
     "on_repeat": "truncate",
@@ -201,6 +202,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         autoreset=autoreset,
         depth=cfg["depth"],
         context=cfg.get("context", "forkserver"),
+        worker_output=cfg.get("worker_output", "once"),
         limits=limits_of(cfg),
         failures=_failures(cfg),
     )

@@ -96,12 +96,13 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         on_failure: str = UNSET,
         strict: bool = False,
         debug: bool = False,
+        worker_output: str = "once",
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, context, depth, strict, debug: as for `vecenv.VectorEnv`.
+            backend, num_workers, copy, context, depth, strict, debug, worker_output: as for `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
             failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
@@ -139,6 +140,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
             debug=debug,
+            worker_output=worker_output,
             limits=resolve(limits, Limits()),
             failures=policy,
         )

@@ -98,6 +98,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         on_failure: str = UNSET,
         strict: bool = False,
         debug: bool = False,
+        worker_output: str = "once",
     ) -> None:
         """Start the workers and build all envs.
 
@@ -149,6 +150,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             strict: refuse actions and observations of other dtypes, or with keys that their space lacks. If False
                 (default), dtypes are converted and such keys left out, each with one warning.
             debug: overwrite views when they expire, to find code that uses them too long.
+            worker_output: what workers print. 'once' (default): equal lines that workers print while they build their
+                envs, such as banners, are shown once with their number; later lines are shown as they are. 'all': all
+                lines are shown as they are. 'none': lines are shown only if building the envs fails.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
@@ -187,6 +191,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
             debug=debug,
+            worker_output=worker_output,
             limits=resolve(limits, Limits()),
             failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
         )

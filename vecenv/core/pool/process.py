@@ -25,9 +25,17 @@ from ..layout.native import implementation
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
 from ..processes.registrations import pickle_registrations
-from ..processes.worker import Worker, check_may_start, preferred_core, start_worker, usable_cores
+from ..processes.worker import (
+    Worker,
+    check_may_start,
+    has_descriptors_for,
+    preferred_core,
+    start_worker,
+    usable_cores,
+)
 from ..processes.worker_group import WorkerGroup
 from ..processes.worker_main import Attach, Boot, Report, find_difference, running_modules, started_at
+from ..processes.worker_output import WorkerOutput
 from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
@@ -37,7 +45,7 @@ from ..system.module_paths import find_sources
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of, standard_descriptors
-from ..system.worker_socket import poll_briefly
+from ..system.worker_socket import ControlSocket, poll_briefly
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
 from .slots import SlotTable, split_evenly
@@ -97,6 +105,8 @@ class ProcessEngine:
         self._slots = SlotTable(self.num_envs)
         self._check_not_closing: Callable[[str], None] = _ignore
         self._implementation = "python"
+        self._output = WorkerOutput(self.options.worker_output)
+        self._has_descriptors = has_descriptors_for(self.num_workers)
         self._spaces: EnvSpaces | None = None
         self._opened: OpenedEnvs | None = None
         self._waiter: WaitState | None = None
@@ -165,6 +175,7 @@ class ProcessEngine:
             "cwd": _working_directory(),
             "path": list(sys.path),
             "num_threads": self.options.num_threads,
+            "worker_output": self.options.worker_output,
             "parent_pid": os.getpid(),
             "parent_started": started_at(os.getpid()),
             "implementation": self._implementation,
@@ -178,13 +189,28 @@ class ProcessEngine:
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
         """Start a worker, as a further one of the group or in the place of the last one with its worker_id."""
         with signals_deferred():
-            worker = start_worker(boot, slots, self.options.context, self._group.descriptors())
+            worker = start_worker(
+                boot,
+                slots,
+                self.options.context,
+                self._group.descriptors(),
+                captures_output=self._output.captures and self._has_descriptors,
+            )
             self._group.put(worker)
         worker.send_boot()
         return worker
 
     def _await_reports(self, workers: Sequence[Worker]) -> list[Report]:
-        """Wait until every worker has built its envs; raise the first error by worker_id."""
+        """Wait until every worker has built its envs, and show their output; raise the first error by worker_id."""
+        has_failed = True
+        try:
+            reports = self._take_reports(workers)
+            has_failed = False
+        finally:
+            self._output.finish(workers, has_failed=has_failed)
+        return reports
+
+    def _take_reports(self, workers: Sequence[Worker]) -> list[Report]:
         self._await(workers, "construct", self.options.limits.construct)
         reports = []
         for worker in workers:
@@ -207,8 +233,11 @@ class ProcessEngine:
         while waiting:
             self._check_not_closing(op)
             # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
-            ends = [end for worker in waiting for end in (worker.control, worker.pidfd)]
+            ends: list[ControlSocket | int] = []
+            for worker in waiting:
+                ends += (worker.control, worker.pidfd, *worker.output_ends())
             ready = poll_briefly(ends, deadline)
+            self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
             done = [worker for worker in waiting if worker.control in ready and worker.has_message()]
             waiting = [worker for worker in waiting if worker not in done and worker.pidfd not in ready]
             if waiting and deadline.is_over():

@@ -13,6 +13,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 from ...errors import ConfigError, WorkerError, locate
 from ..layout import messages
 from ..system.clock import Deadline, now_ns
+from ..system.output_capture import OutputPipes
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
 from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
@@ -42,6 +44,8 @@ _LOG = logging.getLogger("vecenv")
 _END_SECONDS = 5.0
 #: Number of descriptors that the start of one process may need, including the start of its fork server.
 _START_DESCRIPTORS = 10
+#: Number of descriptors that this process has for a worker whose output is captured.
+_WORKER_DESCRIPTORS = 8
 #: Errors of a fork server that finds no folder for its socket. A name that is too long has no errno: Python itself
 #: refuses it.
 _NO_FOLDER_ERRNOS = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
@@ -64,6 +68,7 @@ class Worker:
         pid: process id, also the id of its session and process group.
         pidfd: readable once the process has exited; -1 after `release`.
         stack: file to which it writes its Python stack when it crashes or receives a request.
+        output: its standard output and error while it builds its envs; None if they are not captured.
         is_dead: whether it was found dead and reaped.
         exitcode: how it ended, if it is dead; None if that is unknown.
         last_stack: its Python stack at its death; '' if it could not write one.
@@ -82,6 +87,7 @@ class Worker:
     pid: int
     pidfd: int
     stack: StackFile
+    output: OutputPipes | None = None
     is_dead: bool = False
     exitcode: int | None = None
     last_stack: str = ""
@@ -116,14 +122,17 @@ class Worker:
         return locate(error, worker_id=self.worker_id, env_ids=env_ids, op=op, step_id=step_id)
 
     def send_boot(self) -> None:
-        """Send the first message to a new worker: the envs to build, and the descriptor of its stack file.
+        """Send the first message to a new worker: the envs to build, and the descriptors that it writes to.
 
         Raises:
             ConfigError: the system has no descriptor left.
         """
         assert self.boot is not None
         self.boot.has_stack_file = self.stack.fd >= 0
-        self._send(pickle.dumps(self.boot), [self.stack.fd] if self.boot.has_stack_file else [])
+        self.boot.captures_output = self.output is not None
+        descriptors = [self.stack.fd] if self.boot.has_stack_file else []
+        self._send(pickle.dumps(self.boot), [*descriptors, *(self.output.write_ends if self.output else ())])
+        self._close_sent()
 
     def send_attach(self, attach: Attach, descriptors: Sequence[int]) -> None:
         """Send the plan of the arena, and the descriptors that the worker maps it from."""
@@ -140,7 +149,17 @@ class Worker:
         """
         with self._start_errors():
             self.control.pump()
+        self._close_sent()
         return self.control.has_frame() or self.control.is_at_eof()
+
+    def output_ends(self) -> list[int]:
+        """Return the descriptors from which its output can be read now."""
+        return [] if self.output is None else self.output.readers()
+
+    def _close_sent(self) -> None:
+        """Close the write ends of its output, once it has received its own; else its end would not be noticed."""
+        if self.output is not None and not self.control.has_unsent():
+            self.output.close_write_ends()
 
     @contextlib.contextmanager
     def _start_errors(self) -> Iterator[None]:
@@ -232,6 +251,8 @@ class Worker:
         self.last_stack = self.last_stack or self.stack.read()
         self.last_note = self.last_note or self.stack.last_note()
         self.stack.close()
+        if self.output is not None:
+            self.output.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -287,7 +308,9 @@ def _session_members(session: int) -> list[int]:
     return members
 
 
-def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...]) -> Worker:
+def start_worker(
+    boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...], *, captures_output: bool = False
+) -> Worker:
     """Start the process of one worker. Signal handlers must be deferred; the caller then sends the `Boot` message.
 
     Args:
@@ -295,15 +318,18 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         slots: indices of its slots.
         context: 'fork', 'forkserver' or 'spawn'.
         siblings: descriptors of this process that a forked worker must close.
+        captures_output: whether its output is captured while it builds its envs.
 
     Raises:
         ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
     """
-    process = stack = ours = theirs = None
+    process = stack = output = ours = theirs = None
     try:
         with standard_descriptors():
             ours, theirs = multiprocessing.Pipe()
-            inherited = (ours.fileno(), *siblings) if context == "fork" else ()
+            output = OutputPipes() if captures_output else None
+            mine = (ours.fileno(), *(output.descriptors() if output else ()))
+            inherited = (*mine, *siblings) if context == "fork" else ()
             name = f"vecenv worker {boot.worker_id}"
             process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
             stack = StackFile(name)
@@ -319,11 +345,10 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             pid = process.pid or -1
             pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-            return Worker(
-                boot.worker_id, boot.env_ids, slots, process, ControlSocket(ours), pid, pidfd, stack, boot=boot
-            )
+            control = ControlSocket(ours)
+            return Worker(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, boot=boot)
     except BaseException as error:
-        _discard(process, stack, ours)
+        _discard(process, stack, output, ours)
         if isinstance(error, (OSError, EOFError)):  # EOFError: a fork server ends if it cannot fork
             raise _start_error(boot.worker_id, error, context) from error
         raise
@@ -360,12 +385,11 @@ def _has_no_folder(context: str, error: OSError | EOFError) -> bool:
     return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 
 
-def _discard(process: Any, stack: StackFile | None, control: Connection | None) -> None:
+def _discard(process: Any, stack: StackFile | None, output: OutputPipes | None, control: Connection | None) -> None:
     """Release the parts of a worker whose start has failed."""
-    if control is not None:
-        control.close()
-    if stack is not None:
-        stack.close()
+    for part in (control, stack, output):
+        if part is not None:
+            part.close()
     if process is not None and process.pid is not None:
         process.kill()
         process.join(_END_SECONDS)
@@ -396,14 +420,22 @@ def check_may_start() -> None:
 
 
 def _limits() -> str:
-    import resource
-
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         f"this process may use {descriptors} descriptors (ulimit -n) and {processes} processes (ulimit -u); "
         "use fewer workers or raise the limit"
     )
+
+
+def has_descriptors_for(num_workers: int) -> bool:
+    """Return whether the output of so many new workers can be captured: that takes two descriptors more for each."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        num_open = len(os.listdir("/proc/self/fd"))
+    except OSError:  # not even one is left
+        return False
+    return num_open + num_workers * _WORKER_DESCRIPTORS + _START_DESCRIPTORS <= limit
 
 
 def usable_cores() -> int:

@@ -58,6 +58,8 @@ class WorkerGroup:
         """Return the descriptors that a forked worker must close: those of the other workers and of `epoll`."""
         found = [worker.control.fileno() for worker in self.workers if not worker.control.closed]
         found += [worker.pidfd for worker in self.workers if worker.pidfd >= 0]
+        for worker in self.workers:
+            found += worker.output.descriptors() if worker.output is not None else ()
         if self.epoll is not None:
             found.append(self.epoll.fileno())
         return tuple(found)

@@ -2,7 +2,7 @@
 
 The messages over the control socket of a worker:
 
-    parent -> worker   Boot (environment, envs to build), then the descriptor of a file for stacks
+    parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes
     worker -> parent   Report (spaces, or the error)
     parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's eventfd
     worker -> parent   "ready"
@@ -42,6 +42,7 @@ from ..layout.rows import Autoreset
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.module_paths import import_from
+from ..system.output_capture import OutputCapture, silence
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from .registrations import register_missing
 
@@ -83,6 +84,8 @@ class Boot:
         snapshotter: pickled `replay.Snapshotter` or None.
         keeps_records: whether records and states are kept, so that the envs can be restored after a crash.
         has_stack_file: whether the descriptor of a file for stacks follows.
+        worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
+        captures_output: whether two descriptors follow, for standard output and error while the envs are built.
         modules: modules that it imports to build its envs, so that a fork server can load them before.
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
@@ -104,6 +107,8 @@ class Boot:
     snapshotter: bytes = b""
     keeps_records: bool = False
     has_stack_file: bool = False
+    worker_output: str = "once"
+    captures_output: bool = False
     modules: frozenset[str] = frozenset()
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
@@ -433,19 +438,37 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         boot: Boot = control.recv()
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control))
+        capture = _begin_capture(boot, control)
         _watch_parent(boot, control)
         _set_up_process(boot)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs() as rngs:
-            _run(boot, threads, rngs, control)
+            _run(boot, threads, rngs, control, capture)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent has dropped this worker or is gone, so no message can be sent
 
 
-def _run(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, control: Connection) -> None:
+def _begin_capture(boot: Boot, control: Connection) -> OutputCapture | None:
+    """Send standard output and error to the parent from now on, if it wants them."""
+    if not boot.captures_output:
+        return None
+    return OutputCapture([_recv_descriptor(control) for _ in range(2)])
+
+
+def _end_capture(boot: Boot, capture: OutputCapture | None) -> None:
+    if capture is not None:
+        capture.end()
+    if boot.worker_output == "none":
+        silence()
+
+
+def _run(
+    boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, control: Connection, capture: OutputCapture | None
+) -> None:
     """Build the envs, serve commands, close the envs."""
     envs: dict[int, Any] = {}
     report = _construct(boot, threads, rngs, envs)
+    _end_capture(boot, capture)
     control.send_bytes(messages.dump(report))
     if report.error is not None:
         return
