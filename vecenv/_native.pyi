@@ -14,6 +14,7 @@ MAGIC: int
 ABI: int
 HEADER_WORDS: int
 CONTROL_NBYTES: int
+NOTICE_OFFSET: int
 SLOT_NBYTES: int
 COMMAND_NBYTES: int
 INFO_KEYS: int
@@ -28,6 +29,7 @@ F_ERROR: int
 F_INFO: int
 F_VOID: int
 F_FINAL_INFO: int
+F_NOTICE: int
 
 C_PAYLOAD: int
 C_SEED: int

@@ -38,7 +38,7 @@ deliver(Hub *self, uint32_t max_count)
         return event_of(self, RECV_NO_BLOCK, -1, 0);
     }
     const uint32_t *flags = (const void *)column(&self->arena, range.block, VECENV_H_FLAGS);
-    uint32_t flags_or = 0;
+    uint32_t flags_or = load_acquire32(&self->arena.control->has_notice) ? VECENV_F_NOTICE : 0;
     for (uint32_t row = range.start; row < range.stop; row++) {
         flags_or |= flags[row];
     }
@@ -117,7 +117,8 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
 
 const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
-"Wait for min_count rows; return (rows, flags): up to max_count rows, and their flags or'ed.\n\n"
+"Wait for min_count rows; return (rows, flags): up to max_count rows, and their flags or'ed.\n"
+"F_NOTICE is added while the arena has its word set.\n\n"
 "min_count: at least 1; more than the outstanding replies means all of them.\n"
 "deadline_ns: time of the monotonic clock; a negative value counts from the call.\n\n"
 "rows is a row_range_type. It is valid until `depth - 1` later batches have been received.\n"

@@ -23,7 +23,7 @@
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 7
+#define VECENV_ABI 8
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -75,7 +75,9 @@ enum {
  * Line 1: the wait that the parent registers before it sleeps. `waiting` is its kind
  *         (VECENV_WAIT_*); the one worker that wakes the parent swaps it to 0. `wait_*` name
  *         the rows.
- * Line 2: `stop`, written by the parent. Line 3: `num_info_keys`, written by the parent. */
+ * Line 2: `stop`, written by the parent.
+ * Line 3: `num_info_keys`, written by the parent. `has_notice`: a worker stores 1 when it has sent a
+ *         message over its socket; the parent stores 0 before it reads the sockets. */
 typedef struct {
     vecenv_word open;
     uint8_t pad0[VECENV_LINE - 8];
@@ -90,7 +92,8 @@ typedef struct {
     vecenv_word32 stop;
     uint8_t pad2[VECENV_LINE - 4];
     vecenv_word32 num_info_keys;
-    uint8_t pad3[VECENV_LINE - 4];
+    vecenv_word32 has_notice;
+    uint8_t pad3[VECENV_LINE - 8];
 } vecenv_control;
 
 /* A slot is a thread of control in a worker. `tail` is both the end of its queue and its doorbell:
@@ -194,6 +197,7 @@ enum {
 #define VECENV_F_INFO 0x20u      /* the info columns are filled */
 #define VECENV_F_VOID 0x40u      /* superseded: no request waits for this row */
 #define VECENV_F_FINAL_INFO 0x80u /* with FINAL: the final info columns are filled */
+#define VECENV_F_NOTICE 0x100u   /* only in the flags of a batch: `has_notice` is set */
 
 /* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),
  * row (16). Each use of a block has its own epoch; epochs never repeat. An owner word has the

@@ -1603,7 +1603,7 @@ class Stops(toys.CountEnv):
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(0.3)
 
-pool = ProcessPool([Stops], PoolOptions(limits=limits))
+pool = ProcessPool([Stops], PoolOptions(limits=limits, worker_output="all"))
 pool.start(); pool.reset(); pool.recv()
 timeout = None if limits.has_any() else 1.0
 pool.send(np.zeros(1, np.int64))

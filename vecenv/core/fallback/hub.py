@@ -76,6 +76,7 @@ class FallbackHub(Hub):
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
         self._fragments: dict[int, list[bytes]] = {}
         self._unblocked_ns = [0] * plan.num_slots
+        self._has_notice = False
 
     # ---- methods of the transport --------------------------------------------------------
 
@@ -157,11 +158,14 @@ class FallbackHub(Hub):
             deadline_ns = now_ns() - deadline_ns
         while not self._outstanding.gather(min_count):
             event = self._wait_for_frame(deadline_ns)
+            if event is None and self._has_notice:
+                event = Event("message", -1)
             if event is not None and not self._outstanding.gather(min_count):
                 return event
         with signals_deferred():
             rows = GatheredRows(self._words.rows, self._outstanding.take(max_count))
-        return rows, int(np.bitwise_or.reduce(rows.column("flags")))
+        flags = int(np.bitwise_or.reduce(rows.column("flags")))
+        return rows, flags | RowFlag.NOTICE if self._has_notice else flags
 
     def wait(self, deadline_ns: int, /) -> Event:
         if any(self._messages):
@@ -190,6 +194,10 @@ class FallbackHub(Hub):
     def take_messages(self, slot: int) -> list[bytes]:
         messages, self._messages[slot] = self._messages[slot], []
         return messages
+
+    def take_notice(self) -> bool:
+        has_notice, self._has_notice = self._has_notice, False
+        return has_notice
 
     def outstanding(self) -> int:
         return self._outstanding.num_owed

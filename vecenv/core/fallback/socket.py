@@ -23,6 +23,7 @@ from ..layout.arena import ArenaPlan
 from ..layout.rows import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
+from ..system.log_records import is_log_frame
 from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
@@ -181,6 +182,10 @@ class SocketHub(FallbackHub):
             if frame is None:  # nothing to read; the end of a worker is detected by its pidfd
                 return False
             self._note_unblocked(blocked)
+            if is_log_frame(frame):
+                worker.log_frames.append(frame)
+                self._has_notice = True
+                return True
             word = pickle.loads(frame)
             if isinstance(word, tuple):
                 self.take_frame(word)

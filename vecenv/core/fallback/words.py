@@ -101,6 +101,7 @@ class WorkerLike(Protocol):
     control: ControlSocket
     pidfd: int
     exit_report: Any
+    log_frames: list[bytes]
 
 
 class SharedWords:

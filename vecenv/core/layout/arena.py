@@ -29,12 +29,13 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "SAVED_ROWS", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 7
+ABI = 8
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
 INFO_KEY_NBYTES = 64
 CONTROL_NBYTES = 4 * LINE
+NOTICE_OFFSET = 3 * LINE + 4
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
 BYTE_RING_NBYTES = 1 << 16
@@ -226,6 +227,10 @@ class ArenaPlan:
             self.view(memory, offset, leaf.dtype, (self.num_envs, *leaf.shape))
             for offset, leaf in zip(self.action_offsets, self.action.leaves)
         ]
+
+    def notice(self, memory: Any) -> Array:
+        """Return the word that a worker sets when it has sent a message over its socket, uint32 (1,)."""
+        return self.view(memory, self.words["control"] + NOTICE_OFFSET, np.uint32, (1,))
 
     def records(self, memory: Any) -> Array:
         """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""

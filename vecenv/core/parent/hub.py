@@ -148,6 +148,9 @@ class Hub(Protocol):
     def stop(self) -> None:
         """Signal all slots to end."""
 
+    def take_notice(self) -> bool:
+        """Return whether a worker has sent a message over its socket since the last call."""
+
     def add_info_key(self, name: str, /) -> int:
         """Give an info key a cell; return its index, or -1 if all cells are in use."""
 
@@ -200,6 +203,7 @@ class NativeHub:
         self._payloads: dict[int, deque[memoryview]] = {}
         self._delayed: set[int] = set()  # slots whose ring had too little room for all of their payloads
         self._unblocked_ns = [0] * plan.num_slots
+        self._notice = plan.notice(memory)
         self.send = self._hub.send
         self.recv = self._hub.recv
         self.wait = self._hub.wait
@@ -270,6 +274,11 @@ class NativeHub:
         if nbytes > BYTE_RING_NBYTES // 2:  # the ring may have been full, so that the slot waited
             self._unblocked_ns[slot] = now_ns()
         return messages
+
+    def take_notice(self) -> bool:
+        has_notice = bool(self._notice[0])
+        self._notice[0] = 0
+        return has_notice
 
     def attach_worker(self, worker: Any) -> None:
         """Do nothing: a replacement maps the same arena."""

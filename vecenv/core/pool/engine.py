@@ -291,6 +291,9 @@ class Engine(WorkerDirectory, Protocol):
             KeyboardInterrupt: Ctrl-C during an env's operation; the command of that env is cancelled.
         """
 
+    def emit_log_records(self) -> None:
+        """Pass the log records that workers have sent to the loggers of this process; called after a notice."""
+
     def on_descriptor(self, descriptor: int) -> None:
         """Handle a descriptor that has become readable during a wait, such as the pidfd of a worker that has exited.
 

@@ -41,6 +41,7 @@ from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
 from ..system.clock import Deadline
+from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
@@ -176,6 +177,7 @@ class ProcessEngine:
             "path": list(sys.path),
             "num_threads": self.options.num_threads,
             "worker_output": self.options.worker_output,
+            "log_levels": LogLevels.now(),
             "parent_pid": os.getpid(),
             "parent_started": started_at(os.getpid()),
             "implementation": self._implementation,
@@ -237,6 +239,8 @@ class ProcessEngine:
             for worker in waiting:
                 ends += (worker.control, worker.pidfd, *worker.output_ends())
             ready = poll_briefly(ends, deadline)
+            for worker in waiting:
+                worker.emit_log_records()
             self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
             done = [worker for worker in waiting if worker.control in ready and worker.has_message()]
             waiting = [worker for worker in waiting if worker not in done and worker.pidfd not in ready]
@@ -427,6 +431,13 @@ class ProcessEngine:
 
     def serve(self) -> None:
         """Do nothing: workers run by themselves."""
+
+    def emit_log_records(self) -> None:
+        """Pass on the log records of workers."""
+        for worker in self._group.workers:
+            if self._implementation == "native" and not worker.is_dead:
+                worker.read_frames()
+            worker.emit_log_records()
 
     def on_descriptor(self, descriptor: int) -> None:
         """Handle the end of a worker."""

@@ -242,6 +242,9 @@ class SerialEngine:
         if self._watchdog is not None:
             self._watchdog.check()
 
+    def emit_log_records(self) -> None:
+        """Do nothing: envs use the loggers of this process."""
+
     def on_descriptor(self, descriptor: int) -> None:
         """Do nothing: no other process has a descriptor here."""
 

@@ -325,6 +325,7 @@ class Supervisor:
     def _end_worker(self, worker: Worker) -> None:
         self._group.unwatch(worker)
         worker.kill()
+        worker.emit_log_records()
         self._waiter.request_check()
 
     def restart(self, worker_id: int) -> None:
@@ -362,6 +363,7 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
         step_id: number of the command; None: there was none.
     """
     worker.reap_or_kill()
+    worker.emit_log_records()
     what = worker.at_work(op)[0] if env_id is None else f"{op} of env {env_id} (command {step_id})"
     if op == "idling":
         what = "idling"

@@ -36,6 +36,8 @@ _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
 _Views = TypeVar("_Views")
 _NO_REPLIES: dict[int, Reply] = {}
+#: Flags of a batch that comes with more than its columns.
+_NEEDS_LOOK = RowFlag.MESSAGE | RowFlag.NOTICE
 
 
 class Waiter:
@@ -104,7 +106,7 @@ class Waiter:
             got = self._hub.recv(least, most, -self.watchdog.poll_interval_ns)
             if not isinstance(got, Event):
                 rows, flags = got
-                if flags & RowFlag.MESSAGE or self._num_valid:
+                if flags & _NEEDS_LOOK or self._num_valid:
                     return self._make_batch(rows, flags)
                 return Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
             self._handle(got, Deadline(None))
@@ -113,6 +115,9 @@ class Waiter:
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
         replies = _NO_REPLIES
+        if flags & RowFlag.NOTICE:
+            flags &= ~RowFlag.NOTICE
+            self._emit_log_records()
         if flags & RowFlag.MESSAGE:
             replies = self.inbox.take_rows(rows)
             self.inbox.emit_warnings()
@@ -225,6 +230,7 @@ class Waiter:
         self._lifecycle.check_not_closing()
         self.inbox.poll()
         self.inbox.emit_warnings()
+        self._emit_log_records()
         if event.kind == "descriptor":
             self._engine.on_descriptor(event.descriptor)
         elif event.kind == "no_block":
@@ -234,6 +240,10 @@ class Waiter:
             )
         elif event.kind == "timeout":
             self.watchdog.notice_gap(event.late_ns, deadline)
+
+    def _emit_log_records(self) -> None:
+        if self._hub.take_notice():
+            self._engine.emit_log_records()
 
     def _check_limits(self) -> int:
         """Handle operations that are over their limit; return when to check again."""

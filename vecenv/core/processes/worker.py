@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -27,6 +28,7 @@ from typing import Any, TypeVar
 from ...errors import ConfigError, WorkerError, locate
 from ..layout import messages
 from ..system.clock import Deadline, now_ns
+from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
@@ -76,6 +78,7 @@ class Worker:
         exit_report: its last message, once that has arrived.
         start_failure: why this replacement could not be started, in which case `is_dead` is set; '' if it started.
         boot: the description of its envs.
+        log_frames: log records that have arrived and were not passed on.
         started: start time, as `started_at` returns it; '' if it had ended before it could be read.
     """
 
@@ -95,6 +98,8 @@ class Worker:
     exit_report: ExitReport | None = None
     start_failure: str = ""
     boot: Boot | None = field(default=None, repr=False)
+    log_frames: list[bytes] = field(default_factory=list, repr=False)
+    _frames: deque[bytes] = field(default_factory=deque, init=False, repr=False)
     started: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +155,22 @@ class Worker:
         with self._start_errors():
             self.control.pump()
         self._close_sent()
-        return self.control.has_frame() or self.control.is_at_eof()
+        self.read_frames()
+        return bool(self._frames) or self.control.is_at_eof()
+
+    def read_frames(self) -> None:
+        """Take the frames that have arrived, and put log records aside. Does not block.
+
+        Without C, `SocketHub` does that while commands are executed.
+        """
+        with signals_deferred():
+            while (frame := self.control.take_frame()) is not None:
+                (self.log_frames if is_log_frame(frame) else self._frames).append(frame)
+
+    def emit_log_records(self) -> None:
+        """Pass the log records that were read to the loggers of this process."""
+        while self.log_frames:
+            emit_frame(self.log_frames.pop(0), self.name)
 
     def output_ends(self) -> list[int]:
         """Return the descriptors from which its output can be read now."""
@@ -177,9 +197,10 @@ class Worker:
             EOFError: the worker ended before it sent a complete message.
             WorkerError: the message cannot be unpickled here.
         """
-        frame = self.control.take_frame()
-        if frame is None:
+        self.read_frames()
+        if not self._frames:
             raise EOFError
+        frame = self._frames.popleft()
         try:
             return pickle.loads(frame)
         except Exception as error:  # for example, the class of a space is missing here
@@ -256,6 +277,7 @@ class Worker:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+        self.read_frames()
         self.control.close()
         if self.exitcode is None and self.is_dead:  # its exit status is lost, but `close` needs one
             self.process._popen.returncode = -1
@@ -271,8 +293,9 @@ class Worker:
     def take_exit_report(self) -> None:
         """Store the worker's exit report if it has arrived. Does not block."""
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            while self.exit_report is None and (frame := self.control.take_frame()) is not None:
-                message = pickle.loads(frame)
+            self.read_frames()
+            while self.exit_report is None and self._frames:
+                message = pickle.loads(self._frames.popleft())
                 self.exit_report = message if isinstance(message, ExitReport) else None
 
 

@@ -129,6 +129,8 @@ class WorkerGroup:
                     worker.kill(deadline)
                 self._release()
                 self.has_ended = True
+            for worker in self.workers:
+                worker.emit_log_records()
 
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:

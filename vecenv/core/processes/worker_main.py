@@ -9,6 +9,8 @@ The messages over the control socket of a worker:
     ...                commands and rows through the arena (without C: through the socket)
     worker -> parent   ExitReport (the error of closing the envs)
 
+    worker -> parent   at any time: log records, see `system.log_records`
+
 A worker leads its own session, so that Ctrl-C in the terminal does not reach it and its whole process tree can be
 killed. A thread that watches the parent ends the worker when the parent ends. A worker never imports the caller's
 `__main__`: everything that it needs is sent by value.
@@ -39,8 +41,10 @@ from ..layout.arena import ArenaPlan
 from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
+from ..layout.spec import Array
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.stack_dump import enable_stack_dumps, note_phase
@@ -86,6 +90,7 @@ class Boot:
         has_stack_file: whether the descriptor of a file for stacks follows.
         worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
         captures_output: whether two descriptors follow, for standard output and error while the envs are built.
+        log_levels: levels of the parent's loggers.
         modules: modules that it imports to build its envs, so that a fork server can load them before.
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
@@ -109,6 +114,7 @@ class Boot:
     has_stack_file: bool = False
     worker_output: str = "once"
     captures_output: bool = False
+    log_levels: LogLevels = field(default_factory=LogLevels.now)
     modules: frozenset[str] = frozenset()
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
@@ -346,12 +352,15 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
     )
 
 
-def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], rngs: GlobalRngs, control: Connection) -> list[Host]:
+def _make_hosts(
+    boot: Boot, attach: Attach, envs: dict[int, Any], rngs: GlobalRngs, control: Connection, log: LogSender
+) -> list[Host]:
     segment_fd = _recv_descriptor(control)
     memory = mmap.mmap(segment_fd, attach.plan.nbytes)
     os.close(segment_fd)
     if boot.implementation == "native":
         event_fd = _recv_descriptor(control)
+        log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
         slots = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
         if attach.preferred_core is not None:
             pin(attach.preferred_core, slots)
@@ -366,6 +375,13 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], rngs: GlobalRn
     if boot.keeps_records:
         _enable_recovery(hosts, boot, attach, rngs)
     return hosts
+
+
+def _set_notice(notice: Array, event_fd: int) -> None:
+    """Have the parent read the socket of this worker."""
+    if not notice[0]:  # otherwise the parent was woken before, and has not read the socket since
+        notice[0] = 1
+        os.eventfd_write(event_fd, 1)
 
 
 def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:
@@ -441,9 +457,11 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         capture = _begin_capture(boot, control)
         _watch_parent(boot, control)
         _set_up_process(boot)
+        log = LogSender(control)
+        log.install(boot.log_levels)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs() as rngs:
-            _run(boot, threads, rngs, control, capture)
+            _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent has dropped this worker or is gone, so no message can be sent
 
@@ -463,19 +481,29 @@ def _end_capture(boot: Boot, capture: OutputCapture | None) -> None:
 
 
 def _run(
-    boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, control: Connection, capture: OutputCapture | None
+    boot: Boot,
+    threads: list[EnvThread],
+    rngs: GlobalRngs,
+    control: Connection,
+    capture: OutputCapture | None,
+    log: LogSender,
 ) -> None:
     """Build the envs, serve commands, close the envs."""
     envs: dict[int, Any] = {}
     report = _construct(boot, threads, rngs, envs)
     _end_capture(boot, capture)
-    control.send_bytes(messages.dump(report))
+    with log.socket_lock:
+        control.send_bytes(messages.dump(report))
     if report.error is not None:
         return
     if len(threads) > 1:
         rngs.disable_swapping(boot.env_ids[0])
     attach: Attach = control.recv()
-    hosts = _make_hosts(boot, attach, envs, rngs, control)
-    control.send("ready")
+    hosts = _make_hosts(boot, attach, envs, rngs, control, log)
+    with log.socket_lock:
+        control.send("ready")
     _serve(threads, hosts)
-    control.send(_close(threads, hosts))
+    exit_report = _close(threads, hosts)
+    log.report_dropped()
+    with log.socket_lock:
+        control.send(exit_report)
