@@ -31,7 +31,7 @@ def check_leaves(node: Node, value: Any, columns: list[Array], checked: CheckedL
             return False
         return all(check_leaves(child, part, columns, checked) for child, part in zip(node.children, value))
     if isinstance(node, NoneNode):
-        return value is None or value == ()  # `conform` returns () for None
+        return value is None or (type(value) is tuple and not value)  # `conform` returns () for None
     return True  # an object leaf, sent in a message
 
 

@@ -14,7 +14,7 @@ is None, which needs neither a column nor a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,8 +163,7 @@ class Spec:
             return tuple(self._conform(child, part) for child, part in zip(node.children, value))
         if isinstance(node, NoneNode):
             if value is not None:
-                got = type(value).__name__
-                raise SpaceError(f"{node.path}: expected None, got {got}", path=node.path, expected="None", got=got)
+                raise _mismatch(node.path, "None", _describe(value))
             return ()
         return None
 
@@ -250,14 +249,13 @@ class Spec:
     def _conform_leaf(self, leaf: Leaf, value: Any, shape: tuple[int, ...]) -> Array:
         try:
             array = np.asarray(value)
-        except ValueError as error:
+        except (ValueError, TypeError, RuntimeError) as error:  # ragged; or a tensor that NumPy cannot convert
             raise SpaceError(f"{leaf.path}: {error}", path=leaf.path) from error
         if array.dtype == leaf.dtype and array.shape == shape:
             return np.ascontiguousarray(array).reshape(shape)
         fits = array.shape == shape and can_convert(array, leaf.dtype)
         if not fits or (self._strict and array.dtype != leaf.dtype):
-            expected, got = f"{leaf.dtype} {shape}", _describe(value, array)
-            raise SpaceError(f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got)
+            raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", _describe(value, array))
         if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
             self._warned.add(leaf.path)
             self.warn(
@@ -268,11 +266,11 @@ class Spec:
         return np.ascontiguousarray(array.astype(leaf.dtype)).reshape(shape)
 
     def _check_keys(self, node: DictNode, value: Any) -> None:
-        try:
+        if not hasattr(value, "keys"):  # `in` compares the elements of a tuple, list or array
+            missing, extra = list(node.keys), []
+        else:
             missing = [key for key in node.keys if key not in value]
             extra = [key for key in value if key not in node.keys]
-        except TypeError:
-            missing, extra = list(node.keys), []
         if extra and not missing and self._ignores_extra:
             if node.path not in self._warned:
                 self._warned.add(node.path)
@@ -281,24 +279,12 @@ class Spec:
                     f"{node.path}: keys {sorted(map(str, extra))} are not in the space and are left out each time",
                 )
             extra = []
-        if missing or extra or not hasattr(value, "keys"):
-            got = sorted(map(str, value)) if hasattr(value, "keys") else type(value).__name__
-            raise SpaceError(
-                f"{node.path}: expected a dict with keys {sorted(map(str, node.keys))}, got {got}",
-                path=node.path,
-                expected=str(node.keys),
-                got=str(got),
-            )
+        if missing or extra:
+            raise _mismatch(node.path, f"a dict with keys {sorted(map(str, node.keys))}", _describe(value))
 
     def _check_length(self, node: TupleNode, value: Any) -> None:
         if not isinstance(value, tuple | list) or len(value) != len(node.children):
-            got = f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
-            raise SpaceError(
-                f"{node.path}: expected a tuple of {len(node.children)}, got {got}",
-                path=node.path,
-                expected=f"tuple of {len(node.children)}",
-                got=got,
-            )
+            raise _mismatch(node.path, f"a tuple of {len(node.children)}", _describe(value))
 
 
 def _warn(path: str, text: str) -> None:
@@ -364,12 +350,26 @@ def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
     return int(array.min()) >= limits.min and int(array.max()) <= limits.max
 
 
-def _describe(value: Any, array: Array) -> str:
-    """Describe, for an error, a value that was found in place of a leaf."""
+def _mismatch(path: str, expected: str, got: str) -> SpaceError:
+    return SpaceError(f"{path}: expected {expected}, got {got}", path=path, expected=expected, got=got)
+
+
+def _describe(value: Any, array: Array | None = None) -> str:
+    """Describe, for an error, a value that does not fit its space.
+
+    Args:
+        value: the value.
+        array: made from `value` for a leaf; None: the space has no leaf there.
+    """
     if value is None:
         return "None"
-    if isinstance(value, Mapping):
+    if hasattr(value, "keys"):
         return f"a dict with keys {sorted(map(str, value))}"
+    if array is None and isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {len(value)}"
+    if array is None and not isinstance(value, np.ndarray):
+        return type(value).__name__
+    array = np.asarray(value) if array is None else array
     if array.dtype == object:
         return f"{type(value).__name__} of objects" if array.ndim else type(value).__name__
     limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
