@@ -153,7 +153,7 @@ def test_envs_without_spaces_return_abnormal_timesteps(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["base", "subprocess"])
 def test_spaces_are_needed_in_shared_memory(kind: str) -> None:
     manager = create_env_manager({"type": kind}, [Spaceless])
-    with pytest.raises(SpaceError, match="missing, also after a reset"):
+    with pytest.raises(SpaceError, match="missing, also after a reset; shared_memory=False takes envs without spaces"):
         manager.observation_space  # noqa: B018
-    with pytest.raises(SpaceError, match="missing, also after a reset"):
+    with pytest.raises(SpaceError, match="missing, also after a reset; shared_memory=False takes envs without spaces"):
         manager.launch()

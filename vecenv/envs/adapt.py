@@ -60,14 +60,14 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     return AdaptedEnv(env)
 
 
-def adapt_and_build(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]:
+def adapt_and_build(env: Any, *, needed: bool = True, remedy: str = "") -> gymnasium.Env[Any, Any]:
     """Adapt an env, and reset it once if it has no spaces before its first reset.
 
     If this fails the env is closed, because the caller has no other reference to it. Exceptions of that `close`
     are dropped.
 
     Args:
-        needed: as for `ensure_spaces`.
+        needed, remedy: as for `ensure_spaces`.
 
     Raises:
         TypeError: the object is not an env.
@@ -75,7 +75,7 @@ def adapt_and_build(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]
     """
     try:
         adapted = adapt(env)
-        ensure_spaces(adapted, needed=needed)
+        ensure_spaces(adapted, needed=needed, remedy=remedy)
     except BaseException:
         with contextlib.suppress(Exception):
             env.close()
@@ -95,13 +95,14 @@ def original(env: Any) -> Any:
     return env.env if isinstance(env, AdaptedEnv) else env
 
 
-def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True) -> None:
+def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True, remedy: str = "") -> None:
     """Reset the env once if a space is missing or None, as in an env that is built at its first reset.
 
     Blocks for as long as the env's reset does. Other exceptions raised when a space is read are passed on.
 
     Args:
         needed: False accepts an env that has no spaces after the reset.
+        remedy: end of the error's message.
 
     Raises:
         SpaceError: a space is still missing after the reset.
@@ -109,7 +110,9 @@ def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True) -> None:
     if not _has_spaces(env):
         env.reset()
         if needed and not _has_spaces(env):
-            raise SpaceError(f"{original(env)!r}: observation_space or action_space missing, also after a reset")
+            raise SpaceError(
+                f"{original(env)!r}: observation_space or action_space missing, also after a reset{remedy}"
+            )
 
 
 def _has_spaces(env: Any) -> bool:

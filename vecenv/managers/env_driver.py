@@ -25,6 +25,7 @@ from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError
+from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
 
 __all__ = [
@@ -142,7 +143,7 @@ class EnvDriver:
     def _build(self) -> None:
         env = self._env_fn()
         self._came_seeded = has_generator(env)  # else its first reset seeds it, also if that builds the inner env
-        self._bind(adapt_and_build(env, needed=self._settings.has_columns))
+        self._bind(adapt_and_build(env, needed=self._settings.has_columns, remedy=SPACES_REMEDY))
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env

@@ -13,7 +13,10 @@ from gymnasium import spaces
 from ..envs.adapt import adapt_and_build, reward_space_of
 from ..envs.spaces import ObjectSpace
 
-__all__ = ["EnvSpaces"]
+__all__ = ["SPACES_REMEDY", "EnvSpaces"]
+
+#: End of the error for an env without spaces.
+SPACES_REMEDY = "; shared_memory=False takes envs without spaces"
 
 #: Observation, action and reward space; the first two are None if the envs have none and need none.
 _Spaces: TypeAlias = tuple[Any, Any, Any]
@@ -45,7 +48,7 @@ class EnvSpaces:
         if self._reference is None:
             states = random.getstate(), np.random.get_state()
             try:
-                self._reference = adapt_and_build(self._env_fn(), needed=self._needed)
+                self._reference = adapt_and_build(self._env_fn(), needed=self._needed, remedy=SPACES_REMEDY)
             finally:
                 random.setstate(states[0])
                 np.random.set_state(states[1])
