@@ -133,16 +133,19 @@ answer_step(Slot *self, PyObject *result, PyObject **both)
     if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
         return TREE_INEXACT;
     }
+    int terminated = read_flag(PyTuple_GET_ITEM(result, 2));
+    int truncated = terminated < 0 ? -1 : read_flag(PyTuple_GET_ITEM(result, 3));
+    if (truncated < 0) {
+        PyErr_Clear(); /* neither true nor false: the host raises the error */
+        return TREE_INEXACT;
+    }
     vecenv_reply reply = {
         .obs = PyTuple_GET_ITEM(result, 0),
         .reward = PyTuple_GET_ITEM(result, 1),
-        .terminated = read_flag(PyTuple_GET_ITEM(result, 2)),
-        .truncated = read_flag(PyTuple_GET_ITEM(result, 3)),
+        .terminated = terminated,
+        .truncated = truncated,
         .info = PyTuple_GET_ITEM(result, 4),
     };
-    if (reply.terminated < 0 || reply.truncated < 0) {
-        return TREE_ERROR;
-    }
     int is_done = reply.terminated || reply.truncated;
     if (self->has_objects || !PyDict_Check(reply.info)) {
         return TREE_INEXACT;

@@ -436,7 +436,8 @@ def test_flag_without_a_truth_value_is_an_error_of_its_env(
     reset(pool)
     errors = [pool.step(np.zeros(1, np.int64)).errors() for _ in range(3)]
     assert [list(found) for found in errors] == [[], [0], []]
-    assert "truth value" in str(errors[1][0])
+    name = ("terminated", "truncated")[which - 2]
+    assert type(errors[1][0]) is SpaceError and str(errors[1][0]) == f"{name}: expected a bool, got bool (2,)"
 
 
 class ReusesGraph(toys.ToyEnv):
@@ -943,13 +944,17 @@ def test_envs_that_fail_in_one_step_are_all_reported(open_pool: OpenPool) -> Non
     assert any("env 2" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("fault", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
-def test_exception_that_cannot_be_pickled_is_described(fault: Any, open_pool: OpenPool) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(toys.RaiseWeirdError, toys.WeirdError), (toys.RaiseUnpicklableError, toys.UnpicklableError)],
+)
+def test_exception_that_pickle_refuses_arrives_as_its_own_class(fault: Any, error: Any, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(fault, 1), 1)
     reset(pool)
     pool.send(np.zeros(1, np.int64))
     errors = pool.recv().errors()
-    assert isinstance(errors[0], EnvError) and "Error" in str(errors[0]) and errors[0].env_ids == (0,)
+    assert type(errors[0]) is error and str(errors[0]).startswith("toy env")
+    assert getattr(errors[0], "code", 7) == 7
     assert "faults.py" in str(errors[0].__cause__)
 
 
@@ -960,6 +965,8 @@ def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_poo
     batch = pool.recv()
     if isinstance(pool, ProcessPool):
         assert list(batch.errors()) == [0]
+        with pytest.raises(TypeError, match="^info/lock: .*cannot pickle '_thread.lock' object"):
+            batch.raise_errors()
     else:
         assert not batch.errors() and isinstance(batch.infos()[0]["lock"], type(threading.Lock()))
 

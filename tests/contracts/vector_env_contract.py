@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
 from tests.vector.comparison import assert_same
-from vecenv import ClosedError, ConfigError, EnvError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
+from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
 from vecenv.envs.toys import (
     CountEnv,
     HangAtReset,
@@ -28,6 +28,7 @@ from vecenv.envs.toys import (
     RaiseWeirdError,
     SpaceEnv,
     ToyEnv,
+    WeirdError,
 )
 
 DISABLED = AutoresetMode.DISABLED
@@ -448,7 +449,7 @@ class VectorEnvContract:
     # ---- failures -----------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
-        "fault, error", [(RaiseAtStep, ZeroDivisionError), (RaiseWeirdError, EnvError)], ids=["plain", "weird"]
+        "fault, error", [(RaiseAtStep, ZeroDivisionError), (RaiseWeirdError, WeirdError)], ids=["plain", "weird"]
     )
     @pytest.mark.parametrize("how", ["step", "async", "recv"])
     def test_an_env_that_raises(self, open_envs, fault, error, how, tmp_path):

@@ -22,7 +22,15 @@ from vecenv import (
     SyncSubprocessEnvManager,
     WorkerDiedError,
 )
-from vecenv.envs.toys import CountEnv, HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
+from vecenv.envs.toys import (
+    CountEnv,
+    HangInC,
+    RaiseUnpicklableError,
+    RaiseWeirdError,
+    ToyEnv,
+    UnpicklableError,
+    WeirdError,
+)
 from vecenv.managers.last_obs import LastObservations
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
@@ -256,11 +264,11 @@ def test_unseeded_first_reset_logs_its_seed(launched, caplog):
     assert manager.seed_given == [first, first + 1, first + 2]  # and the generators continue
 
 
-@pytest.mark.parametrize("env", [RaiseWeirdError, RaiseUnpicklableError])
-def test_exception_that_cannot_be_pickled_is_described(launched, env):
+@pytest.mark.parametrize(("env", "error"), [(RaiseWeirdError, WeirdError), (RaiseUnpicklableError, UnpicklableError)])
+def test_exception_that_pickle_refuses_arrives_as_its_own_class(launched, env, error):
     """W25: re-creating it killed the worker."""
     manager = launched([env, env])
-    with pytest.raises(RuntimeError, match="Error"):
+    with pytest.raises(error, match="toy env"):
         manager.step({0: 0, 1: 0})
     assert manager.closed
 

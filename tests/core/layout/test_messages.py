@@ -13,11 +13,26 @@ from vecenv.errors import EnvError
 
 
 class Demanding(Exception):
-    """Can be pickled, but cannot be built again from its arguments."""
+    """Its constructor takes more than the message, so that pickle cannot rebuild it."""
 
     def __init__(self, text, *, needed):
         super().__init__(text)
         self.needed = needed
+
+
+class Prefixed(Exception):
+    """Pickle rebuilds it with the prefix twice."""
+
+    def __init__(self, code, text="no"):
+        super().__init__(f"{code}: {text}")
+
+
+class LocksFile(OSError):
+    """An error of the system with another constructor, and with a lock."""
+
+    def __init__(self, path, *, code):
+        super().__init__(code, "locked", path)
+        self.lock = threading.Lock()
 
 
 class Shifty(Exception):
@@ -67,6 +82,14 @@ def test_unpicklable_value_raises_at_the_sender():
         messages.dump(Reply(1, 0, value=threading.Lock()))
 
 
+@pytest.mark.parametrize("field", ["info", "final_info"])
+def test_info_that_cannot_be_pickled_is_named_by_its_keys(field):
+    info = {"time": 1.0, "solver": {"name": "x", "parts": [1, (threading.Lock(),)]}}
+    info["solver"]["self"] = info
+    with pytest.raises(TypeError, match=f"^{field}/solver/parts/1/0: .*cannot pickle '_thread.lock' object"):
+        messages.dump_reply(Reply(1, 0, **{field: info}))
+
+
 def test_exception_arrives_with_the_remote_traceback_as_cause():
     error = crossed(ZeroDivisionError("by zero"), env_ids=(3,), op="step")
     assert type(error) is ZeroDivisionError and error.args == ("by zero",)
@@ -82,7 +105,30 @@ def test_exception_of_a_local_class_keeps_its_class_name():
     assert type(error).__qualname__ == Local.__qualname__ and isinstance(error, RuntimeError)
 
 
-@pytest.mark.parametrize("error", [Demanding("no", needed=1), Shifty("odd"), Silent("end"), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Demanding("no", needed=1),
+        Prefixed(3),
+        LocksFile("/x", code=2),
+        Shifty("odd"),
+        RuntimeError(object()),
+        KeyError(1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exception_whose_constructor_takes_more_than_a_message_arrives_as_its_own_class(error):
+    arrived = crossed(error, env_ids=(3,), op="step")
+    assert type(arrived) is type(error) and isinstance(arrived.__cause__, RemoteTraceback)
+    if not isinstance(error, RuntimeError):
+        assert (str(arrived), arrived.args) == (str(error), error.args)
+    expected = {name: value for name, value in vars(error).items() if name != "lock"}
+    notes = vars(arrived).pop("__notes__", [])
+    assert vars(arrived) == expected and len(notes) == (vars(error) != expected)
+    assert all("attributes ['lock'] could not be sent" in note for note in notes)
+
+
+@pytest.mark.parametrize("error", [Silent("end"), SystemExit(3)])
 def test_exception_that_cannot_be_rebuilt_becomes_a_named_env_error(error):
     arrived = crossed(error, env_ids=(3,), op="step", step_id=9)
     assert type(arrived) is EnvError

@@ -152,18 +152,17 @@ class FallbackSlot(Slot):
         except BaseException as error:  # the host decides whether it is the env's reply
             return self._event(RAISED, error)
         self.count_step()
-        try:
-            is_answered = self._answer_step(env, result)
-        except Exception as error:  # a flag without truth value
-            return self._event(RAISED, error)
-        return None if is_answered else self._event(RESULT, result)
+        return None if self._answer_step(env, result) else self._event(RESULT, result)
 
     def _answer_step(self, env: _HostedEnv, result: Any) -> bool:
         """Write the row of a step from the result of the env; False: the host must do it."""
         if type(result) is not tuple or len(result) != 5:
             return False
         obs, reward, terminated, truncated, info = result
-        terminated, truncated = bool(terminated), bool(truncated)
+        try:
+            terminated, truncated = bool(terminated), bool(truncated)
+        except Exception:  # neither true nor false: the host raises the error
+            return False
         is_done = terminated or truncated
         needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
         if obs is None or needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):

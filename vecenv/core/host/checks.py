@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import SpaceError
 
-__all__ = ["exact_reward", "type_name", "zero_reward", "unpack_reset"]
+__all__ = ["exact_flag", "exact_reward", "type_name", "zero_reward", "unpack_reset"]
 
 
 def unpack_reset(result: Any) -> tuple[Any, Any]:
@@ -22,6 +22,19 @@ def unpack_reset(result: Any) -> tuple[Any, Any]:
     except (TypeError, ValueError):
         raise TypeError(f"reset must return (obs, info), got {type_name(result)}") from None
     return obs, info
+
+
+def exact_flag(name: str, value: Any) -> bool:
+    """Return `terminated` or `truncated`, called `name`, as a bool.
+
+    Raises:
+        SpaceError: the value is neither true nor false, such as an array of two bools.
+    """
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type_name(value)
+        raise SpaceError(f"{name}: expected a bool, got {got}", path=name, expected="bool", got=got) from error
 
 
 def zero_reward(shape: tuple[int, ...]) -> Any:

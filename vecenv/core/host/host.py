@@ -23,7 +23,7 @@ from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
-from .checks import exact_reward, type_name, unpack_reset, zero_reward
+from .checks import exact_flag, exact_reward, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
@@ -305,7 +305,7 @@ class Host:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
             raise TypeError(f"step of env {env_id} must return five values, got {type_name(result)}") from None
-        terminated, truncated = bool(terminated), bool(truncated)
+        terminated, truncated = exact_flag("terminated", terminated), exact_flag("truncated", truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # Copy before the reset, which may write into the same arrays and dicts.
             info = self._select_info(info, is_end=True)

@@ -155,8 +155,43 @@ def copy_reply(reply: Reply) -> Reply:
 
 
 def dump_reply(reply: Reply) -> bytes:
-    """Pickle a message up, with its header of step_id and env_id."""
-    return _HEAD.pack(reply.step_id, reply.env_id) + dump(reply)
+    """Pickle a message up, with its header of step_id and env_id.
+
+    Raises:
+        TypeError: a value cannot be pickled; the error names its path, such as `info/solver/lock`.
+    """
+    try:
+        data = dump(reply)
+    except Exception as error:  # a class may raise any exception here
+        parts = {"info": reply.info, "final_info": reply.final_info, "result of the call": reply.value}
+        found = [path for name, value in parts.items() if (path := _find_unpicklable(name, value, set()))]
+        path = found[0] if found else "obs"
+        raise TypeError(f"{path}: this value cannot be sent to another process: {error}") from error
+    return _HEAD.pack(reply.step_id, reply.env_id) + data
+
+
+def _find_unpicklable(path: str, value: Any, seen: set[int]) -> str | None:
+    """Return the path of the first value that cannot be pickled, or None.
+
+    Args:
+        path: of `value`.
+        value: nested dicts, lists and tuples.
+        seen: ids of the containers around `value`, which may contain itself.
+    """
+    try:
+        dump(value)
+        return None
+    except Exception:
+        parts = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple | list) else ()
+        )
+    if id(value) in seen:
+        return None
+    for key, part in parts:
+        found = _find_unpicklable(f"{path}/{key}", part, {*seen, id(value)})
+        if found is not None:
+            return found
+    return path
 
 
 def load_reply(data: bytes | bytearray | Reply) -> Reply:
@@ -188,17 +223,55 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     try:
-        data: bytes | None = cloudpickle.dumps(error, protocol=5)
-        rebuilt = pickle.loads(data or b"")
-        if type(rebuilt).__qualname__ != type(error).__qualname__:
-            data = None
-    except Exception:  # pickling may raise anything for a foreign class; the exception is then described by text only
-        data = None
-    try:
         message = str(error)
     except Exception as other:  # printing it fails, and would fail in the parent too
-        data, message = None, f"(its text cannot be had: {type(other).__name__})"
-    return data, name, message, text
+        return None, name, f"(its text cannot be had: {type(other).__name__})", text
+    return _pickled(error, message), name, message, text
+
+
+def _pickled(error: BaseException, message: str) -> bytes | None:
+    """Return a pickle that gives an exception of the same class, if possible with the same text; None if none does."""
+    other_text: bytes | None = None
+    for source in (error, _ByArgs(error)):
+        try:
+            data: bytes = cloudpickle.dumps(source, protocol=5)
+            rebuilt = pickle.loads(data)
+            if type(rebuilt).__qualname__ != type(error).__qualname__:
+                continue
+            if str(rebuilt) == message:
+                return data
+        except Exception:  # pickling may raise anything for a foreign class
+            continue
+        other_text = other_text or data  # the text may contain the address of an object
+    return other_text
+
+
+class _ByArgs:
+    """Pickles as an exception that is rebuilt without its own constructor: from its class, arguments and attributes.
+
+    Pickle itself calls the constructor with `args`, which are only the message if the constructor takes more.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cls = type(self._error)
+        builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+        _, args, *state = builtin.__reduce__(self._error)
+        given: dict[str, Any] = state[0] if state else {}
+        attributes = {name: value for name, value in given.items() if _find_unpicklable(name, value, set()) is None}
+        if len(attributes) < len(given):
+            note = f"its attributes {sorted(given.keys() - attributes.keys())} could not be sent from its process"
+            attributes["__notes__"] = [*attributes.get("__notes__", ()), note]
+        return _rebuild, (builtin, cls, args, attributes)
+
+
+def _rebuild(builtin: Any, cls: type, args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = builtin.__new__(cls, *args)
+    builtin.__init__(error, *args)
+    error.__setstate__(attributes)
+    return error
 
 
 def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Exception:
