@@ -83,6 +83,7 @@ _MODULE_OF = {
     "NoopResetEnv": "wrappers",
     "NoopResetWrapper": "wrappers",
     "ObjectSpace": "envs.spaces",
+    "NotASequenceError": "errors",
     "ObsNormEnv": "wrappers",
     "ObsNormWrapper": "wrappers",
     "ObsPlusPrevActRewWrapper": "wrappers",

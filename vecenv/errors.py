@@ -4,6 +4,7 @@
     ├── ConfigError(ValueError, AssertionError)   a key or value is wrong; no process was started
     │   └── UnknownNameError(KeyError)            a registry or suite has no such name
     ├── SpaceError(ValueError, AssertionError)    a value does not fit its space
+    │   └── NotASequenceError(TypeError)          one value, where a sequence with one per env is expected
     ├── StateError(RuntimeError, AssertionError)  right call, wrong moment
     │   └── ClosedError                           after close(); your code closed it
     ├── WorkerError(RuntimeError)                 something failed on a worker's side
@@ -35,6 +36,7 @@ __all__ = [
     "DependencyError",
     "EnvError",
     "InternalError",
+    "NotASequenceError",
     "SpaceError",
     "StateError",
     "UnknownNameError",
@@ -105,6 +107,10 @@ class SpaceError(VecenvError, ValueError, AssertionError):
         self.path = path
         self.expected = expected
         self.got = got
+
+
+class NotASequenceError(SpaceError, TypeError):
+    """A single value was given where a sequence is expected, such as `step(0)` of several envs."""
 
 
 class StateError(VecenvError, RuntimeError, AssertionError):

@@ -665,7 +665,6 @@ class VectorEnvContract:
     def test_use_after_close(self, open_envs):
         envs = open_envs(Lamp)
         envs.reset(seed=0)
-        envs.step_async([0] * 3)
         envs.close()
         envs.close()
         assert envs.closed

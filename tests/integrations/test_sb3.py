@@ -622,7 +622,7 @@ def test_close_is_idempotent_and_later_calls_raise():
     envs.close()
     envs.close()
     for call in (envs.reset, envs.step_wait, lambda: envs.step([0]), lambda: envs.get_attr("spec")):
-        with pytest.raises(ClosedError, match=r"^(reset|step_wait|step_async|call): the vec env is closed$"):
+        with pytest.raises(ClosedError, match=r"^(reset|step_wait|step_async|get_attr): the vec env is closed$"):
             call()
 
 

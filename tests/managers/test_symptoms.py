@@ -16,6 +16,7 @@ import pytest
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import (
     BaseEnvManager,
+    ClosedError,
     EnvState,
     StateError,
     SyncSubprocessEnvManager,
@@ -368,3 +369,19 @@ def test_step_timeout_in_process_restores_the_signal_handler():
         assert signal.getsignal(signal.SIGALRM) is mine
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_envs_of_managers_in_this_process(manager_cls):
+    """DI-engine's base managers have the list as `_envs`."""
+    manager = make(manager_cls, [CountEnv] * 2)
+    with pytest.raises(ClosedError if manager_cls in IN_PROCESS else AttributeError):
+        _ = manager.envs
+    manager.launch()
+    if manager_cls in WITH_WORKERS:
+        with pytest.raises(AttributeError, match="in its workers"):
+            _ = manager.envs
+        assert not hasattr(manager, "_envs")
+    else:
+        assert [type(env) for env in manager.envs] == [CountEnv, CountEnv]
+        assert manager._envs == manager.envs
+    manager.close()

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError
@@ -118,7 +119,7 @@ class TestProcess(VectorEnvContract):
     def test_close_does_not_wait_for_a_hang(self, open_envs, how):
         envs = open_envs([HangAtStep] * 2, close_timeout=300.0)
         envs.reset(seed=0)
-        envs.step_async([0, 0])
+        envs.send([0, 0])
         envs.close(**how)
         assert envs.closed and not any(os.path.exists(f"/proc/{pid}") for pid in envs.worker_pids)
 
@@ -196,3 +197,54 @@ def test_start_methods_give_equal_results(context):
         assert np.array_equal(envs.reset(seed=1)[1]["seed"], [1, 2])
     finally:
         envs.close()
+
+
+# ---- the envs of the serial backend ------------------------------------------------------------
+
+
+def make_serial(front_end):
+    if front_end == "SB3VecEnv":
+        return pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv(
+            [CountEnv] * 2, backend="serial"
+        )
+    return VectorEnv([CountEnv] * 2, backend="serial", observation_mode=front_end)
+
+
+@pytest.mark.parametrize("front_end", ["same", "different", "SB3VecEnv"])
+def test_serial_backend_has_the_envs_themselves(front_end):
+    """As `SyncVectorEnv.envs` and `DummyVecEnv.envs`; programs read counters of their envs there."""
+    envs = make_serial(front_end)
+    envs.reset()
+    assert [type(env) for env in envs.envs] == [CountEnv, CountEnv] and envs.envs[0] is not envs.envs[1]
+    envs.step([0, 0])
+    assert envs.get_attr("unwrapped")[1] is envs.envs[1]
+    envs.close()
+    assert [type(env) for env in envs.envs] == [CountEnv, CountEnv]
+
+
+def test_worker_processes_have_no_envs_attribute():
+    with VectorEnv([ToyEnv], num_workers=1) as envs:
+        assert not hasattr(envs, "envs")
+        with pytest.raises(AttributeError, match=r"in its workers. Use call, get_attr"):
+            _ = envs.envs
+
+
+@pytest.mark.parametrize("replaced", ["outer", "inner"])
+def test_methods_replaced_in_envs_are_called_at_once(replaced):
+    """The serial backend passes over the outermost wrappers of `gymnasium.make` until `envs` is read."""
+    envs = VectorEnv([functools.partial(gymnasium.make, "CartPole-v1")] * 2, backend="serial")
+    envs.reset(seed=0)
+    envs.step([0, 1])
+    env = envs.envs[1] if replaced == "outer" else envs.envs[1].unwrapped
+    step, actions = env.step, []
+
+    def record(action):
+        actions.append(action)
+        return step(action)
+
+    env.step = record
+    envs.step([0, 1])
+    assert actions == [1]
+    envs.envs[1].unwrapped.state = np.array([9.0, 0, 0, 0])
+    assert envs.step([0, 1])[2].tolist() == [False, True]
+    envs.close()

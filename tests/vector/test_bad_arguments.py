@@ -92,7 +92,9 @@ def test_name_of_wrong_type_is_refused(implementation):
     with VectorEnv([ToyEnv], backend="serial") as envs, batches:
         for one in (envs, batches):
             for call in (one.call, one.get_attr, lambda name, one=one: one.set_attr(name, 1)):
-                with pytest.raises(TypeError, match="^(call|set_attr): expected the name of an attribute, got 5$"):
+                with pytest.raises(
+                    TypeError, match="^(call|get_attr|set_attr): expected the name of an attribute, got 5$"
+                ):
                     call(5)
 
 

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from ..checks import check_whole
 from ..core.layout.rows import RowFlag
-from ..core.layout.spec import Array, Leaf
+from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
 from ..envs.remote import (
@@ -29,7 +29,7 @@ from ..envs.remote import (
     SetOuterAttribute,
     identity_of,
 )
-from ..errors import ClosedError, ConfigError, StateError, require, warn_caller
+from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
@@ -181,7 +181,7 @@ class SB3VecEnv(_VecEnv):
                 Box; else each env gets its row as it is, which is slower.
 
         Raises:
-            SpaceError: the actions do not fit the space; nothing was sent.
+            SpaceError: the actions do not fit the space; nothing was sent. Also a TypeError if they are a single value.
             StateError: a step is under way already.
         """
         try:
@@ -198,6 +198,8 @@ class SB3VecEnv(_VecEnv):
     def _send_converted(self, actions: Any) -> None:
         """Send actions that are not one array of the action space's dtype."""
         space = self.action_space
+        if not has_rows(actions):
+            raise NotASequenceError(f"action: expected {self.num_envs} actions, one per env, got {actions!r}")
         if not self._is_plain:
             if isinstance(actions, Mapping):
                 self._pool.send(actions)
@@ -271,9 +273,18 @@ class SB3VecEnv(_VecEnv):
 
     # ---- calls -------------------------------------------------------------------------------
 
+    @property
+    def envs(self) -> list[Any]:
+        """The envs themselves, as of `DummyVecEnv`; only with `backend="serial"`. See `vecenv.VectorEnv.envs`.
+
+        Raises:
+            AttributeError: the envs live in worker processes.
+        """
+        return self.vector_env.envs
+
     def has_attr(self, attr_name: str) -> bool:
         """Return whether every env has the attribute."""
-        return all(self._call(HasAttribute(attr_name), None))
+        return all(self._call("has_attr", HasAttribute(attr_name), None))
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         """Return an attribute of envs or of the layers under them.
@@ -286,12 +297,12 @@ class SB3VecEnv(_VecEnv):
             AttributeError: an env has none of this name.
             IndexError: there is no such env.
         """
-        return self._call(GetAttribute(attr_name), indices)
+        return self._call("get_attr", GetAttribute(attr_name), indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """Set an attribute of the envs' outermost layers to one value."""
         function = SetOuterAttribute(attr_name, value)
-        self._call(function, indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
+        self._call("set_attr", function, indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
@@ -301,16 +312,21 @@ class SB3VecEnv(_VecEnv):
         Raises:
             Exception: raised by the method, of the env with the lowest id, with the remote traceback as its cause.
         """
-        return self._call(CallMethod(method_name, method_args, method_kwargs), indices)
+        return self._call("env_method", CallMethod(method_name, method_args, method_kwargs), indices)
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
         """Return for each env whether one of its layers is a `wrapper_class`."""
-        return self._call(IsWrapped(wrapper_class), indices)
+        return self._call("env_is_wrapped", IsWrapped(wrapper_class), indices)
 
     def _call(
-        self, function: Callable[[Any], Any], indices: int | Iterable[int] | None, *, name: str | None = None
+        self,
+        what: str,
+        function: Callable[[Any], Any],
+        indices: int | Iterable[int] | None,
+        *,
+        name: str | None = None,
     ) -> list[Any]:
-        self._check_open("call")
+        self._check_open(what)
         if indices is None:
             return self._pool.call(function, name=name)
         each = [indices] if isinstance(indices, int | np.integer) else indices

@@ -163,6 +163,28 @@ class BaseEnvManager(EnvManager):
         return () if self._launch.pool is None else self._launch.pool.worker_pids
 
     @property
+    def envs(self) -> list[Any]:
+        """The objects that `env_fn` returned, in their order; only in managers without worker processes.
+
+        The list is a copy: replacing one of its items has no effect, but changes of an env have.
+
+        Raises:
+            AttributeError: the envs live in worker processes.
+            ClosedError: the manager has not been launched, or is closed.
+        """
+        if self._has_workers:
+            name = type(self).__name__
+            self._raise_from_property(
+                AttributeError(
+                    f"{name} has no envs in this process: they live in its workers. Read attributes by the names that "
+                    "the envs have, or use BaseEnvManager"
+                )
+            )
+        return [driver.built for driver in self._launch.require_local_pool("envs").envs]
+
+    _envs = envs  # DI-engine's name
+
+    @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} if there is none."""
         rows = self._last_obs.rows

@@ -109,6 +109,7 @@ class EnvDriver:
     """An env with Gymnasium's calls that applies its manager's requests.
 
     Attributes:
+        built: the result of `env_fn`.
         env: the env with Gymnasium's calls, from `envs.adapt`.
         step: the env's own step, or a method of the driver if its results need a change.
     """
@@ -141,7 +142,7 @@ class EnvDriver:
         return self._is_gone
 
     def _build(self) -> None:
-        env = self._env_fn()
+        env = self.built = self._env_fn()
         self._came_seeded = has_generator(env)  # else its first reset seeds it, also if that builds the inner env
         self._bind(adapt_and_build(env, needed=self._settings.has_columns, remedy=SPACES_REMEDY))
 

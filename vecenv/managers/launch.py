@@ -70,6 +70,12 @@ class Launch:
             raise ClosedError(f"{what}: {self._owner} is closed; call launch first")
         return self.pool
 
+    def require_local_pool(self, what: str) -> SerialPool:
+        """Return the pool of a manager without workers; raises as `require_pool`."""
+        pool = self.require_pool(what)
+        assert isinstance(pool, SerialPool), "a manager with workers has no envs in this process"
+        return pool
+
     def start(self) -> Pool:
         """Build and start the pool.
 

@@ -23,7 +23,7 @@ from ..core.pool.pool import Pool
 from ..core.pool.process import ProcessPool
 from ..core.pool.serial import SerialPool
 from ..core.system.clock import check_timeout
-from ..errors import ClosedError, ConfigError, SpaceError, StateError
+from ..errors import ClosedError, ConfigError, SpaceError, StateError, warn_caller
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 
 __all__ = ["BaseVectorEnv", "check_method", "check_name"]
@@ -37,11 +37,16 @@ _CLOSED = "close"
 _RESERVED_METHODS = ("reset", "step", "close")
 
 
-def check_method(name: str) -> None:
-    """Raise ConfigError if `call` must not call this method, and TypeError if `name` is not a string."""
-    check_name("call", name)
+def check_method(what: str, name: str) -> None:
+    """Raise ConfigError if `call` must not call this method, and TypeError if `name` is not a string.
+
+    Args:
+        what: the name of the calling method, for errors.
+        name: the method of the envs.
+    """
+    check_name(what, name)
     if name in _RESERVED_METHODS:
-        raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+        raise ConfigError(f"{what}: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
 
 
 def check_name(what: str, name: Any) -> None:
@@ -62,6 +67,23 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, by worker_id. The id changes when a worker is replaced."""
         return self._pool.worker_pids
+
+    @property
+    def envs(self) -> list[Any]:
+        """The objects that `env_fns` returned, in their order; only with `backend="serial"`.
+
+        The list is a copy: replacing one of its items has no effect, but changes of an env have. After `close` the envs
+        are closed.
+
+        Raises:
+            AttributeError: the envs live in worker processes.
+        """
+        if not isinstance(self._pool, SerialPool):
+            raise AttributeError(
+                f"{type(self).__name__} has no envs in this process: they live in its workers. Use call, get_attr and "
+                "set_attr, or backend='serial'"
+            )
+        return self._pool.envs
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
@@ -153,15 +175,24 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the envs and end the workers; `close` passes its arguments to this method.
 
+        A UserWarning shows that the `..._wait` of an asynchronous call is missing. Results of `send` that were not
+        received are dropped without a warning, as most asynchronous programs end in that way.
+
         Args:
             timeout: seconds to wait for the workers to finish and to close their envs. Workers that take longer are
                 killed. None (default): the constructor's `close_timeout`.
             terminate: kill the workers at once, without closing their envs.
         """
         check_timeout("timeout", timeout)
-        self._pending = _CLOSED
-        self._pool.close(0.0 if terminate else timeout)
-        self._release_views()
+        pending, self._pending = self._pending, _CLOSED
+        try:
+            if pending not in (None, _CLOSED):
+                warn_caller(
+                    f"close: {pending}_async was called before, and its results are lost without {pending}_wait"
+                )
+        finally:  # warnings may be errors
+            self._pool.close(0.0 if terminate else timeout)
+            self._release_views()
 
     def _release_views(self) -> None:
         """Drop all views of the ring, so that its memory can be freed while this object still exists."""

@@ -216,7 +216,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             (N, *S); rewards float64 (N,); terminations and truncations bool (N,); and a dict of arrays (N, ...).
 
         Raises:
-            SpaceError: the actions do not fit; nothing was stepped.
+            SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
             WorkerTimeoutError: a batch exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
@@ -378,13 +378,16 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 batch cannot be restored during a reset, all its envs begin new episodes and `infos["recovered"]`
                 contains 'restarted' for them.
         """
-        with self._sync_call("reset_async"):
-            self.reset_async(seed, options)
+        with self._sync_call("reset"):
+            self._begin_reset("reset", seed, options)
             return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
-        self._check_idle("reset_async")
+        self._begin_reset("reset_async", seed, options)
+
+    def _begin_reset(self, what: str, seed: Any, options: dict[str, Any] | None) -> None:
+        self._check_idle(what)
         env_ids, rest = read_mask(options, self.num_envs)
         each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
         asked, partial_batches = None, []
@@ -398,7 +401,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                     partial_batches.append(i)
                     each[i] = {"options": {**(rest or {}), "reset_mask": own_mask}}
             if self._last_obs_rows is None:
-                raise StateError("reset: envs outside reset_mask have no observation yet; reset all envs first")
+                raise StateError(f"{what}: envs outside reset_mask have no observation yet; reset all envs first")
         seeds = self._read_seeds(seed)
         for kwargs, one in zip(each, seeds):
             if one is not None:
@@ -407,11 +410,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 kwargs["seed" if is_of_all else "seed_of_some"] = one
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
         if self._pool.outstanding():
-            self._cancel_outstanding("reset_async", chosen, [Op.STEP, Op.RESET], "batches")
+            self._cancel_outstanding(what, chosen, [Op.STEP, Op.RESET], "batches")
         try:
             self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
         except StateError as error:
-            self._raise_as_gymnasium("reset_async", error)
+            self._raise_as_gymnasium(what, error)
         self._record_seeds({i: seeds[i] for i in chosen})
         self._was_reset = True
         self._reset_batches, self._partial_batches, self._pending = asked, partial_batches, "reset"

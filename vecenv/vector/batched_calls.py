@@ -37,16 +37,20 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
             AlreadyPendingCallError: an earlier call has not been waited for.
             Exception: raised by the method; of several, that of the lowest batch, with its remote traceback.
         """
-        self._check_idle("call")
-        check_method(name)
-        results = self._call_batches("call", [CallBatch(name, args, kwargs)] * self._pool.num_envs)
+        return self._call("call", name, *args, **kwargs)
+
+    def _call(self, what: str, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Do the same as `call` for a method of this name, `what`, which error messages begin with."""
+        self._check_idle(what)
+        check_method(what, name)
+        results = self._call_batches(what, [CallBatch(name, args, kwargs)] * self._pool.num_envs)
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)
         return tuple(values for _, values in results)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every env, or of every batch; see `call`."""
-        return self.call(name)
+        return self._call("get_attr", name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.

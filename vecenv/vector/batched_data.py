@@ -9,16 +9,16 @@ pool's batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from ..core.layout.info_cells import is_mask
-from ..core.layout.spec import Array
+from ..core.layout.spec import Array, has_rows
 from ..envs.spaces import map_by_space
-from ..errors import SpaceError
+from ..errors import NotASequenceError, SpaceError
 from .dtypes import common_dtype
 
 __all__ = ["final_infos", "flatten", "join_infos", "split_actions"]
@@ -52,16 +52,22 @@ def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
         count: N, number of envs.
 
     Raises:
-        SpaceError: the number of rows is not `count`.
+        NotASequenceError: a part is a single value.
+        SpaceError: the number of rows is not `count`, or a part has another form than its space.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: split_actions(part, value[key], size, count) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(split_actions(part, values, size, count) for part, values in zip(space.spaces, value))
     is_array = isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
     values = np.asarray(value) if is_array else value
-    if np.ndim(values) == 0 if is_array else not hasattr(values, "__len__"):
-        raise SpaceError(f"actions: expected {count} rows, got {value!r}", path="action")
+    if not has_rows(values):
+        raise NotASequenceError(f"actions: expected {count} rows, got {value!r}", path="action")
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or not space.spaces.keys() <= value.keys():
+            got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise SpaceError(f"actions: expected a dict with keys {list(space.spaces)}, got {got}", path="action")
+        return {key: split_actions(part, value[key], size, count) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        if len(value) != len(space.spaces):
+            raise SpaceError(f"actions: expected a tuple of {len(space.spaces)}, got {len(value)} items", path="action")
+        return tuple(split_actions(part, values, size, count) for part, values in zip(space.spaces, value))
     if len(values) != count:
         raise SpaceError(f"actions: expected {count} rows, one per env, got {len(values)}", path="action")
     if is_array:

@@ -39,19 +39,26 @@ class CallableVectorEnv(BaseVectorEnv):
             AlreadyPendingCallError: an earlier call has not been waited for.
             Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
         """
-        with self._sync_call("call_async"):
-            self.call_async(name, *args, **kwargs)
+        return self._call("call", name, *args, **kwargs)
+
+    def _call(self, what: str, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Do the same as `call` for a method of this name, `what`, which error messages begin with."""
+        with self._sync_call(what):
+            self._begin_call(what, name, *args, **kwargs)
             return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin to call a method of every env, or to read an attribute; `call_wait` returns the results."""
-        self._check_idle("call_async")
-        check_method(name)
+        self._begin_call("call_async", name, *args, **kwargs)
+
+    def _begin_call(self, what: str, name: str, /, *args: Any, **kwargs: Any) -> None:
+        self._check_idle(what)
+        check_method(what, name)
         self._pool.abandon_calls()  # those of an interrupted `call_wait`
         try:
             self._pool.submit_calls([GetOrCall(name, args, kwargs)] * self.num_envs)
         except StateError as error:
-            self._raise_as_gymnasium("call", error)
+            self._raise_as_gymnasium(what, error)
         self._pending = "call"
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -74,7 +81,7 @@ class CallableVectorEnv(BaseVectorEnv):
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every env, looked up from the outermost wrapper inwards; see `call`."""
-        return self.call(name)
+        return self._call("get_attr", name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env.
@@ -100,7 +107,7 @@ class CallableVectorEnv(BaseVectorEnv):
 
     def render(self) -> tuple[Any, ...]:
         """Return the result of each env's `render`, ordered by env_id."""
-        return self.call("render")
+        return self._call("render", "render")
 
     @property
     def observations(self) -> Any:

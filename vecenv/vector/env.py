@@ -247,7 +247,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             constructor's `copy` decides for how long the arrays are valid.
 
         Raises:
-            SpaceError: the actions do not fit; nothing was stepped.
+            SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
             StateError: an episode is over and autoreset_mode is DISABLED.
@@ -397,22 +397,25 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             StateError: a mask was given, but an env outside it has no last observation.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `step`.
         """
-        with self._sync_call("reset_async"):
-            self.reset_async(seed, options)
+        with self._sync_call("reset"):
+            self._begin_reset("reset", seed, options)
             return self.reset_wait()
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
-        self._check_idle("reset_async")
+        self._begin_reset("reset_async", seed, options)
+
+    def _begin_reset(self, what: str, seed: Any, options: dict[str, Any] | None) -> None:
+        self._check_idle(what)
         env_ids, options = read_mask(options, self.num_envs)
         if env_ids is not None and not self._results.has_last_obs(env_ids):
             raise StateError(
-                "reset: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
+                f"{what}: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
                 "of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
             )
-        self._reset("reset_async", seed, options, env_ids, ordered=True)
+        self._reset(what, seed, options, env_ids, ordered=True)
         self._pending = "reset"
         self._reset_ids = env_ids
 

@@ -23,7 +23,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from ...errors import SpaceError, warn_caller
+from ...errors import NotASequenceError, SpaceError, warn_caller
 
 __all__ = [
     "DictNode",
@@ -35,6 +35,7 @@ __all__ = [
     "Spec",
     "TupleNode",
     "can_convert",
+    "has_rows",
     "map_columns",
     "nest_columns",
     "pick_rows",
@@ -255,7 +256,8 @@ class Spec:
             return np.ascontiguousarray(array).reshape(shape)
         fits = array.shape == shape and can_convert(array, leaf.dtype)
         if not fits or (self._strict and array.dtype != leaf.dtype):
-            raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", _describe(value, array))
+            kind = _error_class(array) if shape else SpaceError
+            raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", _describe(value, array), kind)
         if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
             self._warned.add(leaf.path)
             self.warn(
@@ -279,12 +281,13 @@ class Spec:
                     f"{node.path}: keys {sorted(map(str, extra))} are not in the space and are left out each time",
                 )
             extra = []
-        if missing or extra:
-            raise _mismatch(node.path, f"a dict with keys {sorted(map(str, node.keys))}", _describe(value))
+        if missing or extra or not hasattr(value, "keys"):
+            expected = f"a dict with keys {sorted(map(str, node.keys))}"
+            raise _mismatch(node.path, expected, _describe(value), _error_class(value))
 
     def _check_length(self, node: TupleNode, value: Any) -> None:
         if not isinstance(value, tuple | list) or len(value) != len(node.children):
-            raise _mismatch(node.path, f"a tuple of {len(node.children)}", _describe(value))
+            raise _mismatch(node.path, f"a tuple of {len(node.children)}", _describe(value), _error_class(value))
 
 
 def _warn(path: str, text: str) -> None:
@@ -350,8 +353,18 @@ def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
     return int(array.min()) >= limits.min and int(array.max()) <= limits.max
 
 
-def _mismatch(path: str, expected: str, got: str) -> SpaceError:
-    return SpaceError(f"{path}: expected {expected}, got {got}", path=path, expected=expected, got=got)
+def has_rows(value: Any) -> bool:
+    """Return whether a value has a length; an array without dimensions and a single number have none."""
+    return hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
+
+
+def _error_class(value: Any) -> type[SpaceError]:
+    """Return the class of the error for a value that should have been a sequence or a dict."""
+    return SpaceError if has_rows(value) else NotASequenceError
+
+
+def _mismatch(path: str, expected: str, got: str, kind: type[SpaceError] = SpaceError) -> SpaceError:
+    return kind(f"{path}: expected {expected}, got {got}", path=path, expected=expected, got=got)
 
 
 def _describe(value: Any, array: Array | None = None) -> str:
@@ -372,6 +385,8 @@ def _describe(value: Any, array: Array | None = None) -> str:
     array = np.asarray(value) if array is None else array
     if array.dtype == object:
         return f"{type(value).__name__} of objects" if array.ndim else type(value).__name__
+    if not array.ndim:
+        return f"{array.dtype if isinstance(value, np.ndarray) else type(value).__name__} {array}"
     limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
     return f"{array.dtype} {array.shape}{limits}"
 
@@ -380,5 +395,15 @@ def _describe(value: Any, array: Array | None = None) -> str:
 
 
 def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
-    """Return the `count` values of a batch as a list, as Gymnasium's vector envs pass them to their envs."""
-    return list(iterate(batch_space(space, count), values))
+    """Return the `count` values of a batch as a list, as Gymnasium's vector envs pass them to their envs.
+
+    Raises:
+        NotASequenceError: a part of the batch is a single value.
+        SpaceError: a dict lacks a key.
+    """
+    try:
+        return list(iterate(batch_space(space, count), values))
+    except (TypeError, LookupError) as error:
+        kind = SpaceError if isinstance(error, KeyError) else NotASequenceError
+        text = f"action: expected {count} actions, one per env, in the form of {space}: {type(error).__name__}: {error}"
+        raise kind(text, path="action") from error

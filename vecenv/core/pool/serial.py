@@ -113,6 +113,7 @@ class SerialEngine:
         self._adapt = adapt or _identity
         self._check_not_closing: Callable[[str], None] = _ignore
         self._envs: dict[int, Any] = {}
+        self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
         self._rngs: GlobalRngs | None = None
         self._hub: Hub | None = None
         self._host: Host | None = None
@@ -130,7 +131,7 @@ class SerialEngine:
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):
                 check_not_closing("start")
-                self._envs[env_id] = build_env(env_fn, self._adapt, rngs.of(env_id))
+                self._envs[env_id] = build_env(env_fn, self._keep_and_adapt, rngs.of(env_id))
         spaces = EnvSpaces.of(self._envs[0], options)
         check_same_spaces(self._envs)
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)
@@ -155,6 +156,10 @@ class SerialEngine:
             num_slots=1,
             dump_payload=copy_payload,
         )
+
+    def _keep_and_adapt(self, env: Any) -> Any:
+        self._built.append(env)
+        return self._adapt(env)
 
     def _make_ends(self, chosen: str, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
@@ -267,7 +272,13 @@ class SerialEngine:
         """Return {}: failures are not recovered here."""
         return {}
 
-    # ---- workers -----------------------------------------------------------------------------
+    # ---- envs and workers ----------------------------------------------------------------------
+
+    def expose(self) -> list[Any]:
+        """Return the results of `env_fns`, ordered by env_id. The caller may change them from now on."""
+        if self._host is not None:
+            self._host.expose()
+        return list(self._built)
 
     def describe_worker(self, slot: int) -> str:
         """Name the place of all envs, for messages."""
@@ -311,7 +322,18 @@ class SerialPool(Pool):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
     ) -> None:
-        super().__init__(SerialEngine(env_fns, options, adapt=adapt))
+        engine = SerialEngine(env_fns, options, adapt=adapt)
+        super().__init__(engine)
+        self._expose = engine.expose
+
+    @property
+    def envs(self) -> list[Any]:
+        """The results of `env_fns`, ordered by env_id; [] before `start`. After `close` these envs are closed.
+
+        The list is the caller's own. From the first read on, methods and attributes that the caller sets in an env are
+        used at once; until then the outermost wrappers of `gymnasium.make` are passed over.
+        """
+        return self._expose()
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
