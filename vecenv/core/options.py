@@ -97,14 +97,15 @@ class PoolOptions:
         leases: blocks of large observations that the caller may keep, see `Pool.lend`.
         infos: which infos are sent to the parent.
         final_obs: whether rows have room for the observation before a SAME_STEP autoreset.
-        strict: refuse actions and observations of another dtype instead of converting them.
+        strict: refuse actions and observations of another dtype instead of converting them, and actions outside their
+            space.
         ignores_extra_keys: drop keys of dicts that their space lacks, with a warning (Gymnasium drops them without
             one); if False, such keys are an error.
         context: start method, 'forkserver', 'spawn' or 'fork'.
         num_threads: threads that numeric libraries may use in a worker.
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
-        debug: overwrite expired batches, and let `Batch.is_valid` find them.
+        debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.
         worker_output: what workers write to standard output and error. 'once': lines that are equal while envs are
             built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
             except while envs are built in a start that fails.

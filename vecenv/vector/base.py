@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 
 from ..checks import check_choice
 from ..core.layout.rows import Op
@@ -147,7 +148,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Raise the pool's StateError as the matching error of Gymnasium; raise others unchanged."""
         if isinstance(error, ClosedError):
             raise ClosedVectorEnvError(str(error)) from error
-        if what != "recv" and self._pool.outstanding():
+        if what != "recv" and self._pool.outstanding() and not isinstance(error, ResetNeeded):
             raise PendingCallError(str(error), name=what) from error
         raise error
 

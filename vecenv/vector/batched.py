@@ -219,6 +219,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
+            ResetNeeded: an env was never reset (also a StateError).
             WorkerTimeoutError: a batch exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             Exception: raised by a vector env, with the remote traceback as its cause.

@@ -147,9 +147,11 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 'truncated': the episode could not be recovered and ends here; the next one is marked 'restarted'. If
                 the lost episode had already ended, only 'restarted' appears.
                 'raise': WorkerDiedError or WorkerTimeoutError.
-            strict: refuse actions and observations of other dtypes, or with keys that their space lacks. If False
-                (default), dtypes are converted and such keys left out, each with one warning.
-            debug: overwrite views when they expire, to find code that uses them too long.
+            strict: refuse actions and observations of other dtypes, or with keys that their space lacks, and actions
+                outside their space. If False (default), dtypes are converted and such keys left out, each with one
+                warning, and envs get actions outside their space.
+            debug: overwrite views when they expire, to find code that uses them too long. Refuse actions outside their
+                space.
             worker_output: what workers print. 'once' (default): equal lines that workers print while they build their
                 envs, such as banners, are shown once with their number; later lines are shown as they are. 'all': all
                 lines are shown as they are. 'none': lines are shown only if building the envs fails.
@@ -251,6 +253,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
             StateError: an episode is over and autoreset_mode is DISABLED.
+            ResetNeeded: an env was never reset (also a StateError).
             WorkerTimeoutError: an env exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             ConfigError: there is no such env.

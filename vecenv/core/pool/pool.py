@@ -125,7 +125,8 @@ class Pool:
     def _open(self) -> None:
         envs = self._engine.open(self._lifecycle.check_not_closing)
         waiter = Waiter(envs, self._engine, self._lifecycle, self._engine.options)
-        requests = Requests(envs, waiter)
+        options = self._engine.options
+        requests = Requests(envs, waiter, checks_bounds=options.strict or options.debug)
         self._engine.connect(requests, waiter)
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
         guard = self._lifecycle.guard
@@ -200,7 +201,8 @@ class Pool:
 
         Raises:
             SpaceError: the actions do not fit the space; nothing was sent.
-            StateError: an env owes an answer already; nothing was sent.
+            StateError: an env owes an answer already, or was never reset (also a `gymnasium.error.ResetNeeded`);
+                nothing was sent.
         """
         self._send(actions, env_ids, ordered, form)
 

@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+from gymnasium.error import ResetNeeded
 
 from ...errors import ConfigError, SpaceError, StateError
 from ..fallback.values import load_action
 from ..layout import messages
+from ..layout.bounds import Bounds
 from ..layout.messages import Payload, Reply, unpack_error
 from ..layout.rows import CommandFlag, Form, Op
 from ..layout.spec import Array, Leaf, split_batch
@@ -26,10 +28,14 @@ from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "ResetNeededError"]
 
 #: Larger seeds do not fit into a command; they travel in its payload.
 _MANY_SEEDS = 2**63
+
+
+class ResetNeededError(StateError, ResetNeeded):
+    """An env was stepped before its first reset."""
 
 
 class Requests:
@@ -38,9 +44,10 @@ class Requests:
     Args:
         envs: where commands go.
         waiter: receives the answers; it is notified of payloads, which may have to be sent in pieces while it waits.
+        checks_bounds: refuse actions outside their space.
     """
 
-    def __init__(self, envs: OpenedEnvs, waiter: Waiter) -> None:
+    def __init__(self, envs: OpenedEnvs, waiter: Waiter, *, checks_bounds: bool = False) -> None:
         self._hub = envs.hub
         self._journal = envs.journal
         self._before_request = envs.before_request
@@ -60,6 +67,8 @@ class Requests:
             self._plain_shape = (self._num_envs, *self._spec.root.shape)
         self._has_object_steps = False  # whether any action was sent as a payload
         self._is_new = np.ones(self._num_envs, np.bool_)  # envs that were never reset
+        self._bounds = Bounds(self._space) if checks_bounds else None
+        self._checks_steps = True  # while an env was never reset, or if there are bounds
         self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
@@ -87,6 +96,10 @@ class Requests:
                 self._send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
                 return
             leaves = self._spec.flatten_batch(actions, self._num_envs if ids is None else len(ids))
+        if self._checks_steps:
+            self._check_reset(ids)
+            if self._bounds is not None:
+                self._bounds.check_columns(leaves, self._ids if ids is None else ids)
         try:
             refusal = self._hub.send(leaves, ids, ordered, form)
             if refusal is None and self._journal is not None:
@@ -108,10 +121,22 @@ class Requests:
     def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
+        if self._checks_steps:
+            self._check_reset(ids)
+            if self._bounds is not None:
+                self._bounds.check_objects(actions, ids)
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._has_object_steps = True
         with signals_deferred():
             self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
+
+    def _check_reset(self, env_ids: Array | None) -> None:
+        """Raise ResetNeededError if one of these envs (None: all) was never reset. The hub checks their range later."""
+        ids = self._ids if env_ids is None else env_ids
+        new = ids[self._is_new[ids % self._num_envs]].tolist()
+        if new:
+            envs = f"env {new[0]} was" if len(new) == 1 else f"envs {new} were"
+            raise ResetNeededError(f"step: {envs} never reset; call reset first")
 
     # ---- resets ----------------------------------------------------------------------------
 
@@ -157,6 +182,7 @@ class Requests:
         with signals_deferred():
             self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
             self._is_new[ids] = False
+            self._checks_steps = self._bounds is not None or bool(self._is_new.any())
             self._is_seeded[ids] |= seeded
             for env_id, seed in zip(ids.tolist(), used):
                 self._cancelled_seeds.pop(env_id, None)
@@ -295,7 +321,7 @@ class Requests:
         for env_id in env_ids:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)
-            self._is_new[env_id] = True
+            self._is_new[env_id] = self._checks_steps = True
             if self._journal is not None:
                 self._journal.forget(env_id)
 
