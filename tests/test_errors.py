@@ -1,12 +1,16 @@
 """Every error pickles, copies, has its bases and its wording."""
 
+import ast
 import copy
 import multiprocessing
 import pickle
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
+import vecenv
 from vecenv import errors
 from vecenv.errors import (
     ClosedError,
@@ -149,7 +153,8 @@ def test_require_names_the_install_command():
     with pytest.raises(DependencyError) as caught:
         require("no_such_module_here.part", "atari")
     assert str(caught.value) == (
-        "package 'no_such_module_here.part' is not installed; run: pip install \"vecenv[atari]\""
+        "package 'no_such_module_here.part' is not installed; run: "
+        'pip install "ale-py>=0.10" "opencv-python-headless>=4.8"'
     )
     assert (caught.value.package, caught.value.extra) == ("no_such_module_here.part", "atari")
     assert isinstance(caught.value.__cause__, ImportError)
@@ -167,3 +172,21 @@ def test_require_distinguishes_broken_from_missing(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DependencyError, match=r"cannot be imported \(No module named 'another_module_not_here'\)"):
         require("broken_module_here", "atari")
+
+
+# ---- install commands --------------------------------------------------------------------------
+
+
+def test_install_commands_name_the_requirements_of_pyproject():
+    """They named "vecenv[atari]", which no package index has."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    for extra, requirements in errors.EXTRAS.items():
+        line = re.search(rf"^{extra} = (\[.*\])$", text, re.MULTILINE)
+        assert line is not None and ast.literal_eval(line[1]) == list(requirements)
+
+
+def test_every_required_package_has_an_install_command():
+    used = set()
+    for path in Path(vecenv.__file__).parent.rglob("*.py"):
+        used.update(re.findall(r'\brequire\("[\w.]+", "(\w+)"\)', path.read_text()))
+    assert used == set(errors.EXTRAS)

@@ -272,7 +272,7 @@ def test_treetensor_is_imported_lazily(monkeypatch):
 
 def test_missing_treetensor_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
-    with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
+    with pytest.raises(DependencyError, match=r'pip install "DI-treetensor>=0.4"'):
         TreeArray(a=1).to_treetensor()
 
 
@@ -301,7 +301,7 @@ def test_tensors_are_imported_lazily_and_have_numbers_only(monkeypatch):
 
 def test_tensors_without_treetensor_raise_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
-    with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
+    with pytest.raises(DependencyError, match=r'pip install "DI-treetensor>=0.4"'):
         TreeArray(a=1).tensor()
 
 

@@ -52,6 +52,18 @@ _Error = TypeVar("_Error", bound="WorkerError")
 _NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3"})
 
 
+#: The extras of the package -> their requirements, for hints that name packages; as in pyproject.toml.
+EXTRAS = {
+    "atari": ("ale-py>=0.10", "opencv-python-headless>=4.8"),
+    "board": ("pygame-ce>=2.4", "pettingzoo>=1.25", "chess>=1.10"),
+    "cli": ("rich>=13", "matplotlib>=3.7"),
+    "sb3": ("stable-baselines3>=2.3",),
+    "torch": ("torch>=2.0",),
+    "treetensor": ("DI-treetensor>=0.4",),
+    "video": ("gymnasium[classic-control]>=1.1", "moviepy>=1.0.3", "imageio[ffmpeg]>=2.30", "rich>=13"),
+}
+
+
 class VecenvError(Exception):
     """Base of everything that vecenv raises on its own account."""
 
@@ -302,5 +314,6 @@ def require(module_name: str, extra: str) -> ModuleType:
         top = module_name.partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == top
         trouble = "is not installed" if missing else f"cannot be imported ({error})"
-        message = f'package {module_name!r} {trouble}; run: pip install "vecenv[{extra}]"'
+        packages = " ".join(f'"{requirement}"' for requirement in EXTRAS[extra])
+        message = f"package {module_name!r} {trouble}; run: pip install {packages}"
         raise DependencyError(message, package=module_name, extra=extra) from error

@@ -17,6 +17,7 @@ import pytest
 import vecenv
 from vecenv.cli import main, report
 from vecenv.cli.measure import Result
+from vecenv.errors import EXTRAS
 
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
 SHORT = ["bench", "--seconds", "0.2", "--rounds", "2", "--envs", "4"]
@@ -248,7 +249,7 @@ def test_version(run):
 def test_missing_extra_is_named_with_its_install_command(package: str, argv: list[str], extra: str):
     program = WITHOUT_PACKAGE.format(package=package, argv=argv)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "vecenv[{extra}]"')
+    assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "{EXTRAS[extra][0]}"')
 
 
 def test_table_is_printed_without_matplotlib():

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.test_bench import WITHOUT_PACKAGE
 from vecenv.cli import main
+from vecenv.errors import EXTRAS
 
 pytest.importorskip("moviepy")
 pytest.importorskip("pygame")
@@ -196,7 +197,7 @@ def test_missing_package_is_named(package, extra, tmp_path):
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
     assert package in done.stderr and "pip install" in done.stderr
     if extra:
-        assert done.returncode == 2 and f'pip install "vecenv[{extra}]"' in done.stderr
+        assert done.returncode == 2 and f'pip install "{EXTRAS[extra][0]}"' in done.stderr
 
 
 def test_sigterm_ends_a_recording_with_sdl(tmp_path):

@@ -252,7 +252,7 @@ def test_recovered_env_records_under_the_same_name():
 
 def test_missing_encoder_error_has_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "moviepy", None)
-    with pytest.raises(DependencyError, match=r"pip install \"vecenv\[video\]\""):
+    with pytest.raises(DependencyError, match=r"pip install .*\"moviepy>=1.0.3\""):
         EpisodeRecorder(Painted(numbers_env()), tmp_path)
     monkeypatch.undo()
 

@@ -222,7 +222,7 @@ def test_recording_that_failed_is_tried_again(manager_cls, retry_type, tmp_path)
 def test_missing_encoder_raises_with_the_install_command(manager_cls, tmp_path):
     manager = manager_cls([functools.partial(_without_moviepy)] * 1)
     manager.enable_save_replay(str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"env 0.*pip install \"vecenv\[video\]\"") as caught:
+    with pytest.raises(RuntimeError, match=r"env 0.*pip install .*\"moviepy>=1.0.3\"") as caught:
         manager.launch()
     assert isinstance(caught.value.__cause__, DependencyError)
     if manager_cls is BaseEnvManager:

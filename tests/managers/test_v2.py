@@ -162,7 +162,7 @@ def test_trees_option_is_checked(manager_cls):
 @pytest.mark.parametrize("manager_cls", V2)
 def test_trees_option_needs_treetensor(manager_cls, monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
-    with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
+    with pytest.raises(DependencyError, match=r'pip install "DI-treetensor>=0.4"'):
         manager_cls(actors(1), {"trees": "treetensor"})
 
 

@@ -526,7 +526,7 @@ def test_missing_ale_py_error_has_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
         monkeypatch.delitem(gymnasium.registry, name)
-    with pytest.raises(DependencyError, match=r'pip install "vecenv\[atari\]"'):
+    with pytest.raises(DependencyError, match=r'pip install "ale-py>=0.10"'):
         DingEnvWrapper(cfg={"env_id": "ALE/Pong-v5"}).reset()
     with pytest.raises(gymnasium.error.UnregisteredEnv):
         DingEnvWrapper(cfg={"env_id": "NoSuchGame-v5"}).reset()

@@ -102,7 +102,7 @@ class TestWarpFrame:
 
     def test_w38_missing_opencv_is_an_error_and_does_not_end_the_process(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "cv2", None)
-        with pytest.raises(DependencyError, match=r"pip install \"vecenv\[atari\]\""):
+        with pytest.raises(DependencyError, match=r"pip install \"ale-py>=0.10\""):
             WarpFrameWrapper(images((20, 20, 3)))
 
 

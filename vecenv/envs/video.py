@@ -337,4 +337,4 @@ def _check_encoder() -> None:
     try:
         encoder.get_ffmpeg_exe()
     except RuntimeError as error:
-        raise DependencyError(f"no video encoder found: {error}; pip install imageio-ffmpeg") from error
+        raise DependencyError(f"no video encoder found: {error}; run: pip install imageio-ffmpeg") from error

@@ -147,7 +147,7 @@ def test_missing_library_is_named():
     class Missing(LibraryEnv):
         library_module = "no_such_library.game"
 
-    with pytest.raises(ImportError, match=r'pip install "vecenv\[board\]"'):
+    with pytest.raises(ImportError, match=r'pip install "pygame-ce>=2.4"'):
         Missing()
 
 
