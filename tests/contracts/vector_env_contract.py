@@ -91,14 +91,18 @@ class VectorEnvContract:
     # ---- properties ------------------------------------------------------------------------
 
     def test_it_is_a_gymnasium_vector_env(self, open_envs):
-        envs = open_envs(functools.partial(ToyEnv, render_mode="ansi"))
+        envs = open_envs(functools.partial(ToyEnv, render_mode="ansi"), num_workers=2)
         assert isinstance(envs, gymnasium.vector.VectorEnv)
         assert envs.unwrapped is envs and envs.spec is None and not envs.closed
         assert envs.num_envs == 3 and len(envs.env_fns) == 3
         assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
         assert envs.render_mode == "ansi"
         assert envs.implementation in ("native", "python")
-        assert repr(envs) == "VectorEnv(num_envs=3)"
+        where = "backend='serial'" if self.backend == "serial" else "num_workers=2, threads_per_worker=1"
+        text = f"VectorEnv(ToyEnv, num_envs=3, {where}, implementation={envs.implementation!r}, closed=%s)"
+        assert repr(envs) == text % False
+        envs.close()
+        assert repr(envs) == text % True
 
     def test_the_envs_metadata_is_left_alone(self, open_envs):
         own = type("Own", (ToyEnv,), {"metadata": {"render_modes": []}})
@@ -642,7 +646,10 @@ class VectorEnvContract:
             open_envs(ToyEnv, **kwargs)
 
     def test_bad_env_fns(self, open_envs):
-        for env_fns, text in (([], "empty"), ([ToyEnv, 3], r"env_fns\[1\] is not callable")):
+        for env_fns, text in (
+            ([], "empty"),
+            ([ToyEnv, 3], r"env_fns\[1\] is not callable"),
+        ):
             with pytest.raises(ValueError, match=text):
                 open_envs(env_fns)
 

@@ -359,6 +359,10 @@ class SB3VecEnv(_VecEnv):
         """End envs and workers within `close_timeout` seconds; idempotent."""
         self.vector_env.close()
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
+
     def __enter__(self) -> SB3VecEnv:
         return self
 

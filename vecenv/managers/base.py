@@ -162,6 +162,13 @@ class BaseEnvManager(EnvManager):
         """Process id of each worker; empty if the envs live in this process."""
         return () if self._launch.pool is None else self._launch.pool.worker_pids
 
+    def __repr__(self) -> str:
+        pool = self._launch.pool if "_launch" in vars(self) else None
+        name = type(self).__name__
+        if pool is not None:
+            return f"{name}({pool.describe()})"
+        return f"{name}(num_envs={self.env_num}, closed=True)" if "_counts" in vars(self) else f"{name}(not built)"
+
     @property
     def envs(self) -> list[Any]:
         """The objects that `env_fn` returned, in their order; only in managers without worker processes.

@@ -179,6 +179,10 @@ class GymVectorEnvManager(EnvManager):
 
     # ---- properties ------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        inner = vars(self).get("_vector_env")
+        return f"{type(self).__name__}({'closed=True' if inner is None else repr(inner)})"
+
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty if the vector env has no such attribute."""

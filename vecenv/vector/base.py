@@ -198,6 +198,12 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _release_views(self) -> None:
         """Drop all views of the ring, so that its memory can be freed while this object still exists."""
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if "num_envs" not in vars(self):
+            return f"{name}(not built)"
+        return f"{name}({self._pool.describe(None if self.spec is None else self.spec.id, self.num_envs)})"
+
     def __enter__(self: _Self) -> _Self:
         return self
 

@@ -49,8 +49,8 @@ def make_vec(
 
     Example:
         >>> envs = make_vec("CartPole-v1", num_envs=2, vectorization_mode="serial", sutton_barto_reward=True)
-        >>> envs
-        VectorEnv(CartPole-v1, num_envs=2)
+        >>> envs.spec.id, envs.num_envs
+        ('CartPole-v1', 2)
         >>> envs.close()
 
     Raises:
@@ -90,8 +90,8 @@ def register_vec(id: str, name: str | None = None) -> str:
     Example:
         >>> name = register_vec("CartPole-v1")
         >>> envs = gymnasium.make_vec(name, num_envs=2, backend="serial", sutton_barto_reward=True)
-        >>> envs
-        VectorEnv(vecenv/CartPole-v1, num_envs=2)
+        >>> envs.spec.id, envs.num_envs
+        ('vecenv/CartPole-v1', 2)
         >>> envs.close()
 
     Raises:

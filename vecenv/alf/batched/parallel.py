@@ -410,6 +410,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """Close the envs and end the workers; kill those that take longer than `close_timeout`. May be called again."""
         self._pool.close()
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self._pool.describe()})" if "_pool" in self.__dict__ else f"{name}(not built)"
+
     def __del__(self) -> None:
         if "_pool" in self.__dict__:
             with contextlib.suppress(Exception):  # the interpreter may be shutting down

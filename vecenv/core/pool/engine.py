@@ -100,7 +100,7 @@ class OpenedEnvs:
 
     Attributes:
         spaces: of one env.
-        properties: metadata, spec and render_mode of env 0, as far as they pickle.
+        properties: name, metadata, spec and render_mode of env 0, as far as they pickle.
         implementation: 'native', or 'python' for rows without C.
         plan: layout of the arena.
         memory: the buffer that the arena lies in, page aligned and `plan.nbytes` long. It stays mapped for as long as

@@ -75,7 +75,7 @@ class Pool:
         num_envs: how many envs, with ids 0 .. num_envs - 1.
         observation_space, action_space, reward_space: of one env; known after `start`.
         obs_spec, action_spec: layouts of these; known after `start`.
-        properties: metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
+        properties: name, metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
         implementation: 'native', or 'python' for rows without C; known after `start`.
     """
 
@@ -173,6 +173,22 @@ class Pool:
     def closed(self) -> bool:
         """Whether the pool is closed: by `close`, or by a start that failed."""
         return self._lifecycle.is_closed
+
+    def describe(self, env_name: str | None = None, num_envs: int | None = None) -> str:
+        """Return the items of a front end's repr: the env, counts, the implementation, and whether it is closed.
+
+        Args:
+            env_name: the name of the env; None: that of env 0.
+            num_envs: the number of envs; None: that of the pool.
+        """
+        name = env_name or self.properties.get("name", "not started")
+        counts = f"num_workers={len(self.worker_pids)}, threads_per_worker={self.options.threads_per_worker}"
+        where = "backend='serial'" if self._engine.runs_here else counts
+        state = f"implementation={self.implementation!r}, closed={self.closed}"
+        return f"{name}, num_envs={num_envs or self.num_envs}, {where}, {state}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()})"
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -186,8 +186,8 @@ def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
 
 
 def properties_of(env: Any) -> dict[str, Any]:
-    """Return the attributes of an env that front ends show, as far as they can be pickled."""
-    found: dict[str, Any] = {}
+    """Return the attributes of an env that front ends show, as far as they can be pickled, and its `name`."""
+    found: dict[str, Any] = {"name": _name_of(env)}
     for name in ("metadata", "spec", "render_mode"):
         value = getattr(env, name, None)
         try:
@@ -196,6 +196,15 @@ def properties_of(env: Any) -> dict[str, Any]:
             continue
         found[name] = value
     return found
+
+
+def _name_of(env: Any) -> str:
+    """Return the id that an env was registered with, or else the class of its innermost layer."""
+    env_name = getattr(getattr(env, "spec", None), "id", None)
+    while env_name is None and (inner := getattr(env, "__dict__", {}).get("env")) is not None:
+        env = inner
+        env_name = getattr(getattr(env, "spec", None), "id", None)
+    return type(env).__name__ if env_name is None else str(env_name)
 
 
 def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | None:
