@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -17,7 +18,10 @@ __all__ = [
     "check_flag",
     "check_seconds",
     "check_whole",
+    "describe_wrong_env_fn",
+    "is_pettingzoo_env",
     "is_positive",
+    "nearest",
 ]
 
 
@@ -82,3 +86,39 @@ def check_callables(name: str, values: Any) -> tuple[Callable[..., Any], ...]:
     if not all(map(callable, found)):
         raise ConfigError(f"{name}: expected a list of callables, got {values!r}", key=name)
     return found
+
+
+def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to a name, for errors; None if all are less similar than `cutoff`."""
+    found = difflib.get_close_matches(str(name), sorted(known), 1, cutoff)
+    return found[0] if found else None
+
+
+def is_pettingzoo_env(value: Any) -> bool:
+    """Return whether an object is an env of PettingZoo: its spaces are methods that take an agent."""
+    return all(callable(getattr(value, name, None)) for name in ("observation_space", "action_space"))
+
+
+def describe_wrong_env_fn(value: Any) -> str:
+    """Describe an object that was given instead of a constructor of an env, and name the code to write instead.
+
+    >>> describe_wrong_env_fn("CartPole-v1")
+    "got the string 'CartPole-v1'; write lambda: gymnasium.make('CartPole-v1'), or use vecenv.make_vec"
+    """
+    kind = type(value).__name__
+    if isinstance(value, str):
+        return f"got the string {value!r}; write lambda: gymnasium.make({value!r}), or use vecenv.make_vec"
+    if kind == "EnvSpec" and hasattr(value, "entry_point"):
+        return f"got the EnvSpec of {value.id!r}; write its method make, as in [spec.make] * num_envs"
+    if is_pettingzoo_env(value):
+        return (
+            f"got {kind}, a PettingZoo env of several agents; write a gymnasium.Env that steps it, with one action and "
+            "one observation per step"
+        )
+    if hasattr(value, "single_observation_space"):
+        return f"got the vector env {kind}; write a function that builds one env at each call"
+    if callable(getattr(value, "reset", None)) and callable(getattr(value, "step", None)):
+        env_name = getattr(getattr(value, "spec", None), "id", None)
+        build = f"{kind}(...)" if env_name is None else f"gymnasium.make({env_name!r})"
+        return f"got an env that is built already, {kind}; write a function that builds a new one: lambda: {build}"
+    return f"got {value!r}"

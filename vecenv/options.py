@@ -10,14 +10,13 @@ Each option is defined and checked here only. The defaults of the front ends are
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .checks import check_choice, check_flag, check_seconds, check_whole, is_positive
+from .checks import check_choice, check_flag, check_seconds, check_whole, is_positive, nearest
 from .errors import ConfigError
 
 __all__ = ["FailurePolicy", "Timeouts"]
@@ -296,8 +295,8 @@ def _read(argument: str, cls: type[_Values], value: Any, owner: str) -> _Values:
     known = [one.name for one in dataclasses.fields(cls)]
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else f"; known are {known}"
             raise ConfigError(f"{where}: unknown key {key!r}{hint}", key=str(key))
     return cls(**given)
 

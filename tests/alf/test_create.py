@@ -252,9 +252,9 @@ def test_numpy_numbers_are_accepted():
 @pytest.mark.parametrize(
     ("constructors", "says"),
     [
-        (counting, "env_constructors: expected a list of callables, got function"),
+        (counting, "env_constructors: expected a list of functions, each of which builds an env, got one function"),
         ([], "env_constructors is empty: at least one env is needed"),
-        (["CartPole-v1"], "env_constructors[0] is not callable but str"),
+        (["CartPole-v1"], "env_constructors[0]: expected a function that builds an env, got the string 'CartPole-v1'"),
     ],
 )
 def test_constructors_of_wrong_type_are_refused_by_name(constructors, says):

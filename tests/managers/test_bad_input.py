@@ -216,7 +216,7 @@ def test_register_of_a_taken_name_raises():
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_launch_with_a_constructor_of_no_env_raises(manager_cls):
     manager = manager_cls([functools.partial(dict)] * 2, {"num_workers": 1})
-    with pytest.raises(TypeError, match="dict is not an env: it has no reset"):
+    with pytest.raises(TypeError, match=r"expected an env, got \{\}; it has no reset"):
         manager.launch()
     assert manager.closed
 
@@ -237,7 +237,9 @@ def test_launch_with_an_unregistered_env_raises(manager_cls):
     ids=["callable", "ints", "none", "3", "one is none"],
 )
 def test_env_fn_that_is_not_callable_raises(manager_cls, env_fn):
-    with pytest.raises(ConfigError, match=f"{manager_cls.__name__}: env_fn: expected a list of callables"):
+    with pytest.raises(
+        ConfigError, match=rf"{manager_cls.__name__}: env_fn(: expected a list|\[\d\]: expected a function| is empty)"
+    ):
         manager_cls(env_fn, {})
 
 

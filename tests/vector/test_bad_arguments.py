@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv, create_environment, make_vec
 from vecenv.envs.toys import ToyEnv
 
 LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")
@@ -178,3 +178,122 @@ def test_keys_outside_the_space_are_refused_in_strict_mode():
         pytest.raises(SpaceError, match="expected a dict with keys"),
     ):
         envs.reset(seed=0)
+
+
+# ---- misspelt options ----------------------------------------------------------------------------
+
+
+class TakesAnything(ToyEnv):
+    """Passes keywords on to a class that refuses them, as the MuJoCo envs of Gymnasium do."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
+
+@pytest.mark.parametrize(
+    "name, near", [("num_worker", "num_workers"), ("step_timout", "step_timeout"), ("num_env", "num_envs")]
+)
+@pytest.mark.parametrize("mode", ["serial", "process"])
+def test_misspelt_option_of_make_vec_is_named_with_its_nearest_name(mode, name, near):
+    """It was passed to the env, whose TypeError does not mention the option."""
+    gymnasium.register("TakesAnything-v0", TakesAnything)
+    try:
+        for env_name in ("CartPole-v1", "TakesAnything-v0"):
+            with pytest.raises(ConfigError, match=f"option '{name}'; did you mean '{near}'") as caught:
+                make_vec(env_name, num_envs=2, vectorization_mode=mode, **{name: 2})
+            assert caught.value.key == name
+        with pytest.raises(TypeError, match="'colour'"):
+            make_vec("CartPole-v1", vectorization_mode=mode, colour=2)
+    finally:
+        del gymnasium.registry["TakesAnything-v0"]
+
+
+def test_misspelt_options_of_other_front_ends_are_named_with_their_nearest_names():
+    says = "option 'num_worker'; did you mean 'num_workers'"
+    with pytest.raises(ConfigError, match=f"vector_kwargs: VectorEnv has no {says}"):
+        make_vec("CartPole-v1", vector_kwargs={"num_worker": 2})
+    with pytest.raises(ConfigError, match=says):
+        create_environment("CartPole-v1", num_worker=2)
+    sb3 = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    with pytest.raises(ConfigError, match=f"SB3VecEnv: VectorEnv has no {says}"):
+        sb3.SB3VecEnv([ToyEnv], num_worker=2)
+
+
+# ---- objects in the place of constructors ----------------------------------------------------------
+
+
+class PettingZooEnv:
+    """Has the methods of PettingZoo's parallel API."""
+
+    possible_agents = ("first", "second")
+
+    def observation_space(self, agent):
+        return Discrete(2)
+
+    action_space = observation_space
+
+    def reset(self, seed=None, options=None):
+        raise NotImplementedError
+
+    def step(self, actions):
+        raise NotImplementedError
+
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+NOT_CONSTRUCTORS = [
+    (["CartPole-v1"], r"env_fns\[0\]: .*the string 'CartPole-v1'; write lambda: gymnasium.make\('CartPole-v1'\), or"),
+    ("CartPole-v1", r"env_fns: expected a list of functions.*, got the string 'CartPole-v1'; write"),
+    ([gymnasium.spec("CartPole-v1")], r"got the EnvSpec of 'CartPole-v1'; .*\[spec.make\] \* num_envs"),
+    ([CARTPOLE], r"got an env that is built already, TimeLimit; .*: lambda: gymnasium.make\('CartPole-v1'\)$"),
+    ([ToyEnv()], r"got an env that is built already, ToyEnv; .*: lambda: ToyEnv\(...\)$"),
+    (CARTPOLE, r"env_fns: expected a list of functions.*, got an env that is built already"),
+    (ToyEnv, r"env_fns: expected a list of functions.*, got one function; write \[env_fn\] \* num_envs"),
+    ([PettingZooEnv()], r"got PettingZooEnv, a PettingZoo env of several agents; write a gymnasium.Env that steps it"),
+    ([CartPoleVectorEnv(2)], r"got the vector env CartPoleVectorEnv; write a function"),
+    ([5], r"got 5$"),
+]
+
+
+@pytest.mark.parametrize("env_fns, text", NOT_CONSTRUCTORS, ids=range(len(NOT_CONSTRUCTORS)))
+def test_object_in_env_fns_is_named_with_the_code_to_write(env_fns, text):
+    """The errors were "env_fns[0] is not callable but TimeLimit"."""
+    for backend in ("serial", "process"):
+        with pytest.raises(ConfigError, match=text) as caught:
+            VectorEnv(env_fns, backend=backend)
+        assert caught.value.key == "env_fns"
+
+
+def test_spec_make_is_a_constructor():
+    with VectorEnv([gymnasium.spec("CartPole-v1").make] * 2, num_workers=1) as envs:
+        envs.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    "env_fn, text",
+    [
+        (PettingZooEnv, "expected an env of one agent, got PettingZooEnv, a PettingZoo env of several agents"),
+        (lambda: "CartPole-v1", "expected an env, got the string 'CartPole-v1'; write lambda: gymnasium.make"),
+        (lambda: None, "expected an env, got None"),
+    ],
+    ids=["pettingzoo", "string", "none"],
+)
+def test_result_of_a_constructor_that_is_no_env_is_named(env_fn, text):
+    for backend in ("serial", "process"):
+        with pytest.raises(TypeError, match=text):
+            VectorEnv([env_fn], backend=backend)
+
+
+def test_spaces_that_differ_are_named_by_leaf_and_property():
+    """Both spaces were printed in full."""
+
+    def build(high):
+        env = ToyEnv()
+        env.observation_space = Dict(camera=Box(0, 255, (8, 8, 3), np.uint8), speed=Box(0, high, (2,), np.float32))
+        return env
+
+    env_fns = [functools.partial(build, 1)] * 2 + [functools.partial(build, 2)]
+    says = "^env 2: observation_space/speed: high is 2.0 at index 0, that of env 0 is 1.0$"
+    for options in ({"backend": "serial"}, {"num_workers": 1}, {"num_workers": 3}):
+        with pytest.raises(SpaceError, match=says) as caught:
+            VectorEnv(env_fns, **options)
+        assert caught.value.path == "observation_space/speed"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..checks import check_choice, check_flag, check_whole
+from ..checks import check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
 from .layout.info_cells import Infos
@@ -131,21 +131,25 @@ class PoolOptions:
     failures: PoolFailurePolicy = PoolFailurePolicy()
 
 
-def check_env_fns(env_fns: Sequence[Callable[..., Any]], name: str = "env_fns") -> list[Callable[..., Any]]:
-    """Return the constructors, an argument of this name, as a list.
+def check_env_fns(env_fns: Any, name: str = "env_fns") -> list[Callable[..., Any]]:
+    """Return the constructors, an argument of this name, as a list. The name may begin with "owner: ".
 
     Raises:
         ConfigError: there are none, or one cannot be called.
     """
-    try:
-        fns = list(env_fns)
-    except TypeError:
-        raise ConfigError(f"{name}: expected a list of callables, got {type(env_fns).__name__}", key=name) from None
+    key = name.rpartition(" ")[2]
+    expected = "a list of functions, each of which builds an env"
+    if callable(env_fns):
+        raise ConfigError(f"{name}: expected {expected}, got one function; write [env_fn] * num_envs", key=key)
+    if isinstance(env_fns, str) or not isinstance(env_fns, Iterable):
+        raise ConfigError(f"{name}: expected {expected}, {describe_wrong_env_fn(env_fns)}", key=key)
+    fns = list(env_fns)
     if not fns:
-        raise ConfigError(f"{name} is empty: at least one env is needed", key=name)
+        raise ConfigError(f"{name} is empty: at least one env is needed", key=key)
     for env_id, env_fn in enumerate(fns):
         if not callable(env_fn):
-            raise ConfigError(f"{name}[{env_id}] is not callable but {type(env_fn).__name__}", key=name)
+            got = describe_wrong_env_fn(env_fn)
+            raise ConfigError(f"{name}[{env_id}]: expected a function that builds an env, {got}", key=key)
     return fns
 
 

@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.checks import describe_wrong_env_fn, is_pettingzoo_env
 from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
@@ -51,10 +52,12 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
         (False, True)
 
     Raises:
-        TypeError: the object lacks `reset` or `step`, or is a vector env.
+        TypeError: the object lacks `reset` or `step`, or is a vector env or an env of PettingZoo.
     """
     if isinstance(env, gymnasium.Env) and not has_old_calls(env):
         return env
+    if is_pettingzoo_env(env) and not hasattr(env, "uses_old_calls"):
+        raise TypeError(f"expected an env of one agent, {describe_wrong_env_fn(env)}")
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{type(env).__name__} is a vector env, not one env: host it by vecenv.BatchedVectorEnv")
     return AdaptedEnv(env)
@@ -166,7 +169,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         """
         for name in ("reset", "step"):
             if not callable(getattr(env, name, None)):
-                raise TypeError(f"{type(env).__name__} is not an env: it has no {name}()")
+                raise TypeError(f"expected an env, {describe_wrong_env_fn(env)}; it has no {name}()")
         self.env = env
         self.notes_agents = False
         self._read_step: Callable[[Any], FiveTuple] | None = None

@@ -30,7 +30,7 @@ from ..envs.remote import (
     identity_of,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
-from ..vector.env import VectorEnv
+from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
 from ..vector.seeds import EnvSeeds
@@ -388,6 +388,7 @@ def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
     Raises:
         ConfigError: it does not reset its envs in the step that ends an episode, or is none of ours.
     """
+    check_options("SB3VecEnv", options)
     if isinstance(env_fns, VectorEnv):
         if options:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from ..checks import is_positive
 from ..config import Config
 from ..core.layout.rows import Autoreset
-from ..core.options import Limits, PoolFailurePolicy, PoolOptions
+from ..core.options import Limits, PoolFailurePolicy, PoolOptions, check_env_fns
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields, read_failures, read_timeouts
@@ -99,10 +99,7 @@ def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
     Raises:
         ConfigError: there are none, or one cannot be called.
     """
-    fns = list(env_fn) if isinstance(env_fn, Iterable) else []
-    if not fns or not all(map(callable, fns)):
-        raise ConfigError(f"{owner}: env_fn: expected a list of callables, got {env_fn!r}", key="env_fn")
-    return fns
+    return check_env_fns(env_fn, f"{owner}: env_fn")
 
 
 def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:

@@ -12,6 +12,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from ..core.layout.differences import first_difference
 from ..core.layout.info_cells import Infos
 from ..core.layout.spec import Array
 from ..errors import ConfigError
@@ -173,10 +174,12 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
     single = mode[1] if isinstance(mode, tuple) else found[0]
     for env_id, space in enumerate(found):
         if mode != "same" and not is_space_dtype_shape_equiv(space, single):
-            raise DifferentSpacesError(
-                f"env {env_id}: observation_space {space} differs in shape or dtype from {single}",
-                path="observation_space",
+            owner = "observation_mode" if isinstance(mode, tuple) else "env 0"
+            path, text = first_difference(space, single, "observation_space", owner, has_bounds=False) or (
+                "observation_space",
+                f"observation_space: {space} and {single} of {owner} differ",
             )
+            raise DifferentSpacesError(f"env {env_id}: {text}", path=path)
     if isinstance(mode, tuple):
         return mode
     if mode == "same":

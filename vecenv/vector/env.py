@@ -13,6 +13,7 @@ Gymnasium's rules about the order of calls.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from ..checks import check_flag
+from ..checks import check_flag, nearest
 from ..core.layout.rows import Autoreset, Op
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
@@ -45,7 +46,7 @@ from .calls import CallableVectorEnv
 from .results import NUM_LEASES, Results, Step
 from .seeds import EnvSeeds
 
-__all__ = ["VectorEnv"]
+__all__ = ["OPTION_NAMES", "VectorEnv", "check_options"]
 
 
 class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
@@ -476,3 +477,21 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._env_seeds.record(asked, chosen)
+
+
+#: Names of the options of `VectorEnv`.
+OPTION_NAMES = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
+
+
+def check_options(what: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if `VectorEnv` lacks one of these options.
+
+    Args:
+        what: the receiver of the options, which the message begins with.
+        options: by name.
+    """
+    for name in options:
+        if name not in OPTION_NAMES:
+            near = nearest(name, OPTION_NAMES)
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise ConfigError(f"{what}: VectorEnv has no option {name!r}{hint}", key=str(name))

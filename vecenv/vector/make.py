@@ -10,18 +10,17 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..checks import check_callables, check_choice, check_whole
+from ..checks import check_callables, check_choice, check_whole, nearest
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
-from .env import VectorEnv
+from .env import OPTION_NAMES, VectorEnv, check_options
 
 __all__ = ["make_vec", "register_vec"]
 
 #: Backend of each vectorization mode: our names, then Gymnasium's.
 _BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sync": "serial"}
-_OWN_OPTIONS = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
 #: Keys in the spec of a vector env that are not arguments of its envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 #: Prefix of the entry point that `register_vec` registers; the env's id follows.
@@ -55,7 +54,7 @@ def make_vec(
 
     Raises:
         gymnasium.error.Error: there is no such env.
-        ConfigError: an option is wrong.
+        ConfigError: an option is wrong, or the env has no argument that resembles an option.
         Exception: any error of the constructor of `VectorEnv`.
     """
     spec, env_kwargs = _read_spec(id)
@@ -67,11 +66,16 @@ def make_vec(
         raise ConfigError(f"vector_kwargs: expected a dict, got {options!r}", key="vector_kwargs")
     options, wrappers = dict(options), check_callables("wrappers", wrappers)
     for key, value in kwargs.items():
-        (options if key in _OWN_OPTIONS else env_kwargs)[key] = value
+        (options if key in OPTION_NAMES else env_kwargs)[key] = value
     num_envs = check_whole("num_envs", num_envs, 1)
     _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
-    envs = VectorEnv([EnvFactory(gymnasium.make, (spec,), env_kwargs, wrappers)] * num_envs, backend=backend, **options)
+    factory = EnvFactory(gymnasium.make, (spec,), env_kwargs, wrappers)
+    try:
+        envs = VectorEnv([factory] * num_envs, backend=backend, **options)
+    except TypeError as error:
+        _raise_if_misspelt(kwargs, error)
+        raise
     envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
     return envs
 
@@ -141,15 +145,29 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     origin = str(spec.vector_entry_point).removeprefix(_BY_ID)
     if origin not in (str(spec.vector_entry_point), spec.id):  # made by `register_vec`
         spec, own = _read_spec(origin)
-        options = {key: env_kwargs.pop(key) for key in _OWN_OPTIONS & env_kwargs.keys()}
+        options = {key: env_kwargs.pop(key) for key in OPTION_NAMES & env_kwargs.keys()}
         env_kwargs = {**own, **env_kwargs, **({"vector_kwargs": options} if options else {})}
     return spec, env_kwargs
 
 
 def _check(options: dict[str, Any]) -> None:
-    unknown = sorted(map(str, set(options) - _OWN_OPTIONS))
-    if unknown:
-        raise ConfigError(f"vector_kwargs: VectorEnv has no option {', '.join(unknown)}", key=unknown[0])
+    check_options("vector_kwargs", options)
+
+
+def _raise_if_misspelt(kwargs: Mapping[str, Any], error: TypeError) -> None:
+    """Raise ConfigError if an env refused a keyword that resembles an option of `make_vec` or `VectorEnv`.
+
+    Args:
+        kwargs: the caller's keywords.
+        error: the exception of the env's constructor.
+    """
+    known = {*OPTION_NAMES, *inspect.signature(make_vec).parameters} - {"kwargs"}
+    for name in kwargs:
+        near = None if name in known else nearest(name, known)
+        if near is not None and f"unexpected keyword argument {name!r}" in str(error):
+            raise ConfigError(
+                f"make_vec: neither VectorEnv nor the env has an option {name!r}; did you mean {near!r}?", key=name
+            ) from error
 
 
 def _backend_of(mode: Any) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from vecenv.checks import nearest
 from vecenv.core.options import RECOVERING, Limits, PoolOptions, resolve
 from vecenv.errors import ConfigError
 from vecenv.options import FailurePolicy, Timeouts, read_failures, read_timeouts
@@ -36,7 +37,9 @@ def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any =
         names = next((names for names in by_class if name in names), None)
         if names is None:
             known = sorted([*_OPTIONS, *_FAILURES, *_LIMITS])
-            raise ConfigError(f"unknown option {name!r}; the pool has {', '.join(known)}", key=name)
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"the pool has {', '.join(known)}"
+            raise ConfigError(f"unknown option {name!r}; {hint}", key=name)
         by_class[names][name] = value
     return PoolOptions(
         **{**by_class[_OPTIONS], **fixed},

@@ -4,6 +4,7 @@ spec            nested observation spaces as named arrays
 arena           the layout of the shared segment
 rows            flags, operations and places of rows
 bounds          checks that actions are members of their space
+differences     where two spaces differ, for errors
 info_cells      numbers of an info dict in the columns of a row
 messages        pickled values that have no column
 commands        the calls of one env, as recovery repeats them

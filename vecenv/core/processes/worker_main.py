@@ -38,6 +38,7 @@ from ..host.host import Host
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
+from ..layout.differences import first_difference
 from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
@@ -211,12 +212,12 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
     """Compare the spaces of an env with those of env `first_id`.
 
     Returns:
-        The name of a space that differs, and a text about the difference; None if they are equal.
+        The path of the first part of a space that differs, and a text about the difference; None if they are equal.
     """
     for name in ("observation_space", "action_space"):
         ours, theirs = getattr(first, name), getattr(other, name)
         if ours != theirs:
-            return name, f"{name} {theirs} differs from env {first_id}'s {ours}"
+            return first_difference(theirs, ours, name, f"env {first_id}") or (name, f"{name}: {theirs}, not {ours}")
     return None
 
 
