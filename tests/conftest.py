@@ -20,6 +20,8 @@ import pytest
 from vecenv.core.layout.native import load
 from vecenv.core.system import stack_dump, start_process
 
+from .skips import job_of
+
 # Every process that a test starts inherits this, so strays are known that have lost their parent.
 _MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
 os.environ.update([_MARK.split("=")])
@@ -74,6 +76,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.extended)
             else:
                 functions.add(function)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skips a test which no job of `.ci/run` runs, or which this job must run; see `skips.py`."""
+    if session.exitstatus == pytest.ExitCode.OK and _wrong_skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the skips that fail the run."""
+    for place, reason in _wrong_skips(terminalreporter.config):
+        terminalreporter.write_line(f"{place}: wrongly skipped, see tests/skips.py: {reason}", red=True)
+
+
+def _wrong_skips(config: pytest.Config) -> list[tuple[str, str]]:
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None:  # in a worker of pytest-xdist, whose reports are sent to the main process
+        return []
+    found = []
+    for report in reporter.stats.get("skipped", ()):
+        path, line, reason = report.longrepr
+        if job_of(reason) in (None, os.environ.get("VECENV_TEST_JOB")):
+            found.append((f"{path}:{line}", reason))
+    return found
 
 
 @pytest.fixture(params=["native", "python"])

@@ -1,0 +1,28 @@
+"""The reasons for which tests are skipped, and the job of `.ci/run` that runs these tests.
+
+`conftest.py` fails a run that skips a test for a reason that is not listed. In a job (`VECENV_TEST_JOB`) it also fails
+if the job skips a test that it must run.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: The job that runs a test, by a pattern of the reason for which other runs skip it. 'whole suite' has the C extension,
+#: all extras and the newest Gymnasium. None: no job runs the test, for the given cause.
+JOBS: dict[str, str | None] = {
+    r"could not import '": "whole suite",
+    r"needs (ale-py|mujoco)": "whole suite",
+    r"the extension was not built": "whole suite",
+    r"there is nothing to compare with": "whole suite",
+    r"blocks are lent by the extension only": "whole suite",
+    r"recovery needs the extension": "whole suite",
+    r"there is no C compiler": "whole suite",
+    r"there is one core": "whole suite",
+    r"(newer than|other wrappers|release of Gymnasium|an earlier AsyncVectorEnv)": "whole suite",
+}
+
+
+def job_of(reason: str) -> str | None:
+    """Return the job that runs a test which is skipped for this reason; None: there is none, or it is unknown."""
+    return next((job for pattern, job in JOBS.items() if re.search(pattern, reason)), None)
