@@ -72,7 +72,7 @@ def test_env_is_isolated_from_its_second_failure_on(
         assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
         assert (
             pool._engine.describe_worker(1) == "worker 1 (env 2)"
-            and pool._engine.describe_worker(0) == "worker 0 (envs 0, 1, 3)"
+            and pool._engine.describe_worker(0) == "worker 0 (envs 0-1, 3)"
         )
     assert got.rows == undisturbed(healthy_envs(4), 24, autoreset=autoreset).rows
     assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)

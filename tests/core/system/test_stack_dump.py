@@ -112,14 +112,32 @@ def test_stack_returned_is_the_newest(scene: Scene) -> None:
     assert scene.file.read().count("in waits_in_python") == 3, "the file has them all"
 
 
-def test_last_of_several_dumps_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_dump, "_dump_fd", scene.file.fd)
-    assert scene.file.last_note() is None
-    for env_id in (3, 4):
-        stack_dump.note_phase("construct", env_id)
-        found = scene.file.last_note()
-        assert found is not None and (found.phase, found.env_id) == ("construct", env_id)
-    assert scene.file.read() == "", "they are no stack"
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_newest_note_of_each_thread_is_found_after_any_number(
+    num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notes were once lines of a growing file, of which the first 64 KiB were read: the notes of some 900 envs."""
+    file = StackFile("notes", num_threads)
+    monkeypatch.setattr(stack_dump, "_dump_fd", file.fd)
+    assert file.notes() == [None] * num_threads
+    for env_id in range(5000):
+        stack_dump.note_phase("construct", env_id, thread=num_threads - 1, num_done=env_id)
+    *others, found = file.notes()
+    assert others == [None] * (num_threads - 1)
+    assert found is not None and (found.phase, found.env_id, found.num_done) == ("construct", 4999, 4999)
+    stack_dump.note_pause(thread=num_threads - 1, num_done=5000)
+    found = file.notes()[-1]
+    assert found is not None and (found.phase, found.env_id, found.num_done) == ("pause", -1, 5000)
+    assert os.fstat(file.fd).st_size == 32 * num_threads and file.read() == "", "they are no stack"
+    os.write(file.fd, b"Fatal Python error")
+    assert file.read() == "Fatal Python error" and file.notes()[-1] == found, "they are no note"
+    file.close()
+    assert file.notes() == []
+
+
+def test_newest_of_many_stacks_is_read(scene: Scene) -> None:
+    os.write(scene.file.fd, b"old\n" * 20_000 + b"newest")
+    assert scene.file.read().endswith("newest")
 
 
 def test_engine_frames_are_left_out_of_each_thread(scene: Scene) -> None:

@@ -40,7 +40,7 @@ from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
-from ..system.clock import Deadline
+from ..system.clock import Deadline, now_ns
 from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
 from ..system.segment import Segment
@@ -248,8 +248,8 @@ class ProcessEngine:
                 raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)
 
     def _late_start(self, worker: Worker, op: str, limit: float | None) -> WorkerTimeoutError:
-        what, age = worker.at_work(op)
-        since = f", which it began {age:.3g} s ago," if age else ""
+        what, note = worker.at_work(op), worker.notes()[:1]
+        since = f", which it began {(now_ns() - note[0].began_ns) / 1e9:.3g} s ago," if note and note[0] else ""
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
             f"{worker.name} did not finish {what}{since} within {limit} s; it is alive. Raise {op}_timeout "

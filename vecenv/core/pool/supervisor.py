@@ -364,7 +364,7 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     """
     worker.reap_or_kill()
     worker.emit_log_records()
-    what = worker.at_work(op)[0] if env_id is None else f"{op} of env {env_id} (command {step_id})"
+    what = worker.at_work(op) if env_id is None else f"{op} of env {env_id} (command {step_id})"
     if op == "idling":
         what = "idling"
     stack = f"\n{worker.last_stack}" if worker.last_stack else ""

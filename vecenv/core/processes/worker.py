@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from ...errors import ConfigError, WorkerError, locate
 from ..layout import messages
-from ..system.clock import Deadline, now_ns
+from ..system.clock import Deadline
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.signals import signals_deferred
@@ -74,7 +74,7 @@ class Worker:
         is_dead: whether it was found dead and reaped.
         exitcode: how it ended, if it is dead; None if that is unknown.
         last_stack: its Python stack at its death; '' if it could not write one.
-        last_note: the env that it was constructing or closing last, if it is dead.
+        last_notes: the newest note of each of its threads, if it is dead; see `StackFile.notes`.
         exit_report: its last message, once that has arrived.
         start_failure: why this replacement could not be started, in which case `is_dead` is set; '' if it started.
         boot: the description of its envs.
@@ -94,7 +94,7 @@ class Worker:
     is_dead: bool = False
     exitcode: int | None = None
     last_stack: str = ""
-    last_note: PhaseNote | None = None
+    last_notes: list[PhaseNote | None] = field(default_factory=list)
     exit_report: ExitReport | None = None
     start_failure: str = ""
     boot: Boot | None = field(default=None, repr=False)
@@ -108,12 +108,7 @@ class Worker:
     @property
     def name(self) -> str:
         """Its name in messages, such as 'worker 3 (envs 12-15)'."""
-        ids = self.env_ids
-        if len(ids) == 1:
-            return f"worker {self.worker_id} (env {ids[0]})"
-        if ids == list(range(ids[0], ids[-1] + 1)):
-            return f"worker {self.worker_id} (envs {ids[0]}-{ids[-1]})"
-        return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
+        return f"worker {self.worker_id} ({_describe_envs(self.env_ids)})"
 
     def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
         """Add this worker and its present operation to an error; return the error.
@@ -270,7 +265,7 @@ class Worker:
     def release(self) -> None:
         """Close the parent's descriptors of this worker, after its last stack was read."""
         self.last_stack = self.last_stack or self.stack.read()
-        self.last_note = self.last_note or self.stack.last_note()
+        self.last_notes = self.last_notes or self.stack.notes()
         self.stack.close()
         if self.output is not None:
             self.output.close()
@@ -283,12 +278,14 @@ class Worker:
             self.process._popen.returncode = -1
         self.process.close()
 
-    def at_work(self, phase: str) -> tuple[str, float]:
-        """Return, for a message, the env whose `phase` runs, and for how many seconds it has been running."""
-        found = self.last_note or self.stack.last_note()
-        if found is None or found.phase != phase:
-            return f"{phase} of its envs", 0.0
-        return f"{phase} of env {found.env_id}", (now_ns() - found.began_ns) / 1e9
+    def notes(self) -> list[PhaseNote | None]:
+        """Return the newest note of each of its threads, by thread; the last ones before its death if it is dead."""
+        return self.last_notes or self.stack.notes()
+
+    def at_work(self, phase: str) -> str:
+        """Return, for a message, the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
+        env_ids = sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
+        return f"{phase} of {_describe_envs(env_ids)}" if env_ids else f"{phase} of its envs"
 
     def take_exit_report(self) -> None:
         """Store the worker's exit report if it has arrived. Does not block."""
@@ -297,6 +294,14 @@ class Worker:
             while self.exit_report is None and self._frames:
                 message = pickle.loads(self._frames.popleft())
                 self.exit_report = message if isinstance(message, ExitReport) else None
+
+
+def _describe_envs(env_ids: Sequence[int]) -> str:
+    """Return, for a message, env ids in increasing order, such as 'envs 0-1899, 1901-1999'."""
+    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
+    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
 
 
 def end_deadline() -> Deadline:
@@ -355,7 +360,7 @@ def start_worker(
             inherited = (*mine, *siblings) if context == "fork" else ()
             name = f"vecenv worker {boot.worker_id}"
             process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
-            stack = StackFile(name)
+            stack = StackFile(name, len(boot.env_ids_by_thread))
             if context != "fork":
                 # otherwise it would start in `process.start`, and unblock signals there
                 resource_tracker.ensure_running()

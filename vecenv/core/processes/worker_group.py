@@ -141,22 +141,19 @@ class WorkerGroup:
             if worker.pidfd in ready:
                 break
         is_reaped = worker.reap(deadline)
-        note = worker.last_note or worker.stack.last_note()
-        if note is None or note.phase != "close":
+        if not any(note is not None and note.phase == "close" for note in worker.notes()):
             return  # it did not begin to close its envs: its operation was abandoned with the pool
         stack = "" if is_reaped else worker.stack.request(worker.pid)
         if not is_reaped and not worker.reap(Deadline(0.0)):  # otherwise it has ended meanwhile
             if self.close_seconds == 0:  # the caller does not want to wait
                 return
-            what = (
-                f"finish {worker.at_work('close')[0]}" if worker.exit_report is None else "end when its envs had closed"
-            )
+            what = f"finish {worker.at_work('close')}" if worker.exit_report is None else "end when its envs had closed"
             stack = f"\n{stack}" if stack else ""
             _LOG.warning("%s did not %s within %g s; it is killed%s", worker.name, what, self.close_seconds, stack)
         elif worker.exit_report is None and worker.exitcode:
             how = describe_exit(worker.exitcode)
             stack = f"\n{worker.last_stack}" if worker.last_stack else ""
-            _LOG.warning("%s died during %s: %s%s", worker.name, worker.at_work("close")[0], how, stack)
+            _LOG.warning("%s died during %s: %s%s", worker.name, worker.at_work("close"), how, stack)
 
     def wake(self) -> None:
         """Wake the pool's wait, from another thread or a signal handler; does nothing once the pool has ended."""

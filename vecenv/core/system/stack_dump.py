@@ -1,8 +1,13 @@
-"""Get the Python stack of a worker that crashed or hangs.
+"""Get the Python stack of a worker that crashed or hangs, and the env that it is building or closing.
 
-`faulthandler` writes the stack, in C, into a memory file that the parent created and keeps. It writes on SIGSEGV and
+    byte 0        32             ...            32 * num_threads
+    | note        | note         | ...          | stacks as text, one after the other ...
+      of thread 0   of thread 1
+
+Both are in a memory file that the parent created and keeps. `faulthandler` writes the stack, in C, on SIGSEGV and
 similar signals, and whenever the parent sends a signal, even if the worker holds the GIL in a loop in C. A stopped
-process cannot write; the parent then reports its process state instead.
+process cannot write; the parent then reports its process state instead. Each thread overwrites its own note, so the
+notes have the same size for any number of envs.
 """
 
 from __future__ import annotations
@@ -10,12 +15,13 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import struct
 import time
 from typing import NamedTuple
 
 from .clock import Deadline, now_ns
 
-__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase"]
+__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_pause"]
 
 #: Signal by which the parent requests a stack; simulators do not use the last real-time signals.
 _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
@@ -23,9 +29,12 @@ _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SI
 _REPLY_SECONDS, _POLL_SECONDS = 0.005, 0.0005
 #: How long the parent waits if the process is runnable but has no core: it writes as soon as it gets one.
 _QUEUE_SECONDS = 0.1
+#: Longest part of the stacks that is read: the newest.
 _MOST_NBYTES = 1 << 16
-#: Prefix of the lines of a stack file that are notes of phases.
-_MARK = "# vecenv "
+#: A note: index of the phase, env_id, time in nanoseconds, number of envs that are done.
+_NOTE = struct.Struct("=4q")
+#: Phases by their index; a thread without a note has 0.
+_PHASES = ("", "pause", "construct", "close")
 _dump_fd = -1
 #: Start of the frames of the engine in a stack. These frames and those below are cut off.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}'
@@ -38,14 +47,19 @@ _STATES = {
 
 
 class PhaseNote(NamedTuple):
-    """The last phase that a worker began outside of commands; the state of its slots shows commands.
+    """The phase that a thread of a worker has begun outside of commands; the state of its slot shows commands.
 
-    `began_ns` is the time on the monotonic clock, in nanoseconds.
+    Attributes:
+        phase: 'construct' or 'close' of an env; 'pause': the thread has none to build or close at present.
+        env_id: the env; -1 in a pause.
+        began_ns: when the phase began, on the monotonic clock, in nanoseconds.
+        num_done: number of envs for which the thread has done this before.
     """
 
     phase: str
     env_id: int
     began_ns: int
+    num_done: int
 
 
 def enable_stack_dumps(fd: int) -> None:
@@ -57,17 +71,37 @@ def enable_stack_dumps(fd: int) -> None:
         faulthandler.register(_DUMP_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
-def note_phase(phase: str, env_id: int) -> None:
-    """Worker: write a note that `phase` ('construct' or 'close') of an env begins now."""
+def note_phase(phase: str, env_id: int, *, thread: int = 0, num_done: int = 0) -> None:
+    """Worker: write a note that `phase` ('construct' or 'close') of an env begins now in a thread.
+
+    Args:
+        phase, env_id: the phase that begins.
+        thread: number of the thread among those of the worker; its last note is overwritten.
+        num_done: number of envs for which the thread has done this before.
+    """
     if _dump_fd >= 0:
-        os.write(_dump_fd, f"{_MARK}{phase} {env_id} {now_ns()}\n".encode())
+        os.pwrite(_dump_fd, _NOTE.pack(_PHASES.index(phase), env_id, now_ns(), num_done), thread * _NOTE.size)
+
+
+def note_pause(*, thread: int = 0, num_done: int = 0) -> None:
+    """Worker: write a note that the phases of a thread are over, after this number of envs."""
+    note_phase("pause", -1, thread=thread, num_done=num_done)
 
 
 class StackFile:
-    """The parent's end of the stack file of one worker."""
+    """The parent's end of the stack file of one worker.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of the memory file, for tools that list descriptors.
+        num_threads: number of threads of the worker that write notes.
+    """
+
+    def __init__(self, name: str, num_threads: int = 1) -> None:
+        self._notes_nbytes = num_threads * _NOTE.size
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
+        if self.fd >= 0:
+            os.ftruncate(self.fd, self._notes_nbytes)
+            os.lseek(self.fd, self._notes_nbytes, os.SEEK_SET)  # the worker shares the position, and so writes there
 
     def close(self) -> None:
         """Close the descriptor; may be repeated."""
@@ -76,21 +110,23 @@ class StackFile:
             self.fd = -1
 
     def read(self) -> str:
-        """Return everything written so far as text, '' if nothing was."""
+        """Return the stacks written so far as text, the newest 64 KiB of them; '' if there are none."""
         if self.fd < 0:
             return ""
-        return _readable(os.pread(self.fd, _MOST_NBYTES, 0))
+        size = os.fstat(self.fd).st_size
+        return _readable(os.pread(self.fd, _MOST_NBYTES, max(self._notes_nbytes, size - _MOST_NBYTES)))
 
-    def last_note(self) -> PhaseNote | None:
-        """Return the last phase that the worker began; None if it began none or the file is closed."""
+    def notes(self) -> list[PhaseNote | None]:
+        """Return the newest note of each thread, by thread; None for one that has begun no phase.
+
+        Without a file, or when it is closed, the list is empty.
+        """
         if self.fd < 0:
-            return None
-        written = os.pread(self.fd, _MOST_NBYTES, 0).decode(errors="replace")
-        lines = [line for line in written.splitlines() if line.startswith(_MARK)]
-        if not lines:
-            return None
-        phase, env_id, began_ns = lines[-1].removeprefix(_MARK).split()
-        return PhaseNote(phase, int(env_id), int(began_ns))
+            return []
+        found, again = b"", os.pread(self.fd, self._notes_nbytes, 0)
+        while found != again:  # otherwise a thread may have written while it was read
+            found, again = again, os.pread(self.fd, self._notes_nbytes, 0)
+        return [PhaseNote(_PHASES[phase], *rest) if phase else None for phase, *rest in _NOTE.iter_unpack(found)]
 
     def request(self, pid: int) -> str:
         """Return the present stack of a process, or the reason why it has none.
@@ -127,7 +163,7 @@ def _readable(written: bytes) -> str:
         if not line.startswith("  "):
             is_ours = False
         is_ours = is_ours or _OUR_FRAMES in line
-        if not is_ours and not line.startswith(("Extension modules:", _MARK)):
+        if not is_ours and not line.startswith("Extension modules:"):
             lines.append(line)
     return "\n".join(lines).strip()
 
