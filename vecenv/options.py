@@ -50,7 +50,7 @@ class Timeouts(_Options):
     """Time limits in seconds, the argument `timeouts=` of every front end.
 
     Each limit is a number above 0, or None for the default of the front end. `math.inf` switches a limit off.
-    A limit holds for one operation of one env; `construct` and `close` hold for all envs together. With
+    A limit holds for one operation of one env; `close` holds for all envs together. With
     `BatchedVectorEnv` one batch counts as one env. After a step, reset or call over its limit, a front end that
     recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise WorkerTimeoutError, which
     is a TimeoutError.
@@ -74,8 +74,9 @@ class Timeouts(_Options):
             step that you have seen. A reset that a vector env makes within a step counts as part of the step.
         reset: one reset of one env. Default: no limit; in managers with workers 60 s, their `connect_timeout`. Set it
             where a reset can hang, such as one that connects to a server.
-        construct: building all envs, the start of the workers included. Default: 60 s; in managers without workers no
-            limit. Raise it for envs that load large files, and for many processes on few cores.
+        construct: the constructor of one env, and the start of a worker up to its first constructor. Default: 60 s; in
+            managers without workers no limit. Raise it for envs that load large files, and for many processes on few
+            cores.
         call: one call of a method of one env, such as `render` or `set_attr`. Default: no limit. Set it where such a
             method can hang.
         close: closing all envs at the end. Workers that are still busy then are killed. Default: 5 s. Raise it where

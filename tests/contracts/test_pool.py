@@ -1376,6 +1376,7 @@ def test_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
         ([toys.ToyEnv], {"depth": 1}, "depth"),
         ([toys.ToyEnv], {"threads_per_worker": 0}, "threads_per_worker"),
         ([toys.ToyEnv], {"context": "thread"}, "context: expected one of"),
+        ([toys.ToyEnv], {"build": "threads"}, "build: expected one of"),
         ([toys.ToyEnv], {"infos": "all"}, "infos: expected one of .*, got 'all'"),
         ([toys.ToyEnv], {"spin": -1.0}, "spin"),
         ([toys.ToyEnv], {"strict": "no"}, "strict: expected True or False"),

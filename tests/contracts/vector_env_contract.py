@@ -636,6 +636,7 @@ class VectorEnvContract:
             ({"max_concurrency": True}, "max_concurrency: expected a whole number"),
             ({"batch_size": True}, "batch_size: expected a whole number"),
             ({"threads_per_worker": 0}, "threads_per_worker"),
+            ({"build": "threads"}, "build: expected one of"),
             ({"depth": 1}, "depth"),
             ({"step_timeout": -1.0}, "step_timeout"),
             ({"worker": print}, "worker"),

@@ -29,6 +29,7 @@ DOCUMENTED = {
 OURS = {
     "num_workers": 2,
     "threads_per_worker": 1,
+    "build": "serial",
     "depth": 3,
     "on_failure": "raise",
     "on_repeat": "raise",
@@ -95,7 +96,9 @@ def test_config_error_has_the_key(key, value):
     assert caught.value.key == key
 
 
-@pytest.mark.parametrize("key, value", [("num_workers", 0), ("threads_per_worker", 0), ("depth", 1)])
+@pytest.mark.parametrize(
+    "key, value", [("num_workers", 0), ("threads_per_worker", 0), ("depth", 1), ("build", "threads")]
+)
 def test_launch_with_options_that_the_pool_refuses_raises(key, value):
     manager = SyncSubprocessEnvManager(actors(1), {key: value})
     with pytest.raises(ConfigError, match=key):
@@ -107,6 +110,7 @@ def test_pool_options_have_the_config_values():
     cfg = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})._cfg
     options = pool_options(cfg, Autoreset.SAME_STEP)
     assert (options.num_workers, options.depth, options.context) == (2, 3, "forkserver")
+    assert (options.threads_per_worker, options.build) == (1, "serial")
     failures = options.failures
     assert (failures.on_failure, failures.on_repeat, failures.recover_hangs) == ("raise", "raise", False)
     assert (failures.max_restarts, failures.restart_window, failures.max_log_bytes) == (0, 1.5, 1 << 20)

@@ -91,6 +91,8 @@ class PoolOptions:
         num_workers: worker processes; None: min(num_envs, usable cores).
         threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
             stay on that core while their envs mostly wait; processes that envs start may run on any core.
+        build: 'parallel' or 'serial': whether the threads of a worker build their envs at the same time or one after
+            the other; see `processes.builder`.
         autoreset: how the worker begins the next episode.
         depth: number of blocks in the ring, at least 2: a view is valid until `depth - 1` later batches have been
             received.
@@ -115,6 +117,7 @@ class PoolOptions:
 
     num_workers: int | None = None
     threads_per_worker: int = 1
+    build: str = "parallel"
     autoreset: Autoreset = Autoreset.NEXT_STEP
     depth: int = 3
     leases: int = 0
@@ -167,6 +170,7 @@ def check_options(options: PoolOptions) -> PoolOptions:
         plain[name] = check_flag(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
     check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)
+    check_choice("build", options.build, ("parallel", "serial"))
     infos: Any = options.infos
     if not isinstance(infos, Infos):
         known = [f"Infos.{one.name}" for one in Infos]

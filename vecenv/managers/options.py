@@ -60,7 +60,8 @@ PROCESS_CONFIG: dict[str, Any] = {
     "reset_inplace": False,  # the last timestep of an episode has the first observation of the next one
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
-    "construct_timeout": 60.0,  # for building all envs
+    "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other
+    "construct_timeout": 60.0,  # for the constructor of one env
     "worker_output": "once",  # what workers print: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
     # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
     "on_failure": "recover",  # 'raise' closes the manager
@@ -196,6 +197,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
     return PoolOptions(
         num_workers=cfg.get("num_workers"),
         threads_per_worker=cfg.get("threads_per_worker", 1),
+        build=cfg.get("build", "parallel"),
         autoreset=autoreset,
         depth=cfg["depth"],
         context=cfg.get("context", "forkserver"),

@@ -85,6 +85,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         backend: str = "process",
         num_workers: int | None = None,
         threads_per_worker: int = 1,
+        build: str = "parallel",
         infos: str = "all",
         episode_statistics: bool = False,
         batch_size: int | None = None,
@@ -122,6 +123,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
                 that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
                 Processes that envs start may run on any core.
+            build: how a worker with several threads builds its envs. 'parallel' (default): all threads at the same
+                time. An env that draws from the global random generators (`random`, `numpy.random`) in its constructor
+                is closed and built again by itself, so that its random values do not depend on other envs. 'serial':
+                one env after the other, for constructors that must not run at the same time.
             infos: which info dicts arrive.
                 'all' (default): everything, in the form of Gymnasium's vector envs. Numbers, arrays of up to 8
                 numbers, and dicts of those travel in shared memory; infos that contain anything else are pickled.
@@ -184,6 +189,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         options = PoolOptions(
             num_workers=self.max_concurrency if num_workers is None else num_workers,
             threads_per_worker=threads_per_worker,
+            build=build,
             autoreset=Autoreset[self.autoreset_mode.name],
             infos=read_infos(infos),
             depth=depth,

@@ -128,8 +128,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
                 no limit for the others.
             failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
                 Default: both are recovered.
-            **options: options of the pool (`num_workers`, `threads_per_worker`, `context`, `depth`, ...), as for
-                `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
+            **options: options of the pool (`num_workers`, `threads_per_worker`, `build`, `context`, `depth`, ...), as
+                for `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
                 `construct_timeout`, `call_timeout`, `close_timeout` (seconds, None: no limit), `on_failure`,
                 `max_restarts`, ... With spare envs each env has a worker of its own unless `num_workers` is given, so
                 that a slow reset delays no other env.

@@ -327,6 +327,13 @@ class GlobalRngs:
         if self.is_active:
             self.generators.load(self.neutral_state)
 
+    def restore_neutral(self) -> bool:
+        """Restore the neutral state; return whether the generators had another one, because an env drew or seeded."""
+        if not self.is_active or self.generators.save() == self.neutral_state:
+            return False
+        self.generators.load(self.neutral_state)
+        return True
+
     def call_swapped(self, env_id: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of an env with the env's RNG state swapped in; return its value."""
         with self.of(env_id):

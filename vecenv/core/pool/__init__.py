@@ -7,6 +7,7 @@ waiter          waits for rows, messages, deaths and deadlines
 engine          the calls that an engine must provide
 serial          an engine with the envs in the caller's process
 process         an engine with the envs in worker processes
+starting        time limits and log lines while envs are built
 slots           which slot serves an env, which worker has a slot
 supervisor      failures of workers
 """

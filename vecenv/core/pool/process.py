@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle
@@ -50,6 +50,7 @@ from ..system.worker_socket import ControlSocket, poll_briefly
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
 from .slots import SlotTable, split_evenly
+from .starting import Progress, StartLimits
 from .supervisor import Supervisor, death_of
 
 __all__ = ["ProcessEngine", "ProcessPool"]
@@ -61,6 +62,8 @@ __all__ = ["ProcessEngine", "ProcessPool"]
 _PARENT_SPIN_NS = 20_000
 #: Slots in reserve for envs that get a worker of their own; each costs 128 KiB of shared memory.
 _MOST_SPARES = 8
+#: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
+_START_POLL_SECONDS = 0.1
 
 
 class ProcessEngine:
@@ -181,6 +184,7 @@ class ProcessEngine:
             "parent_pid": os.getpid(),
             "parent_started": started_at(os.getpid()),
             "implementation": self._implementation,
+            "builds_serially": self.options.build == "serial",
             "snapshotter": cloudpickle.dumps(self._snapshotter, protocol=5),
             "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
@@ -203,7 +207,7 @@ class ProcessEngine:
         return worker
 
     def _await_reports(self, workers: Sequence[Worker]) -> list[Report]:
-        """Wait until every worker has built its envs, and show their output; raise the first error by worker_id."""
+        """Wait until every worker has built its envs, and show their output; raise the first error that arrives."""
         has_failed = True
         try:
             reports = self._take_reports(workers)
@@ -213,9 +217,8 @@ class ProcessEngine:
         return reports
 
     def _take_reports(self, workers: Sequence[Worker]) -> list[Report]:
-        self._await(workers, "construct", self.options.limits.construct)
-        reports = []
-        for worker in workers:
+        reports: dict[int, Report] = {}
+        for worker in self._await(workers, Progress(sum(len(worker.env_ids) for worker in workers))):
             try:
                 report: Report = worker.next_message()
             except EOFError:
@@ -225,38 +228,51 @@ class ProcessEngine:
                 error = unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
                 add_notes(error, [f"raised by the constructor of env {env_id} in {worker.name}"])
                 raise error
-            reports.append(report)
-        return reports
+            reports[worker.worker_id] = report
+        return [reports[worker.worker_id] for worker in workers]
 
-    def _await(self, workers: Sequence[Worker], op: str, limit: float | None) -> None:
-        """Wait until each of these workers has sent a message, or has ended."""
-        deadline = Deadline(limit)
+    def _await(self, workers: Sequence[Worker], progress: Progress | None = None) -> Iterator[Worker]:
+        """Wait for a message of each of these workers, or for its end; yield the workers as they are ready."""
         waiting = list(workers)
+        limits = StartLimits(self.options.limits.construct)
         while waiting:
-            self._check_not_closing(op)
+            self._check_not_closing("construct")
             # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
             ends: list[ControlSocket | int] = []
             for worker in waiting:
                 ends += (worker.control, worker.pidfd, *worker.output_ends())
-            ready = poll_briefly(ends, deadline)
+            pause = Deadline(_START_POLL_SECONDS)
+            planned_ns = pause.at_ns
+            ready = poll_briefly(ends, pause)
+            limits.exclude(pause.at_ns - planned_ns)
             for worker in waiting:
                 worker.emit_log_records()
             self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
-            done = [worker for worker in waiting if worker.control in ready and worker.has_message()]
-            waiting = [worker for worker in waiting if worker not in done and worker.pidfd not in ready]
-            if waiting and deadline.is_over():
-                raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)
+            for worker in tuple(waiting):
+                if (worker.control in ready and worker.has_message()) or worker.pidfd in ready:
+                    waiting.remove(worker)
+                    yield worker
+            late = [worker for worker in waiting if limits.is_over(worker)]
+            if late:
+                worker = min(late, key=lambda worker: worker.worker_id)
+                raise self._late_start(worker, limits.of(worker))
+            if progress is not None:
+                progress.show(lambda: sum(_num_built(worker) for worker in workers))
 
-    def _late_start(self, worker: Worker, op: str, limit: float | None) -> WorkerTimeoutError:
-        what, note = worker.at_work(op), worker.notes()[:1]
-        since = f", which it began {(now_ns() - note[0].began_ns) / 1e9:.3g} s ago," if note and note[0] else ""
+    def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
+        running = [note for note in worker.notes() if note is not None and note.phase == "construct"]
+        what, env_id = "construct of its envs", None
+        if running:
+            oldest = min(running, key=lambda note: note.began_ns)
+            env_id = oldest.env_id
+            what = f"construct of env {env_id}, which it began {(now_ns() - oldest.began_ns) / 1e9:.3g} s ago,"
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
-            f"{worker.name} did not finish {what}{since} within {limit} s; it is alive. Raise {op}_timeout "
-            f"if they need longer{chr(10) if stack else ''}{stack}",
+            f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
+            f"constructors need longer{chr(10) if stack else ''}{stack}",
             timeout=limit,
         )
-        return worker.locate(error, op)
+        return worker.locate(error, "construct", env_id)
 
     def _compare(self, worker: Worker, report: Report) -> None:
         """Raise SpaceError if an env's spaces differ from env 0's."""
@@ -334,8 +350,7 @@ class ProcessEngine:
         worker.send_attach(attach, descriptors)
 
     def _await_ready(self, workers: Sequence[Worker]) -> None:
-        self._await(workers, "construct", self.options.limits.construct)
-        for worker in workers:
+        for worker in self._await(workers):
             try:
                 worker.next_message()
             except EOFError:
@@ -558,6 +573,10 @@ class ProcessPool(Pool):
         snapshotter: Snapshotter | None = None,
     ) -> None:
         super().__init__(ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
+
+
+def _num_built(worker: Worker) -> int:
+    return sum(note.num_done for note in worker.notes() if note is not None)
 
 
 def _working_directory() -> str | None:

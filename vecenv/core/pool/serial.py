@@ -25,11 +25,13 @@ from ..layout.spec import Array
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
-from ..processes.worker_main import Attach, build_env, find_difference, make_slot, properties_of
+from ..processes.builder import build_env
+from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..system.clock import now_ns
 from ..system.segment import private_segment
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
+from .starting import Progress
 
 __all__ = ["SerialEngine", "SerialPool"]
 
@@ -128,10 +130,12 @@ class SerialEngine:
         self._check_not_closing = check_not_closing
         options = self.options
         rngs = self._rngs = GlobalRngs()
+        progress = Progress(self.num_envs)
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):
                 check_not_closing("start")
                 self._envs[env_id] = build_env(env_fn, self._keep_and_adapt, rngs.of(env_id))
+                progress.show(lambda: len(self._envs))
         spaces = EnvSpaces.of(self._envs[0], options)
         check_same_spaces(self._envs)
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)

@@ -24,7 +24,6 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -33,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..fallback import parent_watch
-from ..host.global_rngs import EnvRngs, GlobalRngs
+from ..host.global_rngs import GlobalRngs
 from ..host.host import Host
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
@@ -48,11 +47,11 @@ from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
-from ..system.stack_dump import enable_stack_dumps, note_phase
+from ..system.stack_dump import enable_stack_dumps
+from .builder import Builder, EnvThread, build_env
 from .registrations import register_missing
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
     from types import FrameType
 
 __all__ = [
@@ -60,7 +59,6 @@ __all__ = [
     "Boot",
     "ExitReport",
     "Report",
-    "build_env",
     "find_endless_import",
     "make_slot",
     "reward_shape_of",
@@ -79,6 +77,7 @@ class Boot:
     Attributes:
         env_ids: ids of the envs to build.
         env_ids_by_thread: the same ids, one list per thread that will serve them.
+        builds_serially: whether the threads build their envs one after the other; see `builder`.
         env_fns: pickle of {env_id: env factory}; it may contain further envs.
         adapt: pickled function that wraps the env of a factory so that it has Gymnasium's methods.
         registrations: Gymnasium registrations that a fresh process lacks, as `pickle_registrations` returns them.
@@ -110,6 +109,7 @@ class Boot:
     parent_pid: int
     parent_started: str
     implementation: str
+    builds_serially: bool = False
     snapshotter: bytes = b""
     keeps_records: bool = False
     has_stack_file: bool = False
@@ -170,12 +170,6 @@ class ExitReport:
 # ---- envs -------------------------------------------------------------------------------
 
 
-def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: EnvRngs) -> Any:
-    """Build one env with global random generators of its own."""
-    with env_rngs:
-        return adapt(env_fn())
-
-
 def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
     """Return the shape of one reward: that of the env's reward space, () without one.
 
@@ -234,44 +228,23 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     return report
 
 
-def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, envs: dict[int, Any]) -> Report:
-    env_id = boot.env_ids[0]
+def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs) -> tuple[dict[int, Any], Report]:
+    """Build the envs; return them, and the report for the parent."""
     try:
         register_missing(boot.registrations)
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
-        for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
-            for env_id in env_ids:
-                note_phase("construct", env_id)
-                envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, rngs.of(env_id))()
-        return _report_on(boot.env_ids, envs)
-    except BaseException as error:  # the parent raises it, even SystemExit of a constructor
-        return Report(error=(env_id, messages.pack_error(error)))
+        builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
+        builder.build(serially=boot.builds_serially)
+        errors = builder.errors
+        if not errors:
+            return builder.envs, _report_on(boot.env_ids, builder.envs)
+    except BaseException as error:
+        errors = {boot.env_ids[0]: error}
+    env_id = min(errors)
+    return {}, Report(error=(env_id, messages.pack_error(errors[env_id])))
 
 
 # ---- the process ------------------------------------------------------------------------
-
-
-class EnvThread:
-    """The one thread that runs every operation of some envs, from construction to close.
-
-    Thread 0 of a worker is its main thread, which many libraries require.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._executor: Executor | None = None
-        if number:
-            from concurrent.futures import ThreadPoolExecutor  # it imports logging, which few workers need
-
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Start a call; return a function that waits for its result.
-
-        In the main thread, the call runs only when that function is called.
-        """
-        if self._executor is None:
-            return functools.partial(function, *args)
-        return self._executor.submit(function, *args).result
 
 
 def _set_up_process(boot: Boot) -> None:
@@ -499,8 +472,7 @@ def _run(
     log: LogSender,
 ) -> None:
     """Build the envs, serve commands, close the envs."""
-    envs: dict[int, Any] = {}
-    report = _construct(boot, threads, rngs, envs)
+    envs, report = _construct(boot, threads, rngs)
     _end_capture(boot, capture)
     with log.socket_lock:
         control.send_bytes(messages.dump(report))

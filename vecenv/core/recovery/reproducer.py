@@ -30,8 +30,8 @@ from ..layout import messages
 from ..layout.commands import Entry, RestorePoint
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
+from ..processes.builder import build_env
 from ..processes.registrations import register_missing
-from ..processes.worker_main import build_env
 
 __all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
 

@@ -1,0 +1,75 @@
+"""Time limits and log lines while the envs of a pool are built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..processes.worker import Worker
+from ..system.clock import now_ns
+
+__all__ = ["Progress", "StartLimits"]
+
+_LOG = logging.getLogger("vecenv")
+#: Seconds until the first line of the log about the progress; each further line comes after twice the time.
+_FIRST_LINE_SECONDS = 5.0
+
+
+class Progress:
+    """Shows in the log how many envs of a pool are built, if that takes long: after 5 s, 10 s, 20 s and so on.
+
+    Args:
+        num_envs: number of envs that are built.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._began_ns = now_ns()
+        self._next_seconds = _FIRST_LINE_SECONDS
+
+    def show(self, count: Callable[[], int]) -> None:
+        """Write a line if one is due; `count` returns the number of envs that are built."""
+        seconds = (now_ns() - self._began_ns) / 1e9
+        if seconds < self._next_seconds:
+            return
+        while self._next_seconds <= seconds:
+            self._next_seconds *= 2
+        _LOG.warning("vecenv: %d of %d envs are built after %.0f s", count(), self._num_envs, seconds)
+
+
+class StartLimits:
+    """The time limits of workers that build their envs: each constructor has its own.
+
+    The start of a process has the same limit until its first constructor begins, and so has the time between its last
+    constructor and its report. A worker without a file for notes has one limit, multiplied by the number of its envs.
+
+    Args:
+        limit: seconds; None for no limit.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._began_ns = now_ns()
+        self._stops: list[tuple[int, int]] = []  # (end, length) of the times in which this process was stopped
+
+    def of(self, worker: Worker) -> float | None:
+        """Return the limit in seconds that holds for this worker at present; None for no limit."""
+        has_notes = worker.stack.fd >= 0
+        return self._limit if self._limit is None or has_notes else self._limit * len(worker.env_ids)
+
+    def exclude(self, stopped_ns: int) -> None:
+        """Do not count the last `stopped_ns` nanoseconds, in which this process was stopped."""
+        if stopped_ns:
+            self._stops.append((now_ns(), stopped_ns))
+
+    def is_over(self, worker: Worker) -> bool:
+        """Return whether a constructor of this worker, or its start, has taken longer than the limit."""
+        limit = self.of(worker)
+        if limit is None:
+            return False
+        notes = [note for note in worker.notes() if note is not None]
+        running = [note.began_ns for note in notes if note.phase == "construct"]
+        began_ns = min(running) if running else max((note.began_ns for note in notes), default=0)
+        began_ns = max(began_ns, self._began_ns)
+        stopped_ns = sum(min(length, end - began_ns) for end, length in self._stops if end > began_ns)
+        return now_ns() - began_ns - stopped_ns >= limit * 1e9

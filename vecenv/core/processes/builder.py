@@ -1,0 +1,152 @@
+"""Build the envs of one worker, each in the thread that will serve it.
+
+    build='parallel'    all threads build at the same time; the global random generators are not swapped
+    build='serial'      one env after the other, each with global random generators of its own
+
+With one thread both are the same. A parallel construction ends early when an env draws from the global generators in
+its constructor, or seeds them: the envs under construction at that moment are closed, and they and all later ones are
+built serially. The random values of such an env are therefore those of a serial construction.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import add_notes
+from ..host.global_rngs import EnvRngs, GlobalRngs
+from ..system.stack_dump import note_pause, note_phase
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+__all__ = ["Builder", "EnvThread", "build_env"]
+
+
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: EnvRngs) -> Any:
+    """Build one env with global random generators of its own."""
+    with env_rngs:
+        return adapt(env_fn())
+
+
+class EnvThread:
+    """The one thread that runs every operation of some envs, from construction to close.
+
+    Thread 0 of a worker is its main thread, which many libraries require.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._executor: Executor | None = None
+        if number:
+            from concurrent.futures import ThreadPoolExecutor  # it imports logging, which few workers need
+
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Start a call; return a function that waits for its result.
+
+        In the main thread, the call runs only when that function is called.
+        """
+        if self._executor is None:
+            return functools.partial(function, *args)
+        return self._executor.submit(function, *args).result
+
+
+class Builder:
+    """Builds the envs of a worker.
+
+    Args:
+        threads: the threads of the worker.
+        env_ids: the ids of the envs that each thread builds, in this order.
+        env_fns: env factories by env_id.
+        adapt: adapts the result of a factory to the interface of Gymnasium.
+        rngs: the RNG states of the envs.
+
+    Attributes:
+        envs: the envs that are built, by env_id.
+        errors: exceptions of constructors, by env_id.
+    """
+
+    def __init__(
+        self,
+        threads: Sequence[EnvThread],
+        env_ids: Sequence[Sequence[int]],
+        env_fns: Mapping[int, Callable[[], Any]],
+        adapt: Callable[[Any], Any],
+        rngs: GlobalRngs,
+    ) -> None:
+        self.envs: dict[int, Any] = {}
+        self.errors: dict[int, BaseException] = {}
+        self._threads = threads
+        self._env_ids = env_ids
+        self._env_fns = env_fns
+        self._adapt = adapt
+        self._rngs = rngs
+        self._lock = threading.Lock()  # for the attributes below, and for those above in a parallel construction
+        self._under_construction: set[int] = set()
+        self._suspects: set[int] = set()  # envs one of which has drawn from the global generators
+
+    def build(self, *, serially: bool) -> None:
+        """Build all envs, or end at the first exceptions of constructors.
+
+        Constructors that run in other threads then are completed before.
+        """
+        if not serially and len(self._threads) > 1:
+            calls = [thread.submit(self._build_share, number) for number, thread in enumerate(self._threads)]
+            for wait in calls:  # the main thread's call first, which runs only now
+                wait()
+            self._close_suspects()
+        if not self.errors:
+            self._build_serially()
+
+    def _build_share(self, thread: int) -> None:
+        """Build the envs of one thread, until a constructor in any thread raises or draws."""
+        num_done = 0
+        for env_id in self._env_ids[thread]:
+            with self._lock:
+                if self.errors or self._suspects:
+                    break
+                self._under_construction.add(env_id)
+            note_phase("construct", env_id, thread=thread, num_done=num_done)
+            env, error = None, None
+            try:
+                env = self._adapt(self._env_fns[env_id]())
+            except BaseException as raised:  # the parent raises it, even SystemExit of a constructor
+                error = raised
+            with self._lock:
+                if self._rngs.restore_neutral():
+                    self._suspects |= self._under_construction
+                self._under_construction.remove(env_id)
+                if error is None:
+                    self.envs[env_id] = env
+                    num_done += 1
+                else:
+                    self.errors[env_id] = error
+        note_pause(thread=thread, num_done=num_done)
+
+    def _close_suspects(self) -> None:
+        """Close the envs that are built again because one of them has drawn from the global generators."""
+        for thread, env_ids in zip(self._threads, self._env_ids):
+            for env_id in self._suspects.intersection(env_ids, self.envs):
+                try:
+                    thread.submit(self.envs.pop(env_id).close)()
+                except BaseException as error:
+                    add_notes(error, [f"raised by close of env {env_id}, which has to be built again without threads"])
+                    self.errors[env_id] = error
+
+    def _build_serially(self) -> None:
+        """Build the envs that are missing, one after the other."""
+        for number, (thread, env_ids) in enumerate(zip(self._threads, self._env_ids)):
+            for num_done, env_id in enumerate(env_ids):
+                if env_id in self.envs:
+                    continue
+                note_phase("construct", env_id, thread=number, num_done=num_done)
+                try:
+                    env_rngs = self._rngs.of(env_id)
+                    self.envs[env_id] = thread.submit(build_env, self._env_fns[env_id], self._adapt, env_rngs)()
+                except BaseException as error:  # as above
+                    self.errors[env_id] = error
+                    return
+            note_pause(thread=number, num_done=len(env_ids))
