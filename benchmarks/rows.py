@@ -51,7 +51,7 @@ _SETTLE_SECONDS, _IDLE_SECONDS = 1.0, 5.0
 
 _START_UP = """
 import functools, time
-import cloudpickle, gymnasium, numpy
+import cloudpickle, gymnasium, numpy, psutil
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.vector import VectorEnv
@@ -60,6 +60,7 @@ start = time.perf_counter()
 envs = VectorEnv(env_fns, num_workers={num_workers})
 envs.reset(seed=0)
 print(time.perf_counter() - start)
+print(sum(psutil.Process(pid).memory_full_info().uss for pid in envs.worker_pids))
 envs.close()
 """
 
@@ -249,12 +250,33 @@ def blas_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effor
 
 def start_up_seconds(num_envs: int, num_workers: int, effort: Effort) -> list[float]:
     """Return the time from construction to the first observation, imports done before, in fresh interpreters."""
+    return [_start_up(num_envs, num_workers)[0] for _ in range(effort.repeats)]
+
+
+def start_up_growth(effort: Effort) -> list[float]:
+    """Return the start-up time per env of 16384 envs in two workers, as a multiple of that of 4096; by turns.
+
+    The time of 64 envs, which is mostly that of two processes, is subtracted before.
+    """
+    growths = []
+    for _ in range(effort.repeats):
+        fixed, some, many = (_start_up(num_envs, 2)[0] for num_envs in (64, 4096, 16384))
+        growths.append((many - fixed) / (16384 - 64) / ((some - fixed) / (4096 - 64)))
+    return growths
+
+
+def memory_per_env_kib(effort: Effort) -> list[float]:
+    """Return the growth of the workers' private memory from 64 to 4096 CartPoles, in KiB per env."""
+    growths = (_start_up(4096, 2)[1] - _start_up(64, 2)[1] for _ in range(effort.repeats))
+    return [growth / 1024 / (4096 - 64) for growth in growths]
+
+
+def _start_up(num_envs: int, num_workers: int) -> tuple[float, int]:
+    """Return the start-up time in seconds, and the private memory of all workers in bytes."""
     program = _START_UP.format(num_envs=num_envs, num_workers=num_workers)
-    outputs = (
-        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
-        for _ in range(effort.repeats)
-    )
-    return [float(output.stdout) for output in outputs]
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
+    seconds, nbytes = output.stdout.split()
+    return float(seconds), int(nbytes)
 
 
 def idle_cpu_percent(env_fns: Sequence[EnvFn], effort: Effort) -> list[float]:

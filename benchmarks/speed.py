@@ -203,6 +203,9 @@ _ROWS = [
     Row("async, CartPole-v1, 64 envs, wait_num 32", 0.80, _async_to_ceiling(_CARTPOLE, 64, wait_num=32)),
     Row("start-up, 64 envs in 2 workers", 0.6, functools.partial(rows.start_up_seconds, 64, 2), "s", at_least=False),
     Row("start-up, 64 envs in 64 workers", 2.0, functools.partial(rows.start_up_seconds, 64, 64), "s", at_least=False),
+    Row("start-up, 4096 envs", 2.0, functools.partial(rows.start_up_seconds, 4096, 2), "s", at_least=False),
+    Row("start-up per env, 16384 envs against 4096", 1.2, rows.start_up_growth, "x of 4096 envs", at_least=False),
+    Row("memory per env in a worker, 4096 CartPoles", 20.0, rows.memory_per_env_kib, "KiB", at_least=False),
     Row("idle workers", 0.1, functools.partial(rows.idle_cpu_percent, [_CARTPOLE] * 64), "% of a core", at_least=False),
     Row("memory growth, step 100,000 to 1,100,000", 1.0, _memory_growth, "MiB", at_least=False),
 ]
