@@ -154,6 +154,7 @@ add_layout_constants(PyObject *module)
         {"C_PAYLOAD", VECENV_C_PAYLOAD},
         {"C_SEED", VECENV_C_SEED},
         {"C_SNAPSHOT", VECENV_C_SNAPSHOT},
+        {"C_DRAWN", VECENV_C_DRAWN},
         {"C_NEW_DIGEST", VECENV_C_NEW_DIGEST},
         {"C_CANCELLED", VECENV_C_CANCELLED},
         {"OP_STEP", VECENV_OP_STEP},

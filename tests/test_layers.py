@@ -29,7 +29,7 @@ ROOMS = {
 # Folders of C files, lowest first; `shm` does without Python.h. `module.c` stands above them.
 C_ROOMS = ["shm", "py", "worker", "parent"]
 
-BASE = {"checks", "errors", "config", "nested", "options", "registry", "replaying", "tree"}
+BASE = {"checks", "errors", "first_seeds", "config", "nested", "options", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "errors": set(),
     "checks": {"errors"},
     "config": {"errors"},
+    "first_seeds": set(),
     "options": {"checks", "errors"},
     "registry": {"errors"},
     "replaying": set(),

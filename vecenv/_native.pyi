@@ -34,6 +34,7 @@ F_NOTICE: int
 C_PAYLOAD: int
 C_SEED: int
 C_SNAPSHOT: int
+C_DRAWN: int
 C_NEW_DIGEST: int
 C_CANCELLED: int
 

@@ -206,7 +206,7 @@ const char vecenv_hub_command_doc[] = PyDoc_STR(
 "command($self, op, env_ids, arguments, flags, ordered, /)\n--\n\n"
 "Send one command per env; return the step_id of the first, or a refusal as of `send`.\n\n"
 "op: OP_STEP, OP_RESET or OP_CALL. env_ids: int64 (n,), or None for all envs. arguments: int64\n"
-"(n,), the seeds of resets with C_SEED. flags: uint8 (n,), C_* of each command. ordered: as of\n"
-"`send`. The step_ids follow in request order.\n\n"
+"(n,), the seeds of resets with C_SEED or C_DRAWN. flags: uint8 (n,), C_* of each command.\n"
+"ordered: as of `send`. The step_ids follow in request order.\n\n"
 "A reset supersedes an outstanding step of its env. A call runs after the commands before it; its\n"
 "reply is a message, without a row. Never blocks.");

@@ -127,7 +127,7 @@ typedef struct {
 typedef struct {
     uint64_t step_id;
     uint64_t row_ref;  /* the assigned row, or VECENV_CLAIM */
-    int64_t argument;  /* reset: the seed, if VECENV_C_SEED is set */
+    int64_t argument;  /* reset: the seed, if VECENV_C_SEED or VECENV_C_DRAWN is set */
     uint32_t env_id;
     uint16_t op;
     uint16_t flags;    /* VECENV_C_*; the lowest bits are the form of the action */
@@ -177,10 +177,11 @@ enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 /* command.flags */
 #define VECENV_C_FORM 0x000f   /* mask: form of a scalar action, VECENV_FORM_* */
 #define VECENV_C_PAYLOAD 0x0010 /* a payload for this command is in the ring down */
-#define VECENV_C_SEED 0x0020   /* argument is a seed */
+#define VECENV_C_SEED 0x0020   /* pass a seed to this reset: argument; None if it is -1 or drawn */
 #define VECENV_C_SNAPSHOT 0x0040 /* take a snapshot of the env before this reset */
+#define VECENV_C_DRAWN 0x0080 /* argument is a drawn seed, for a generator that does not exist yet */
 #define VECENV_C_CANCELLED 0x0100 /* journal only: cancelled; it may have been carried out or not */
-#define VECENV_C_NEW_DIGEST 0x0080 /* journal only: the digest of the env's replies starts here */
+#define VECENV_C_NEW_DIGEST 0x0200 /* journal only: the digest of the env's replies starts here */
 enum {
     VECENV_FORM_NATIVE,  /* the item that gymnasium.vector.utils.iterate yields */
     VECENV_FORM_INT,     /* a Python int */

@@ -191,11 +191,13 @@ def test_abandoned_episode_of_an_unseeded_env_is_followed_by_another_seed(manage
     cfg = {"num_workers": 1, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls([functools.partial(Told, 4)], cfg) as manager:
         manager.launch()
-        first = manager.step({0: 0})[0].info["told_seed"]
+        assert manager.step({0: 0})[0].info["told_seed"] is None
+        (first,) = manager.np_random_seed
         assert manager.step({0: 1})[0].info["recovered"] == "truncated"
         manager.ready_obs  # noqa: B018
-        second = manager.step({0: 0})[0].info["told_seed"]
-        assert type(first) is type(second) is int and first != second
+        assert manager.step({0: 0})[0].info["told_seed"] is None
+        (second,) = manager.np_random_seed
+        assert 0 <= first < 2**31 and 0 <= second < 2**31 and first != second
 
 
 @pytest.mark.parametrize("dynamic_seed", [None, True])

@@ -259,9 +259,9 @@ def test_unseeded_first_reset_logs_its_seed(launched, caplog):
     caplog.set_level("INFO", "vecenv")
     manager = launched([functools.partial(CountEnv, 1)] * 3)
     first = int(re.findall(r"the seed (\d+) \+ i", caplog.text)[-1])
-    assert manager.seed_given == [first, first + 1, first + 2]
+    assert manager.np_random_seed == [first, first + 1, first + 2] and manager.seed_given == [None] * 3
     manager.reset()
-    assert manager.seed_given == [first, first + 1, first + 2]  # and the generators continue
+    assert manager.np_random_seed == [first, first + 1, first + 2]  # and the generators continue
 
 
 @pytest.mark.parametrize(("env", "error"), [(RaiseWeirdError, WeirdError), (RaiseUnpicklableError, UnpicklableError)])

@@ -292,10 +292,10 @@ def test_renewed_unseeded_env_begins_with_another_seed(manager_cls, tmp_path):
     cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0}
     with make(manager_cls, [functools.partial(FailsOnce, tmp_path / "failed")], **cfg) as manager:
         manager.launch()
-        (first,) = manager.seed_given
+        (first,) = manager.np_random_seed
         manager.reset()
-        (second,) = manager.seed_given
-    assert isinstance(first, int) and isinstance(second, int) and first != second
+        (second,) = manager.np_random_seed
+    assert 0 <= first < 2**31 and 0 <= second < 2**31 and first != second
 
 
 def built_once(flag):

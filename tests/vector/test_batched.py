@@ -388,7 +388,7 @@ def test_seeds_of_none_are_not_seeds():
 
 
 def test_first_reset_draws_missing_seeds():
-    with contextlib.closing(BatchedVectorEnv(batches([CountEnv] * 6, 2), backend="serial")) as envs:
+    with contextlib.closing(BatchedVectorEnv(batches([ToyEnv] * 6, 2), backend="serial")) as envs:
         seeds = [1, None, 3, 4, None, None]
         first = envs.reset(seed=seeds)
         (one, drawn), given, last = envs.seeds

@@ -144,9 +144,20 @@ def find_attr(env: Any, name: str, default: Any = None) -> Any:
     return default
 
 
-def has_generator(env: Any) -> bool:
-    """Return whether the env's generator exists already, for example because its env_fn called reset."""
-    return get_own_attr(getattr(env, "unwrapped", env), "_np_random") is not None
+def inner_env(layer: Any) -> Any:
+    """Return the env inside a layer: `env`, or `_env` as in many `BaseEnv`s; None for the innermost."""
+    for name in ("env", "_env"):
+        inner = get_own_attr(layer, name)
+        if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
+            return inner
+    return None
+
+
+def generator_owner(env: Any) -> Any:
+    """Return the innermost env, also below `BaseEnv`s, which `unwrapped` does not pass; see `first_seeds`."""
+    while not hasattr(type(env), "generator_owners") and (inner := inner_env(env)) is not None:
+        env = inner
+    return env
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):
@@ -182,7 +193,6 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         self._seed_takes_dynamic = self._has_seed and _accepts(seed_method, "dynamic_seed")
         # Seeds for the coming resets, for envs whose seed() does not handle episodes.
         self._seeds: EpisodeSeeds | None = None
-        self._offered_seed: int | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None, **reset_param: Any) -> Any:
         """Start an episode; blocks as long as the env's reset does.
@@ -210,12 +220,9 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         return self._read_reset(result)
 
     def _reset_env(self, reset_param: dict[str, Any], *, is_seeded: bool) -> Any:
-        offered, self._offered_seed = self._offered_seed, None
         with contextlib.nullcontext() if self._seeds is None else self._seeds.for_reset() as episode_seed:
             if is_seeded:
                 episode_seed = None
-            elif offered is not None and episode_seed is None and self._reset_names_seed:
-                reset_param.setdefault("seed", offered)
             if episode_seed is not None and self._has_seed:
                 self.env.seed(episode_seed)
             elif episode_seed is not None and self._reset_takes_seed:
@@ -265,9 +272,9 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         if action_space is not None and not getattr(type(self.env), "uses_old_calls", False):
             action_space.seed(seed)
 
-    def offer_seed(self, seed: int) -> None:
-        """Use this seed at the next reset, if `seed` is a named parameter of the env's reset; else do nothing."""
-        self._offered_seed = seed
+    def generator_owners(self, first: int) -> list[Any]:
+        """Return the env with the generator; see `first_seeds`."""
+        return [generator_owner(self.env)]
 
     def close(self) -> None:
         """Close the env if it has a `close` method."""

@@ -19,14 +19,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ..first_seeds import is_seeded_by
 from ..nested import is_sequence, map_structure
-from .adapt import has_generator
 
 __all__ = [
     "BatchedEnv",
     "VectorEnvDescription",
     "adapt_batched",
-    "have_generators",
+    "read_drawn_seeds",
     "describe_vector_env",
 ]
 
@@ -71,6 +71,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
     Attributes:
         env: the vector env.
         inner: number and spaces of its envs.
+        first_seed: the seed that was drawn for the generator of its first env; None if there is none.
         has_begun: whether all its envs have been reset; until then a reset always resets all of them.
     """
 
@@ -87,6 +88,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         self.metadata = env.metadata
         self.render_mode = env.render_mode
         self._no_ends = np.zeros(count, np.bool_)
+        self.first_seed: int | None = None
         self.has_begun = False
 
     def reset(
@@ -118,6 +120,14 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
         return row, as_array(rewards), False, False, fetch_infos(infos)
 
+    def generator_owners(self, first: int) -> list[Any]:
+        """Return the envs with the generators: those inside, or the vector env itself; see `first_seeds`."""
+        self.first_seed = first
+        inside = getattr(self.env.unwrapped, "envs", None)
+        if isinstance(inside, list | tuple) and len(inside) == self.inner.num_envs:
+            return list(inside)
+        return [self.env]
+
     def render(self) -> Any:
         """Render all k envs."""
         return self.env.render()
@@ -135,12 +145,18 @@ def describe_vector_env(env: BatchedEnv) -> VectorEnvDescription:
     return env.inner
 
 
-def have_generators(env: BatchedEnv) -> list[bool]:
-    """Return for each env whether its generator exists already; in some vector envs all envs share one."""
-    inside = getattr(env.env.unwrapped, "envs", None)
-    if isinstance(inside, list | tuple) and len(inside) == env.inner.num_envs:
-        return [has_generator(one) for one in inside]
-    return [has_generator(env.env)] * env.inner.num_envs
+def read_drawn_seeds(env: BatchedEnv) -> int | list[int | None] | None:
+    """Return the seeds that were drawn for generators and are used by them.
+
+    Returns:
+        The first seed if they all are, else one seed or None per env; None if no generator uses one.
+    """
+    first = env.first_seed
+    if first is None or is_seeded_by(env, first):
+        return first
+    owners = enumerate(env.generator_owners(first), first)
+    found = [seed if is_seeded_by(owner, seed) else None for seed, owner in owners]
+    return found if any(one is not None for one in found) else None
 
 
 # ---- arrays ------------------------------------------------------------------------------------

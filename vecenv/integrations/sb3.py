@@ -112,7 +112,7 @@ class SB3VecEnv(_VecEnv):
     def _check_distinct(self) -> None:
         """Raise ValueError if two envs are one; they would undo each other's resets."""
         owner: dict[tuple[int, int], int] = {}
-        for env_id, identity in enumerate(self._pool.call(identity_of)):
+        for env_id, identity in enumerate(self._pool.call(identity_of, pure=True)):
             other = owner.setdefault(identity, env_id)
             if other != env_id:
                 raise ValueError(
@@ -148,7 +148,7 @@ class SB3VecEnv(_VecEnv):
     def reset(self) -> Any:
         """Begin an episode in every env, with the seeds and options set before; they are used once.
 
-        A step under way is cancelled. Seeds of an unseeded first reset are drawn here; `vector_env.seeds` reports them.
+        A step under way is cancelled. Without a seed, generators continue; see `vector_env.seeds`.
 
         Returns:
             Observations, nested like the space, with N rows.
@@ -158,14 +158,13 @@ class SB3VecEnv(_VecEnv):
             Exception: raised by an env, with the remote traceback as its cause.
         """
         self._check_open("reset")
-        seeds = self._env_seeds.draw_missing(self._seeds, self._ids)
         if self._pool.outstanding():
             self._pool.cancel()
-        self._pool.reset(
-            seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options], draw_seeds=False
-        )
-        self._env_seeds.record(seeds, self._ids)
+        kwargs = [{"options": one} if one else None for one in self._options]
+        self._pool.reset(seeds=self._seeds, kwargs=kwargs)
+        self._env_seeds.record(self._seeds, self._ids)
         batch = self._pool.recv()
+        self._env_seeds.note(batch)
         batch.raise_errors()
         self._reset_seeds()
         self._reset_options()

@@ -18,13 +18,14 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ..envs.adapt import AdaptedEnv, adapt_and_build, has_generator, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt_and_build, reward_space_of
 from ..envs.own_attributes import get_own_attr
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError
+from ..first_seeds import seed_generators
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
 
@@ -61,7 +62,6 @@ class ResetRequest(NamedTuple):
         episodes_left: number of episodes after which the worker makes no more autoresets; None: no limit.
         replay_path: folder for videos; None for no change.
         replay_token: part of the names of the videos; it stays the same if the env moves to another worker.
-        first_seed: seed of the env's first reset if it gets no other one.
         is_complete: the request is sufficient for an env that is new.
     """
 
@@ -70,13 +70,12 @@ class ResetRequest(NamedTuple):
     episodes_left: float | None = None
     replay_path: str | None = None
     replay_token: str = ""
-    first_seed: int | None = None
     is_complete: bool = True
 
 
 #: Attributes of a driver that last longer than an episode.
 _STATE_NAMES = (
-    *("_params", "_seed", "_episodes_left", "_first_seed", "_was_reset", "_is_autoreset_disabled", "_replay_token"),
+    *("_params", "_seed", "_episodes_left", "_first_seed", "_is_autoreset_disabled", "_replay_token"),
     *("_num_recorders", "_is_gone", "_has_request"),
 )
 
@@ -96,6 +95,10 @@ class DriverSnapshotter:
         if inner is None:
             return None
         return Snapshot(cloudpickle.dumps((driver.get_state(), inner.state)), inner.is_complete)
+
+    def is_built_alike(self, driver: EnvDriver) -> bool:
+        """Return whether a new driver's env has no state that its next construction may not repeat."""
+        return driver.is_gone or SNAPSHOTTER.is_built_alike(driver.env)
 
     def restore(self, driver: EnvDriver, state: bytes) -> None:
         """Put a captured state into a new driver."""
@@ -128,8 +131,7 @@ class EnvDriver:
         self._replay_token = ""
         self._num_recorders = 0
         self._recorder: EpisodeRecorder | None = None
-        self._first_seed: int | None = None
-        self._was_reset = False  # then the env's generator exists
+        self._first_seed: int | None = None  # drawn, for the generator of the env
         self._has_request = False  # else the driver is new
         self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a filler
         self._filler: Any = None
@@ -143,7 +145,6 @@ class EnvDriver:
 
     def _build(self) -> None:
         env = self.built = self._env_fn()
-        self._came_seeded = has_generator(env)  # else its first reset seeds it, also if that builds the inner env
         self._bind(adapt_and_build(env, needed=self._settings.has_columns, remedy=SPACES_REMEDY))
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -212,17 +213,15 @@ class EnvDriver:
 
     def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
-        first_seed = None if self._was_reset or self._came_seeded else self._first_seed
-        if self._adapted is None:
-            if seed is None:
-                seed = first_seed
-            if seed is not None:
-                params.setdefault("seed", seed)
-        elif seed is None and first_seed is not None and "seed" not in params:
-            self._adapted.offer_seed(first_seed)
+        if self._adapted is None and seed is not None:
+            params.setdefault("seed", seed)
         result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
-        self._was_reset = True
         return result
+
+    def generator_owners(self, first: int) -> list[Any]:
+        """Keep the drawn seed for successors of the env, and return the env with the generator; see `first_seeds`."""
+        self._first_seed = first
+        return [] if self._is_gone else [self.env if self._adapted is None else self._adapted]
 
     def disable_autoreset(self) -> None:
         """Leave all later resets to the manager."""
@@ -239,8 +238,6 @@ class EnvDriver:
         self._has_request = True
         self._params = request.params
         self._episodes_left = request.episodes_left
-        if request.first_seed is not None:
-            self._first_seed = request.first_seed
         if request.replay_path is not None and request.replay_path != self._replay_path:
             self._replay_token = request.replay_token
             self._record_to(request.replay_path)
@@ -294,7 +291,6 @@ class EnvDriver:
     def _build_successor(self) -> None:
         self._build()
         self._is_gone = False
-        self._was_reset = False
         episode = self._seeds.episode
         try:
             if self._replay_path is not None:
@@ -303,11 +299,11 @@ class EnvDriver:
                 number, dynamic = self._seed
                 # A sequence that starts at 0 again would repeat episodes. One with a derived seed does not.
                 self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
+            if self._first_seed is not None:  # the same seed would give the same episode again
+                seed_generators(self, episode_seed(self._first_seed, episode))
         except Exception:
             self._discard()
             raise
-        if self._first_seed is not None:  # the same seed would give the same episode again
-            self._first_seed = episode_seed(self._first_seed, episode)
 
     # ---- state between episodes -----------------------------------------------------------
 

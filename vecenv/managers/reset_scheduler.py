@@ -191,7 +191,6 @@ class ResetScheduler:
             episodes_left=left,
             replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
             replay_token=self._replay_tokens[env_id],
-            first_seed=self.seeds.first_seed(env_id),
             is_complete=is_rebuilt,
         )
 
@@ -216,7 +215,6 @@ class ResetScheduler:
         self._rebuilt.update(env_ids)
         self._recording.difference_update(env_ids)
         self._make_tokens(env_ids)
-        self.seeds.draw_first(env_ids)
         if self._launch.may_autoreset and not self._launch.is_autoreset:
             self._access.call(disable_autoreset, "a time limit", env_ids)
 
@@ -231,7 +229,7 @@ class ResetScheduler:
     def _send(self, ids: Sequence[int]) -> None:
         requests = [self._requests.get(env_id) for env_id in ids]
         kwargs = [None if request is None else {"request": request} for request in requests]
-        self._launch.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False, draw_seeds=False)
+        self._launch.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
 
     def wait(self) -> None:
         """Wait until no env is being reset.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import numbers
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..envs.seeding import SEED_BITS, check_seed, episode_seed
+from ..envs.seeding import check_seed, episode_seed
 from ..errors import ConfigError
 
 __all__ = ["ResetSeeds", "Seed", "seeds_by_env"]
-
-_LOG = logging.getLogger(__name__)
 
 #: (seed, dynamic_seed) as `manager.seed` was given them.
 Seed: TypeAlias = "tuple[int, bool | None]"
@@ -32,14 +28,11 @@ class ResetSeeds:
         self._waiting: dict[int, Seed] = {}
         self._in_use: dict[int, Seed] = {}
         self._num_episodes = dict.fromkeys(range(num_envs), 0)  # begun since the env was seeded
-        self._first: dict[int, int] = {}  # for the first reset of envs without a seed of the caller's
 
     def open(self) -> None:
         """Begin with new envs; seeds that wait for a reset stay."""
         self._in_use.clear()
-        self._first.clear()
         self._num_episodes = dict.fromkeys(range(self._num_envs), 0)
-        self.draw_first(range(self._num_envs))
 
     def give(self, seeds: Mapping[int, int], dynamic_seed: bool | None) -> None:
         """Take the seeds of the caller, {env_id: seed}."""
@@ -52,19 +45,6 @@ class ResetSeeds:
     def restore(self, waiting: Mapping[int, Seed]) -> None:
         """Let these seeds wait for a reset again: a launch that used them has failed."""
         self._waiting.update(waiting)
-
-    def draw_first(self, env_ids: Sequence[int]) -> None:
-        """Draw seeds for the first reset of new envs that have none, and log them."""
-        first = secrets.randbelow(2**SEED_BITS - self._num_envs)
-        known = self._waiting.keys() | self._in_use.keys()
-        unseeded = [env_id for env_id in env_ids if env_id not in known]
-        self._first.update((env_id, first + env_id) for env_id in unseeded)
-        if unseeded:
-            _LOG.info("unseeded first reset of envs %s: Gymnasium env i gets the seed %d + i", unseeded, first)
-
-    def first_seed(self, env_id: int) -> int | None:
-        """Return the seed drawn for the env's first reset, if it has not been used."""
-        return self._first.get(env_id)
 
     def seed_for_reset(self, env_id: int, *, is_requested: bool, is_rebuilt: bool) -> Seed | None:
         """Return the seed of the env's next reset; None if its sequence of seeds goes on.
@@ -87,7 +67,6 @@ class ResetSeeds:
 
     def note_used(self, env_id: int, seed: Seed | None) -> None:
         """Note that an episode has begun with a request of a reset that had this seed, or none."""
-        self._first.pop(env_id, None)
         if seed is not None:
             self._in_use[env_id] = seed
             self._num_episodes[env_id] = 1

@@ -23,7 +23,7 @@ from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
-from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, have_generators
+from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
@@ -32,7 +32,6 @@ from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
 from .results import NUM_LEASES, Step
-from .seeds import draw_seed
 
 __all__ = ["BatchedVectorEnv"]
 
@@ -71,9 +70,9 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     Attributes:
         num_envs: number of envs in all batches.
         batch_size: k, number of envs in one batch.
-        seeds: the seed that each batch was given last: an int, a list of k, or None. The first reset draws the missing
-            seeds, except for envs that already have their generators. So `reset(seed=envs.seeds[0])` repeats a run
-            that began unseeded.
+        seeds: the seed that each batch was given last: an int, a list of k, or None. If the first reset of a batch has
+            no seed, its generators that do not exist yet are made from drawn seeds. These stand here, too, so
+            `reset(seed=envs.seeds[0])` repeats a run that began unseeded.
         implementation: 'native' or 'python', the code that moves the data.
     """
 
@@ -150,10 +149,10 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
+        self._new_batches = set(range(pool.num_envs))  # no reset of them was received yet
         self._reset_batches: Array | None = None  # batches of the pending reset, None for all
         self._partial_batches: list[int] = []  # those in which only some envs are reset
         self._last_obs_rows: Any = None
-        self._was_reset = False
         self._num_steps = 0
         self.closed = False
 
@@ -161,7 +160,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         pool = self._pool
         self._start_pool()
         try:
-            found: list[VectorEnvDescription] = pool.call(describe_vector_env)
+            found: list[VectorEnvDescription] = pool.call(describe_vector_env, pure=True)
             inner = found[0]
             for batch_id, other in enumerate(found):
                 if other.autoreset_mode != inner.autoreset_mode:
@@ -372,7 +371,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         Args:
             seed: if an int, batch w gets `seed + w * k`. A vector env that counts up from its seed then gives env i
                 `seed + i`. If a list of N, batch w gets its k items as a list, or no seed if all are None. None
-                (default): generators continue; the first reset draws seeds.
+                (default): generators continue; the first reset draws seeds, see `seeds`.
             options: passed to every batch. `reset_mask`, bool (N,), selects the envs to reset: each batch gets its k
                 items, and a batch without a True is not reset. Its rows repeat the last observations; if these were
                 lent without a copy, the caller's changes to them appear here, except in DISABLED autoreset mode. If a
@@ -413,41 +412,20 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if self._pool.outstanding():
             self._cancel_outstanding(what, chosen, [Op.STEP, Op.RESET], "batches")
         try:
-            self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
+            self._pool.reset(asked, kwargs=[each[i] for i in chosen], seeds_per_env=self.batch_size)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._record_seeds({i: seeds[i] for i in chosen})
-        self._was_reset = True
         self._reset_batches, self._partial_batches, self._pending = asked, partial_batches, "reset"
 
     def _read_seeds(self, seed: Any) -> list[Any]:
-        """Return the seed of each batch: an int, a list of k, or None.
-
-        On the first reset, draw a seed for each env that was given none, so that `seeds` can report it.
-        """
+        """Return the seed of each batch: an int, a list of k, or None."""
         size, count = self.batch_size, self._pool.num_envs
         if isinstance(seed, int | np.integer):
             return [int(seed) + i * size for i in range(count)]
         seeds = read_seeds(seed, self.num_envs)
-        is_given = [one is not None for one in seeds]
-        if not self._was_reset and not all(is_given):
-            self._draw_missing_seeds(seeds)
-        found: list[Any] = []
-        for start in range(0, self.num_envs, size):
-            share = seeds[start : start + size]
-            if any(is_given[start : start + size]) or (None in share and any(one is not None for one in share)):
-                found.append(share)
-            else:
-                found.append(share[0])  # an int, as not every vector env accepts lists
-        return found
-
-    def _draw_missing_seeds(self, seeds: list[int | None]) -> None:
-        """Draw a seed for each env without one. An env that already has its generator keeps it, as in VectorEnv."""
-        keeps = [one for found in self._pool.call(have_generators, pure=True) for one in found]
-        new = [i for i, one in enumerate(seeds) if one is None and not keeps[i]]
-        first = draw_seed(self.num_envs) if new else 0
-        for i in new:
-            seeds[i] = first + i
+        shares = [seeds[start : start + size] for start in range(0, self.num_envs, size)]
+        return [None if all(one is None for one in share) else share for share in shares]
 
     def _record_seeds(self, given: dict[int, Any]) -> None:
         """Keep the seeds that were sent to batches in `seeds`. An env without a new seed keeps its old one."""
@@ -459,6 +437,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 one = [old if new is None else new for new, old in zip(one, each)]
             known[i] = before if one is None else one
         self.seeds = tuple(known)
+
+    def _note_drawn_seeds(self, batch_ids: list[int]) -> None:
+        """Keep the seeds that were drawn in the first reset of batches that lacked seeds."""
+        lacking = [i for i in batch_ids if i in self._new_batches and _lacks_seeds(self.seeds[i])]
+        self._new_batches.difference_update(batch_ids)
+        if lacking:
+            found = self._pool.call(read_drawn_seeds, lacking, pure=True)
+            self._record_seeds(dict(zip(lacking, found)))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
@@ -476,6 +462,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if batch.flags & RowFlag.ERROR:
             self._save_last_obs(batch, last)
             batch.raise_errors()
+        self._note_drawn_seeds(batch.env_ids.tolist())
         rows = batch.obs[0]
         if asked is not None and last is not None:
             rows = merge(self._node, last, rows, asked)
@@ -488,6 +475,10 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             if (info := infos[i]) is not None and info.get("recovered") == "truncated":
                 info["recovered"] = "restarted"
         return self._own(rows), join_infos(infos, self.batch_size)
+
+
+def _lacks_seeds(seed: Any) -> bool:
+    return seed is None or (isinstance(seed, list) and None in seed)
 
 
 def _make_views(space: Any, batch: Batch) -> _Views:

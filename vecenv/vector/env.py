@@ -24,7 +24,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..checks import check_flag, nearest
-from ..core.layout.rows import Autoreset, Op
+from ..core.layout.rows import Autoreset, Op, RowFlag
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_and_build
@@ -212,7 +212,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
-        self._env_seeds = EnvSeeds(pool)
+        self._env_seeds = EnvSeeds(pool.num_envs)
         self._reset_ids: Any = None  # env ids of the pending reset, None for all
         self.closed = False
 
@@ -282,7 +282,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         env_ids = np.atleast_1d(env_id)
         self._send("step", actions, env_ids, ordered=self._pool.outstanding() == 0)
         try:
-            return self._results.deliver_some(self._pool.recv(len(env_ids), exact=True))
+            return self._deliver_some(self._pool.recv(len(env_ids), exact=True))
         except StateError as error:
             self._raise_as_gymnasium("step", error)
 
@@ -354,6 +354,11 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 batch = self._pool.recv(min_count, timeout=timeout)
         except StateError as error:
             self._raise_as_gymnasium("recv", error)
+        return self._deliver_some(batch)
+
+    def _deliver_some(self, batch: Batch) -> Step:
+        if batch.flags & RowFlag.RESET:
+            self._env_seeds.note(batch)
         return self._results.deliver_some(batch)
 
     def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
@@ -376,7 +381,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def seeds(self) -> tuple[int | None, ...]:
         """The seed that each env was given last, or None; ordered by env_id.
 
-        An unseeded first reset draws seeds, so `reset(seed=envs.seeds[0])` repeats the run.
+        If the first reset of an env has no seed, one is drawn for its generator, unless that exists. It stands here
+        once the reset is received. `reset(seed=envs.seeds[0])` repeats the run of envs that draw from `np_random` only.
         """
         return self._env_seeds.last
 
@@ -385,13 +391,13 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in the envs of a mask, and wait for the first observations.
 
-        Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. If `seed` or
-        `options` is None, the env's `reset` is called without that argument, unlike in Gymnasium's classes, so the
-        env's own default is used.
+        Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. As in
+        Gymnasium's classes, envs without a seed get `seed=None`. If `options` is None, the env's `reset` is called
+        without that argument, unlike in Gymnasium's classes, so the env's own default is used.
 
         Args:
-            seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue; the first
-                reset draws seeds, see `seeds`.
+            seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue. In a first
+                reset, generators that do not exist yet are made from drawn seeds, see `seeds`.
             options: passed to every env, without `reset_mask`. `reset_mask`, bool (N,), selects the envs to reset. The
                 other rows of the result repeat the last observations; if these were lent without a copy, the caller's
                 changes to them appear here, except if autoreset_mode is DISABLED.
@@ -441,11 +447,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """
         self._check_pending("reset")
         env_ids, results = self._reset_ids, self._results
-        if env_ids is None:
-            obs, _, _, _, infos = results.deliver(self._recv("reset_wait", timeout))
-            return obs, infos
-        last = results.copy_last_obs()  # a view of the ring may be invalid after the next batch
-        return results.deliver_into(last, self._recv("reset_wait", timeout), env_ids)
+        # A view of the ring may be invalid after the next batch.
+        last = None if env_ids is None else results.copy_last_obs()
+        batch = self._recv("reset_wait", timeout)
+        self._env_seeds.note(batch)
+        if env_ids is not None:
+            return results.deliver_into(last, batch, env_ids)
+        obs, _, _, _, infos = results.deliver(batch)
+        return obs, infos
 
     def async_reset(
         self,
@@ -476,10 +485,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
         if ordered and self._pool.outstanding():
             self._cancel_outstanding(what, chosen, [Op.RESET], "envs")
-        asked = self._env_seeds.draw_missing(seeds, chosen)
+        asked = [seeds[env_id] for env_id in chosen]
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
-            self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered, draw_seeds=False)
+            self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._env_seeds.record(asked, chosen)

@@ -22,6 +22,7 @@ from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import to_timestep
 from vecenv.envs.video import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.errors import ConfigError, StateError
+from vecenv.first_seeds import seed_generators
 from vecenv.wrappers.create import create_env_wrapper
 
 __all__ = [
@@ -103,6 +104,7 @@ class DingEnvWrapper(BaseEnv):
         self._recorder: EpisodeRecorder | None = None
         self._replay_path: str | None = None
         self._replay_token: str | None = None
+        self._first_seed: int | None = None
         self._observation_space: Any = None
         self._action_space: Any = None
         self._reward_space: Any = None
@@ -128,6 +130,9 @@ class DingEnvWrapper(BaseEnv):
         """
         self._prepare()
         assert self._env is not None
+        if self._first_seed is not None:
+            seed_generators(self._env, self._first_seed)
+            self._first_seed = None
         first = self._seeds.episode == 0
         with self._seeds.for_reset() as planned:
             episode_seed = planned if seed is None else check_seed(seed)
@@ -183,6 +188,13 @@ class DingEnvWrapper(BaseEnv):
         """
         self._seeds.seed(seed, dynamic_seed)
         self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
+
+    def generator_owners(self, first: int) -> list[Any]:
+        """Return the env with the generator, or [] before it is made; see `first_seeds`."""
+        if self._env is None:
+            self._first_seed = first
+            return []
+        return [self._env]
 
     def random_action(self) -> Any:
         """Return a random action: an array (int64 of shape (1,) for a Discrete space) or a dict of arrays.

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
 from vecenv.alf.base.spec import space_of_specs
 from vecenv.alf.base.timestep import StepType, TimeStep
-from vecenv.envs.adapt import reward_space_of
+from vecenv.envs.adapt import generator_owner, reward_space_of
 from vecenv.errors import ConfigError
 from vecenv.nested import has_own_structure, map_structure
 
@@ -103,6 +103,10 @@ class TimeStepAdapter(_StatelessAdapter):
     def unwrapped(self) -> Any:
         """The environment itself."""
         return self.alf
+
+    def generator_owners(self, first: int) -> list[Any]:
+        """Return the env with the generator; see `first_seeds`."""
+        return [generator_owner(self.alf)]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Seed the environment unless `seed` is None, and begin an episode."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -170,7 +169,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def _read_descriptions(self) -> None:
         """Get the description of every environment, check that they are equal, and build the parts that need it."""
         pool = self._pool
-        found = pool.call(describe)
+        found = pool.call(describe, pure=True)
         description = self._description = found[0]
         for env_id, other in enumerate(found):
             if other.specs != description.specs or other.batch_size != description.batch_size:
@@ -271,17 +270,15 @@ class ParallelAlfEnvironment(AlfEnvironment):
         elif pool.outstanding():  # an earlier step or reset failed
             pool.cancel()
         seeds = self._next_seeds
-        if seeds is None and not self._was_reset and self._description.can_seed:
-            first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
-            _LOG.info("unseeded reset: env i gets seed %d + i", first)
-            seeds = [first + env_id for env_id in range(pool.num_envs)]
         start_ns = now_ns()
-        pool.reset(seeds=seeds, draw_seeds=self.can_seed)
+        pool.reset(seeds=seeds)
         batch = pool.recv()
         reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
         batch.raise_errors()
         if seeds is not None:
             self.seeds, self._next_seeds = tuple(seeds), None
+        elif not self._was_reset:  # drawn by the pool
+            self.seeds = tuple(None if one < 0 else one for one in batch.seeds.tolist())
         self._was_reset = True
         if self._wants_ahead is None and self._description.batch_size is None:
             self._resets_ahead = reset_ns > _SLOW_RESET_NS

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import add_notes
+from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
+from ..layout.commands import reset_kwargs
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
@@ -102,7 +104,8 @@ class Host:
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
         # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
         self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
-        self._fresh_seeds: dict[int, int | None] = {}  # of newly built envs, until they are reset
+        self._fresh_seeds: dict[int, int] = {}  # of newly built envs, until they are reset
+        self._seed_takers: set[int] = set()  # newly built envs that replace one whose reset had a seed
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
@@ -253,10 +256,9 @@ class Host:
         if op == Op.CALL:
             self._answer_call(env_id, payload)
         elif op == Op.RESET:
-            kwargs = dict(payload.kwargs) if payload else {}
-            if flags & CommandFlag.SEED:
-                kwargs["seed"] = seed
-            self._answer_reset(env_id, kwargs, RowFlag.RESET, forced=bool(flags & CommandFlag.SNAPSHOT))
+            kwargs = reset_kwargs(payload.kwargs if payload else {}, flags, seed)
+            drawn = seed if flags & CommandFlag.DRAWN else None
+            self._answer_reset(env_id, kwargs, RowFlag.RESET, drawn, forced=bool(flags & CommandFlag.SNAPSHOT))
         elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
@@ -265,20 +267,45 @@ class Host:
             self._slot.count_step()
             self._answer_step(env_id, result)
 
-    def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
-        """Take a snapshot before a reset, if one is due."""
-        self._take_snapshot(env_id, self._current[1], seeded=seeded, forced=forced)
+    def _begin_episode(
+        self, env_id: int, *, seeded: bool = False, drawn: int | None = None, forced: bool = False
+    ) -> None:
+        """Seed the generator of an env that has none, and take a snapshot, if one is due, before a reset.
 
-    def _take_snapshot(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        Args:
+            env_id: the env.
+            seeded: whether the reset has a seed.
+            drawn: the drawn seed for the generator; None if there is none.
+            forced: take a snapshot even if none is due.
+        """
+        has_new_generator = drawn is not None and self._rngs.call_swapped(
+            env_id, seed_generators, self._envs[env_id], drawn
+        )
         if self._snapshots is not None:
-            self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=seeded, forced=forced)
+            self._snapshots.before_reset(
+                *(env_id, self._current[1], self._envs[env_id]),
+                seeded=seeded,
+                has_new_generator=has_new_generator,
+                forced=forced,
+            )
 
-    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: int, *, forced: bool = False) -> None:
+    def _take_snapshot(self, env_id: int, step_id: int) -> None:
+        """Take a snapshot before an autoreset of the slot, which finds that one is due."""
+        if self._snapshots is not None:
+            self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=False)
+
+    def _answer_reset(
+        self, env_id: int, kwargs: dict[str, Any], flag: int, drawn: int | None = None, *, forced: bool = False
+    ) -> None:
         seed = kwargs.get("seed")
         forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
-        self._begin_episode(env_id, seeded=seed is not None, forced=forced)
+        if seed is None and drawn is None:
+            drawn = self._fresh_seeds.get(env_id)
+        self._begin_episode(env_id, seeded=seed is not None, drawn=drawn, forced=forced)
         call = self._call_lazily if flag == RowFlag.AUTORESET else self._rngs.call_swapped
         obs, info = unpack_reset(self._reset(env_id, call, kwargs))
+        if seed is None and drawn is not None and is_seeded_by(self._envs[env_id], drawn):
+            seed = drawn
         self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
         self._register_env(env_id)  # the reset may have replaced the inner env
         self._publish(obs, self._zero_reward, False, False, info, flag)
@@ -289,9 +316,9 @@ class Host:
         try:
             result = call(env_id, self._envs[env_id].reset, **kwargs)
         except Exception:
-            if fresh_seed is None or "seed" in kwargs:
+            if fresh_seed is None or env_id not in self._seed_takers or kwargs.get("seed") is not None:
                 raise
-            result = self._rngs.call_swapped(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
+            result = self._rngs.call_swapped(env_id, self._envs[env_id].reset, **{**kwargs, "seed": fresh_seed})
         self._fresh_seeds.pop(env_id, None)  # only after success: a failed reset needs the seed again
         return result
 
@@ -356,6 +383,8 @@ class Host:
             self._slot.start_digest(env_id)
         if is_abandoned:
             self._fresh_seeds[env_id] = job.fresh_seed
+            if job.takes_seed:
+                self._seed_takers.add(env_id)
             self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # the end of the episode was already delivered, so nothing is lost
                 outcome = replace(outcome, kind=RESTARTED)
@@ -372,7 +401,7 @@ class Host:
         elif outcome.kind == "unproven" or (job.marks_recovery and outcome.kind == "replayed"):
             self._recovery_marks[env_id] = outcome.kind
         self._register_env(env_id)
-        if self._snapshots is not None:
+        if self._snapshots is not None and outcome.kind != "fresh":
             self._snapshots.resume(env_id, env, is_newly_built=is_abandoned)
         self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
 
@@ -386,7 +415,7 @@ class Host:
         self._recovery_marks[env_id] = TRUNCATED
         if self._autoreset == Autoreset.SAME_STEP:
             self._recovery_marks[env_id] = RESTARTED
-            self._begin_episode(env_id, forced=True)
+            self._begin_episode(env_id, drawn=self._fresh_seeds.get(env_id), forced=True)
             first_obs, first_info = unpack_reset(self._reset(env_id, self._call_lazily, {}))
             final_info = {"recovered": TRUNCATED}
             self._publish(first_obs, self._zero_reward, False, True, first_info, RowFlag.FINAL, last, final_info)

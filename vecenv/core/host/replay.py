@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...first_seeds import seed_generators
 from ...nested import copy_arrays
 from ...replaying import replaying
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Entry, RestorePlan
+from ..layout.commands import Entry, RestorePlan, reset_kwargs
 from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
@@ -49,6 +50,9 @@ class Snapshotter(Protocol):
     def spans_episodes(self, env: Any) -> bool:
         """Return whether the env has state that a seeded reset does not restore."""
 
+    def is_built_alike(self, env: Any) -> bool:
+        """Return whether a new env has no state, beside `np_random`, that its next construction may not repeat."""
+
     def capture(self, env: Any) -> Snapshot | None:
         """Return the env's state between two episodes, or within one that does not end; None if it is not possible."""
 
@@ -68,8 +72,9 @@ class RestoreJob:
         last_delivered: the last delivered observation, one array per leaf; None if it is unknown.
         last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
             if it has none.
-        fresh_seed: seed for the first reset of a newly built env, if its reset takes seeds: some envs create their
-            generators only with a seed.
+        fresh_seed: a drawn seed for the generator of an env whose episode is abandoned.
+        takes_seed: whether the env's reset was ever given a seed. If its first reset without one raises, it gets
+            `fresh_seed`: some envs create their generators only with a seed.
         seconds: time limit for all attempts together.
     """
 
@@ -79,7 +84,8 @@ class RestoreJob:
     abandon_reason: str = ""
     last_delivered: list[Array] | None = None
     last_delivered_message: bytes | None = None
-    fresh_seed: int | None = None
+    fresh_seed: int = 0
+    takes_seed: bool = False
     seconds: float = 60.0
 
 
@@ -239,16 +245,17 @@ class Restorer:
             raise ReplayError(f"its history up to command {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
-        starts_digest = bool(entry.flags & (CommandFlag.NEW_DIGEST | CommandFlag.SEED)) or resets_only
+        starts_digest = bool(entry.flags & CommandFlag.NEW_DIGEST) or resets_only
         payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
         try:
             if entry.op == Op.RESET:
-                kwargs = dict(payload.kwargs) if payload else {}
-                if entry.flags & CommandFlag.SEED:
-                    kwargs["seed"] = entry.argument
+                kwargs = reset_kwargs(payload.kwargs if payload else {}, entry.flags, entry.argument)
+                starts_digest = starts_digest or kwargs.get("seed") is not None
                 self._slot.touch(Op.RESET)
+                if entry.flags & CommandFlag.DRAWN:
+                    self._rngs.call_swapped(env_id, seed_generators, env, entry.argument)
                 obs, _ = self._rngs.call_swapped(env_id, env.reset, **kwargs)
-                self._absorb(env_id, entry, obs, RowFlag.RESET, starts_digest=starts_digest or "seed" in kwargs)
+                self._absorb(env_id, entry, obs, RowFlag.RESET, starts_digest=starts_digest)
             elif resets_only or self._needs_reset:
                 self._slot.touch(Op.RESET)
                 obs, _ = self._rngs.call_lazily(env_id, env.reset)

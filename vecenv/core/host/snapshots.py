@@ -65,13 +65,24 @@ class Snapshots:
         self._costs_ns: dict[int, int] = {}  # env_id -> time of its last snapshot in ns, with limited growth
         self._newly_built: set[int] = set()  # envs that were rebuilt and have not been reset since
 
-    def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
+    def before_reset(
+        self,
+        env_id: int,
+        step_id: int,
+        env: Any,
+        *,
+        seeded: bool,
+        has_new_generator: bool = False,
+        forced: bool = False,
+    ) -> None:
         """Take a snapshot of an env that is about to be reset, if it is due or necessary.
 
         Args:
             env_id, env: the env.
             step_id: the command that resets it.
             seeded: whether the reset has a seed; for most envs the seed alone is a restore point.
+            has_new_generator: whether the env's generator was just made from a drawn seed. Most new envs can then be
+                restored by another construction.
             forced: take it even if it is not due, because the env's state since its last reply is uncertain.
         """
         is_new = env_id not in self._spans_episodes
@@ -79,6 +90,8 @@ class Snapshots:
         self._newly_built.discard(env_id)
         if is_new:
             self._register(env_id, env)
+            if not seeded and not (has_new_generator and self._is_built_alike(env)):
+                self._take_snapshot(env_id, step_id, env, is_newly_built=True)
         if seeded:
             self._slot.start_digest(env_id)
         spans = self._spans_episodes[env_id] or self._rngs.has_drawn(env_id)
@@ -108,6 +121,9 @@ class Snapshots:
         if is_newly_built:
             self._newly_built.add(env_id)
 
+    def _is_built_alike(self, env: Any) -> bool:
+        return self._snapshotter is None or self._snapshotter.is_built_alike(env)
+
     def _register(self, env_id: int, env: Any) -> None:
         self._spans_episodes[env_id] = self._snapshotter is not None and self._snapshotter.spans_episodes(env)
         self._slot.schedule_snapshot(env_id, _MIN_INTERVAL_NS if self._snapshotter else 0)
@@ -128,8 +144,9 @@ class Snapshots:
                     f"{type(error).__name__}: {error}",
                 )
         if snapshot is None:
-            self._opaque.add(env_id)
-            self._slot.schedule_snapshot(env_id, 0)
+            if not is_newly_built:  # else its first reset may build the env inside
+                self._opaque.add(env_id)
+                self._slot.schedule_snapshot(env_id, 0)
             return
         state = self._rngs.pack_state(env_id, snapshot.state)
         # The state of a newly built env is complete: a new env does not depend on earlier calls.

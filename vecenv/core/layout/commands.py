@@ -8,9 +8,23 @@ The journal in the parent creates them; workers and reproducers use them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["RestorePlan", "Entry", "History", "RestorePoint"]
+from .rows import CommandFlag
+
+__all__ = ["RestorePlan", "Entry", "History", "RestorePoint", "reset_kwargs"]
+
+
+def reset_kwargs(given: dict[str, Any], flags: int, argument: int) -> dict[str, Any]:
+    """Return the keyword arguments of a reset.
+
+    Args:
+        given: those of its payload.
+        flags, argument: of its command; see `CommandFlag`.
+    """
+    if not flags & CommandFlag.SEED:
+        return dict(given)
+    return {**given, "seed": argument if argument >= 0 and not flags & CommandFlag.DRAWN else None}
 
 
 class Entry(NamedTuple):

@@ -48,10 +48,11 @@ class CommandFlag:
     """Bits of the flags of a command, beside the form of its action."""
 
     PAYLOAD = 0x10  #: further values come in a message
-    SEED = 0x20  #: the argument is a seed
+    SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
     SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it
+    DRAWN = 0x80  #: the argument is a drawn seed, for a generator that does not exist yet
     CANCELLED = 0x100  #: only in a journal: cancelled, so it may have been executed or not
-    NEW_DIGEST = 0x80  #: only in a journal: the digest of the env's replies starts again here
+    NEW_DIGEST = 0x200  #: only in a journal: the digest of the env's replies starts again here
 
 
 #: The bits of a command's flags that hold the `Form` of its action.

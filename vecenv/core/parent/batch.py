@@ -125,7 +125,7 @@ class Batch:
 
     @property
     def seeds(self) -> Array:
-        """Int64 (B,): the seed that the episode was reset with, -1 without one."""
+        """Int64 (B,): the seed of the reset, or else of the generator that was made in it; -1 without both."""
         return self.rows.column("seed")
 
     @property

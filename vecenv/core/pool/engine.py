@@ -144,8 +144,8 @@ class AskedEnvs(Protocol):
     def payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
         """Return the payload of a command that was sent, to send it again; None if it had none."""
 
-    def fresh_seed(self, env_id: int) -> int | None:
-        """Draw a seed for an env whose episodes cannot be restored; None if the env was never given a seed."""
+    def takes_seed(self, env_id: int) -> bool:
+        """Return whether a reset of the env was ever given a seed."""
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""

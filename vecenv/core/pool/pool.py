@@ -270,7 +270,7 @@ class Pool:
         seeds: Sequence[int | None] | None = None,
         kwargs: Sequence[dict[str, Any] | None] | None = None,
         ordered: bool = True,
-        draw_seeds: bool = True,
+        seeds_per_env: int = 1,
     ) -> None:
         """Reset envs; each owes its first observation, in a row flagged RESET.
 
@@ -278,19 +278,22 @@ class Pool:
 
         Args:
             env_ids: distinct ids; None for all.
-            seeds: one per env asked, None for no seed. If an earlier reset of the env had a seed and was cancelled, the
-                env may never have got that seed; then None means that seed again.
+            seeds: one per env asked; None calls `reset(seed=None)`. Without this list, `reset` gets no `seed`. If an
+                earlier reset of the env had a seed and was cancelled, the env may never have got that seed; then None
+                means that seed again.
             kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
             ordered: as for `send`.
-            draw_seeds: draw a seed for an env that is reset for the first time and is given none, so that its episode
-                can be repeated; only if workers are replaced.
+            seeds_per_env: number of seeds that are drawn for each env, one for each env of a batch.
+
+        An env whose first reset has no seed gets none. If it has no generator yet, its generator is made from a seed
+        that is drawn and logged here, and that `Batch.seeds` then contains. So its episodes can be repeated.
 
         Raises:
             ConfigError: there is no such env, or the numbers of seeds, kwargs and envs differ.
             TypeError: a seed is not a whole number.
             StateError: an env owes the answer to a reset already.
         """
-        self._call("reset", self._requests.reset, env_ids, seeds, kwargs, ordered, draw_seeds)
+        self._call("reset", self._requests.reset, env_ids, seeds, kwargs, ordered, seeds_per_env)
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
         """Cancel outstanding commands: a step or reset that has not begun is not made, and a late answer is dropped.

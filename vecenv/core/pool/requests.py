@@ -7,6 +7,7 @@ A payload contains values without a column: options of a reset, actions without 
 
 from __future__ import annotations
 
+import logging
 import operator
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,9 @@ from .waiter import Waiter
 
 __all__ = ["Requests", "ResetNeededError"]
 
+_LOG = logging.getLogger(__name__)
+#: Drawn seeds are below this limit, which some simulators require.
+_DRAWN_LIMIT = 2**31
 #: Larger seeds do not fit into a command; they travel in its payload.
 _MANY_SEEDS = 2**63
 
@@ -69,6 +73,9 @@ class Requests:
         self._is_new = np.ones(self._num_envs, np.bool_)  # envs that were never reset
         self._bounds = Bounds(self._space) if checks_bounds else None
         self._checks_steps = True  # while an env was never reset, or if there are bounds
+        self._may_lack_generator = np.ones(self._num_envs, np.bool_)  # envs whose next reset is offered a drawn seed
+        self._first_drawn: int | None = None  # the drawn seed of env 0
+        self._offered: set[int] = set()  # envs whose last reset was offered a drawn seed
         self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
@@ -146,7 +153,7 @@ class Requests:
         seeds: Sequence[int | None] | None,
         kwargs: Sequence[dict[str, Any] | None] | None,
         ordered: bool,
-        draw_seeds: bool,
+        seeds_per_env: int,
     ) -> None:
         """Reset envs; see `Pool.reset`."""
         if self._before_request is not None:
@@ -157,12 +164,11 @@ class Requests:
         _check_count("reset", "kwargs", kwargs, len(ids))
         if seeds is not None:
             seeds = [None if seed is None else operator.index(seed) for seed in seeds]
-        if draw_seeds:
-            seeds = self._draw_seeds(ids, seeds, kwargs)
         numbers = np.zeros(len(ids), np.int64)
         flags = np.zeros(len(ids), np.uint8)
         payloads: list[bytes | None] = [None] * len(ids)
         used: list[Any] = []
+        offered: set[int] = set()
         for i, env_id in enumerate(ids.tolist()):
             seed = None if seeds is None else seeds[i]
             extra = {} if kwargs is None else dict(kwargs[i] or {})
@@ -172,6 +178,13 @@ class Requests:
                 numbers[i], flags[i] = seed, CommandFlag.SEED
             elif seed is not None:
                 extra["seed"] = seed
+            elif extra.get("seed") is None:
+                if seeds is not None and "seed" not in extra:
+                    numbers[i], flags[i] = -1, CommandFlag.SEED
+                if self._may_lack_generator[env_id % self._num_envs]:
+                    numbers[i] = self._draw_seed(env_id, seeds_per_env)
+                    flags[i] |= CommandFlag.DRAWN
+                    offered.add(env_id)
             if self._journal is not None and (superseded or self._journal.has_cancelled(env_id)):
                 flags[i] |= CommandFlag.SNAPSHOT
             if extra:
@@ -183,6 +196,8 @@ class Requests:
             self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
             self._is_new[ids] = False
             self._checks_steps = self._bounds is not None or bool(self._is_new.any())
+            self._may_lack_generator[ids] = False
+            self._offered = (self._offered - set(ids.tolist())) | offered
             self._is_seeded[ids] |= seeded
             for env_id, seed in zip(ids.tolist(), used):
                 self._cancelled_seeds.pop(env_id, None)
@@ -190,16 +205,15 @@ class Requests:
             for step_id in superseded:
                 self._inbox.forget(step_id)
 
-    def _draw_seeds(self, ids: Array, seeds: Any, kwargs: Any) -> Any:
-        """Draw a seed for the first reset of each env that is given none, so that it can be repeated after a crash."""
-        if self._journal is None or not self._is_new[ids % self._num_envs].any():
-            return seeds
-        drawn = [None] * len(ids) if seeds is None else list(seeds)
-        for i, env_id in enumerate((ids % self._num_envs).tolist()):
-            has_own = drawn[i] is not None or (kwargs is not None and "seed" in (kwargs[i] or {}))
-            if self._is_new[env_id] and not has_own:
-                drawn[i] = secrets.randbits(31)
-        return drawn
+    def _draw_seed(self, env_id: int, seeds_per_env: int) -> int:
+        """Return the drawn seed for an env's first reset; draw and log that of env 0 if there is none yet."""
+        if self._first_drawn is None:
+            self._first_drawn = secrets.randbelow(_DRAWN_LIMIT - self._num_envs * seeds_per_env)
+            _LOG.info(
+                "first reset without a seed: if the generator of env i does not exist yet, it gets the seed %d + i",
+                self._first_drawn,
+            )
+        return self._first_drawn + env_id * seeds_per_env
 
     def _owed_by(self, ids: Array) -> list[int]:
         """Return the step_ids that these envs owe answers to; the hub refuses ids out of range later."""
@@ -224,6 +238,8 @@ class Requests:
         self._hub.cancel(env_id)
         if op == Op.RESET and self._last_seeds.get(env_id) is not None:
             self._cancelled_seeds[env_id] = self._last_seeds[env_id]
+        if op == Op.RESET and env_id in self._offered:  # the env may never have got that seed
+            self._may_lack_generator[env_id] = True
         if self._journal is not None:
             self._journal.note_cancelled(env_id, step_id)
 
@@ -312,18 +328,19 @@ class Requests:
         # If the payload is not kept any more, a later command of the env supersedes this one: any payload will do.
         return self._journal.payload(env_id, step_id) or messages.dump(Payload())
 
-    def fresh_seed(self, env_id: int) -> int | None:
-        """Draw a seed for an env whose episodes cannot be restored; None if the env was never given a seed."""
-        return secrets.randbits(31) if self._is_seeded[env_id] else None
+    def takes_seed(self, env_id: int) -> bool:
+        """Return whether a reset of the env was ever given a seed."""
+        return bool(self._is_seeded[env_id])
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""
         for env_id in env_ids:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)
-            self._is_new[env_id] = self._checks_steps = True
+            self._is_new[env_id] = self._checks_steps = self._may_lack_generator[env_id] = True
             if self._journal is not None:
                 self._journal.forget(env_id)
+        self._first_drawn = None  # the same seeds would repeat episodes
 
     # ---- sending ---------------------------------------------------------------------------
 

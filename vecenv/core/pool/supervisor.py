@@ -228,7 +228,7 @@ class Supervisor:
                 queued,
                 self._hub.last_delivered_obs,
                 last_delivered_message=self._inbox.last_delivered_message,
-                fresh_seed=self._requests.fresh_seed,
+                takes_seed=self._requests.takes_seed,
                 marks_recovery=failure.is_failure,
             )
             isolated_env = recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None

@@ -11,6 +11,7 @@ pool replaces the workers; this module records which env is to blame, how often,
 from __future__ import annotations
 
 import logging
+import secrets
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -246,7 +247,7 @@ class Recovery:
         last_delivered: Callable[[int, int], list[Array] | None],
         *,
         last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
-        fresh_seed: Callable[[int], int | None] = lambda env_id: None,
+        takes_seed: Callable[[int], bool] = lambda env_id: False,
         marks_recovery: bool = True,
     ) -> dict[int, RestoreJob]:
         """Return how the new worker restores each env, by env_id.
@@ -257,7 +258,7 @@ class Recovery:
             last_delivered: returns the newest observation of an env that was delivered before a step_id.
             last_delivered_message: returns the message with the values of an env's newest observation that have no
                 column.
-            fresh_seed: draws a seed for an env that starts a new episode instead; None if it has had no seed so far.
+            takes_seed: returns whether a reset of an env was ever given a seed.
             marks_recovery: whether rows are marked when their env was recovered.
         """
         step = self.limits.step
@@ -275,7 +276,7 @@ class Recovery:
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
-            job.fresh_seed = fresh_seed(env_id)
+            job.fresh_seed, job.takes_seed = secrets.randbits(31), takes_seed(env_id)
             job.persistent_calls = history.persistent_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             job.attempts = [] if job.abandon_reason else history.attempts

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import ConfigError, DependencyError
+from ...first_seeds import is_seeded_by, seed_generators
 from ...replaying import replaying
 from ..fallback.values import load_action
 from ..host.global_rngs import GlobalRngs
 from ..host.replay import Snapshotter
 from ..layout import messages
-from ..layout.commands import Entry, RestorePoint
+from ..layout.commands import Entry, RestorePoint, reset_kwargs
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env
@@ -35,9 +36,9 @@ from ..processes.registrations import register_missing
 
 __all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
 
-#: Version of the file format. 4: other names of the fields; 3: registrations as `pickle_registrations` returns
-#: them; 2: env factories as the worker received them, sys.path and the working directory.
-_FORMAT = 4
+#: Version of the file format. 5: other flags of commands; 4: other names of the fields; 3: registrations as
+#: `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path, the working folder.
+_FORMAT = 5
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error; the characters for all of them in its text, and for each.
 _MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
@@ -212,10 +213,14 @@ class Reproducer:
             function = messages.load(entry.payload).function  # type: ignore[arg-type]
             yield Event(entry.step_id, "call", calls.call_swapped(function, env), 0.0, False, False, {})
         elif entry.op == Op.RESET:
-            kwargs = _reset_kwargs(entry)
+            kwargs, seed = _reset_kwargs(entry), None
+            if entry.flags & CommandFlag.DRAWN:
+                calls.call_swapped(seed_generators, env, entry.argument)
             obs, info = calls.call_swapped(env.reset, **kwargs)
             calls.needs_reset = False
-            yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
+            if entry.flags & CommandFlag.DRAWN and is_seeded_by(env, entry.argument):
+                seed = entry.argument
+            yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed", seed))
         elif calls.needs_reset:
             obs, info = calls.call_lazily(env.reset)
             calls.needs_reset = False
@@ -270,10 +275,8 @@ class _Calls:
 
 
 def _reset_kwargs(entry: Entry) -> dict[str, Any]:
-    kwargs = dict(messages.load(entry.payload).kwargs) if isinstance(entry.payload, bytes) else {}
-    if entry.flags & CommandFlag.SEED:
-        kwargs["seed"] = entry.argument
-    return kwargs
+    given = messages.load(entry.payload).kwargs if isinstance(entry.payload, bytes) else {}
+    return reset_kwargs(given, entry.flags, entry.argument)
 
 
 def _action(spec: Spec, entry: Entry) -> Any:

@@ -25,6 +25,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from vecenv.envs.adapt import inner_env
 from vecenv.envs.own_attributes import MISSING, get_own_attr, set_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state.adapters import (
@@ -84,6 +85,21 @@ class Snapshotter:
                 if len(path) > 1 or not (plan.is_trusted or path == ("_np_random",)):
                     return True
         return False
+
+    def is_built_alike(self, env: Any) -> bool:
+        """Return whether a new stack has no state that its next construction may not repeat.
+
+        The generator `np_random` of the innermost layer does not count.
+        """
+        layers = list(_layers(env))
+        for depth, layer in enumerate(layers):
+            plan = _plan_of(type(layer))
+            if plan.capture is not None and _lifetime_of(plan, layer) != EPISODE:
+                return False
+            own = [] if layer is not layers[-1] else [("_np_random",)]
+            if any(path not in own for _, path, _ in find_generators(layer, depth)):
+                return False
+        return True
 
     def capture(self, env: Any) -> Snapshot | None:
         """Take a snapshot between two episodes; call right before a reset. For a vector env call it at any time.
@@ -234,16 +250,7 @@ def _layers(env: Any) -> Iterator[Any]:
 
 def _next(layer: Any) -> Any:
     """Return the next layer whose state is saved separately; None if there is none."""
-    return None if _plan_of(type(layer)).holds_inner else _inner(layer)
-
-
-def _inner(layer: Any) -> Any:
-    """Return the env inside a layer: `env`, or `_env` as in many `BaseEnv`s; None for the innermost."""
-    for name in ("env", "_env"):
-        inner = get_own_attr(layer, name)
-        if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
-            return inner
-    return None
+    return None if _plan_of(type(layer)).holds_inner else inner_env(layer)
 
 
 # ---- the plan for each class, made once --------------------------------------------------------
