@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+#: The beginning of a constructor that makes an env by its id.
+MAKE = "lambda: gymnasium.make"
+
+
 def check_whole(name: str, value: Any, low: int) -> int:
     """Return a whole number of any type, NumPy's included, as an int.
 
@@ -88,6 +92,34 @@ def check_callables(name: str, values: Any) -> tuple[Callable[..., Any], ...]:
     return found
 
 
+def describe_wrong_env_fn(value: Any, make: str = MAKE) -> str:
+    """Describe an object that was given instead of a constructor of an env, and name the code to write instead.
+
+    Args:
+        value: the object.
+        make: the beginning of a constructor that makes an env by its id.
+
+    >>> describe_wrong_env_fn("CartPole-v1")
+    "got the string 'CartPole-v1'; write lambda: gymnasium.make('CartPole-v1')"
+    """
+    kind = type(value).__name__
+    if isinstance(value, str):
+        return f"got the string {value!r}; write {make}({value!r})"
+    if kind == "EnvSpec" and hasattr(value, "entry_point"):
+        build = "its method make, as in [spec.make] * num_envs" if make == MAKE else f"{make}({value.id!r})"
+        return f"got the EnvSpec of {value.id!r}; write {build}"
+    if is_pettingzoo_env(value):
+        return (
+            f"got {kind}, a PettingZoo env of several agents; write a gymnasium.Env that steps it, with one action and "
+            "one observation per step"
+        )
+    if callable(getattr(value, "reset", None)) and callable(getattr(value, "step", None)):
+        env_name = getattr(getattr(value, "spec", None), "id", None)
+        build = f"lambda: {kind}(...)" if env_name is None else f"{make}({env_name!r})"
+        return f"got an env that is built already, {kind}; write a function that builds a new one: {build}"
+    return f"got {value!r}"
+
+
 def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name that is most similar to a name, for errors; None if all are less similar than `cutoff`."""
     found = difflib.get_close_matches(str(name), sorted(known), 1, cutoff)
@@ -97,28 +129,3 @@ def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 def is_pettingzoo_env(value: Any) -> bool:
     """Return whether an object is an env of PettingZoo: its spaces are methods that take an agent."""
     return all(callable(getattr(value, name, None)) for name in ("observation_space", "action_space"))
-
-
-def describe_wrong_env_fn(value: Any) -> str:
-    """Describe an object that was given instead of a constructor of an env, and name the code to write instead.
-
-    >>> describe_wrong_env_fn("CartPole-v1")
-    "got the string 'CartPole-v1'; write lambda: gymnasium.make('CartPole-v1'), or use vecenv.make_vec"
-    """
-    kind = type(value).__name__
-    if isinstance(value, str):
-        return f"got the string {value!r}; write lambda: gymnasium.make({value!r}), or use vecenv.make_vec"
-    if kind == "EnvSpec" and hasattr(value, "entry_point"):
-        return f"got the EnvSpec of {value.id!r}; write its method make, as in [spec.make] * num_envs"
-    if is_pettingzoo_env(value):
-        return (
-            f"got {kind}, a PettingZoo env of several agents; write a gymnasium.Env that steps it, with one action and "
-            "one observation per step"
-        )
-    if hasattr(value, "single_observation_space"):
-        return f"got the vector env {kind}; write a function that builds one env at each call"
-    if callable(getattr(value, "reset", None)) and callable(getattr(value, "step", None)):
-        env_name = getattr(getattr(value, "spec", None), "id", None)
-        build = f"{kind}(...)" if env_name is None else f"gymnasium.make({env_name!r})"
-        return f"got an env that is built already, {kind}; write a function that builds a new one: lambda: {build}"
-    return f"got {value!r}"

@@ -241,7 +241,7 @@ class PettingZooEnv:
 
 CARTPOLE = gymnasium.make("CartPole-v1")
 NOT_CONSTRUCTORS = [
-    (["CartPole-v1"], r"env_fns\[0\]: .*the string 'CartPole-v1'; write lambda: gymnasium.make\('CartPole-v1'\), or"),
+    (["CartPole-v1"], r"env_fns\[0\]: .*the string 'CartPole-v1'; write lambda: gymnasium.make\('CartPole-v1'\)$"),
     ("CartPole-v1", r"env_fns: expected a list of functions.*, got the string 'CartPole-v1'; write"),
     ([gymnasium.spec("CartPole-v1")], r"got the EnvSpec of 'CartPole-v1'; .*\[spec.make\] \* num_envs"),
     ([CARTPOLE], r"got an env that is built already, TimeLimit; .*: lambda: gymnasium.make\('CartPole-v1'\)$"),
@@ -249,7 +249,7 @@ NOT_CONSTRUCTORS = [
     (CARTPOLE, r"env_fns: expected a list of functions.*, got an env that is built already"),
     (ToyEnv, r"env_fns: expected a list of functions.*, got one function; write \[env_fn\] \* num_envs"),
     ([PettingZooEnv()], r"got PettingZooEnv, a PettingZoo env of several agents; write a gymnasium.Env that steps it"),
-    ([CartPoleVectorEnv(2)], r"got the vector env CartPoleVectorEnv; write a function"),
+    ([CartPoleVectorEnv(2)], r"got an env that is built already, CartPoleVectorEnv; write"),
     ([5], r"got 5$"),
 ]
 
@@ -272,8 +272,11 @@ def test_spec_make_is_a_constructor():
     "env_fn, text",
     [
         (PettingZooEnv, "expected an env of one agent, got PettingZooEnv, a PettingZoo env of several agents"),
-        (lambda: "CartPole-v1", "expected an env, got the string 'CartPole-v1'; write lambda: gymnasium.make"),
-        (lambda: None, "expected an env, got None"),
+        (
+            lambda: "CartPole-v1",
+            "str is not an env: it has no reset.*; got the string 'CartPole-v1'; write lambda: gymnasium.make",
+        ),
+        (lambda: None, "NoneType is not an env: it has no reset"),
     ],
     ids=["pettingzoo", "string", "none"],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..checks import check_choice, check_flag, check_whole, describe_wrong_env_fn
+from ..checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
 from .layout.info_cells import Infos
@@ -134,8 +134,13 @@ class PoolOptions:
     failures: PoolFailurePolicy = PoolFailurePolicy()
 
 
-def check_env_fns(env_fns: Any, name: str = "env_fns") -> list[Callable[..., Any]]:
-    """Return the constructors, an argument of this name, as a list. The name may begin with "owner: ".
+def check_env_fns(env_fns: Any, name: str = "env_fns", make: str = MAKE) -> list[Callable[..., Any]]:
+    """Return the constructors as a list.
+
+    Args:
+        env_fns: the constructors.
+        name: the name of the argument; it may begin with "owner: ".
+        make: for errors, as for `describe_wrong_env_fn`.
 
     Raises:
         ConfigError: there are none, or one cannot be called.
@@ -145,13 +150,13 @@ def check_env_fns(env_fns: Any, name: str = "env_fns") -> list[Callable[..., Any
     if callable(env_fns):
         raise ConfigError(f"{name}: expected {expected}, got one function; write [env_fn] * num_envs", key=key)
     if isinstance(env_fns, str) or not isinstance(env_fns, Iterable):
-        raise ConfigError(f"{name}: expected {expected}, {describe_wrong_env_fn(env_fns)}", key=key)
+        raise ConfigError(f"{name}: expected {expected}, {describe_wrong_env_fn(env_fns, make)}", key=key)
     fns = list(env_fns)
     if not fns:
         raise ConfigError(f"{name} is empty: at least one env is needed", key=key)
     for env_id, env_fn in enumerate(fns):
         if not callable(env_fn):
-            got = describe_wrong_env_fn(env_fn)
+            got = describe_wrong_env_fn(env_fn, make)
             raise ConfigError(f"{name}[{env_id}]: expected a function that builds an env, {got}", key=key)
     return fns
 

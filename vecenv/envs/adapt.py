@@ -180,7 +180,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         """
         for name in ("reset", "step"):
             if not callable(getattr(env, name, None)):
-                raise TypeError(f"expected an env, {describe_wrong_env_fn(env)}; it has no {name}()")
+                raise TypeError(f"{type(env).__name__} is not an env: it has no {name}(); {describe_wrong_env_fn(env)}")
         self.env = env
         self.notes_agents = False
         self._read_step: Callable[[Any], FiveTuple] | None = None

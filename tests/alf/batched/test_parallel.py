@@ -25,6 +25,7 @@ from vecenv.alf import (
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.wrappers.batch import stack
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
+from vecenv.errors import ClosedError
 from vecenv.nested import map_structure
 
 LAYOUTS = {
@@ -469,8 +470,17 @@ def test_tasks_run_in_parallel():
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["reset", "step"])
+def test_calls_after_close_name_the_called_method(name):
+    env = ParallelAlfEnvironment([toy], backend="serial")
+    env.reset()
+    env.close()
+    with pytest.raises(ClosedError, match=f"^{name}: "):
+        env.reset() if name == "reset" else env.step(np.zeros(1, np.int64))
+
+
 def test_environments_with_different_specs_are_refused():
-    with pytest.raises(ValueError, match="differs from env 0"):
+    with pytest.raises(ValueError, match="^env 1: action_space: n is 5, that of env 0 is 2$"):
         ParallelAlfEnvironment([toy, functools.partial(toy, num_actions=5)], backend="serial")
     with pytest.raises(ValueError, match="batch size differ"):
         ParallelAlfEnvironment([toy, toy_that_tells_more], backend="serial")

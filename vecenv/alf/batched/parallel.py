@@ -47,7 +47,7 @@ from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
-from vecenv.errors import ConfigError, SpaceError
+from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
 from vecenv.vector.infos import InfoReader
@@ -140,7 +140,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: raised by a constructor.
         """
-        constructors = check_env_fns(env_constructors, "env_constructors")
+        constructors = check_env_fns(env_constructors, "env_constructors", "lambda env_id: vecenv.alf.load")
         for name, value in (("start_serially", start_serially), ("blocking", blocking), ("flatten", flatten)):
             check_flag(name, value)
         if reset_ahead is not None:
@@ -210,6 +210,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
         before, self._current_time_step = self._current_time_step, None  # None if this step fails
         try:
             (self._spare_envs if self._resets_ahead else self._pool).send(given)
+        except ClosedError:
+            raise ClosedError("step: the environment is closed") from None
         except SpaceError:  # nothing was stepped
             self._current_time_step = before
             raise
