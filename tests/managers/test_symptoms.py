@@ -384,4 +384,9 @@ def test_envs_of_managers_in_this_process(manager_cls):
     else:
         assert [type(env) for env in manager.envs] == [CountEnv, CountEnv]
         assert manager._envs == manager.envs
+        env, actions = manager.envs[1], []
+        step = env.step
+        env.step = lambda action: (actions.append(action), step(action))[1]
+        manager.step([0, 1] if "V2" in manager_cls.__name__ else {0: 0, 1: 1})
+        assert actions == [1]
     manager.close()

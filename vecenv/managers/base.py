@@ -187,7 +187,7 @@ class BaseEnvManager(EnvManager):
                     "the envs have, or use BaseEnvManager"
                 )
             )
-        return [driver.built for driver in self._launch.require_local_pool("envs").envs]
+        return [driver.expose() for driver in self._launch.require_local_pool("envs").envs]
 
     _envs = envs  # DI-engine's name
 

@@ -136,6 +136,7 @@ class EnvDriver:
         self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a filler
         self._filler: Any = None
         self._is_gone = False  # the env was closed, and the next reset builds a new one
+        self._is_exposed = False  # the caller has the env, too
         self._build()
 
     @property
@@ -155,12 +156,22 @@ class EnvDriver:
             self._adapted.notes_agents = True
             self.step = self._step_old_dialect
         else:
-            self.step = env.step if self._settings.has_columns else self._step_untyped
+            direct = self._step_exposed if self._is_exposed else env.step
+            self.step = direct if self._settings.has_columns else self._step_untyped
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
         """The env that has the same `step`, for `core.host.shortcut`; None if the driver changes results of steps."""
         return self.env if self._adapted is None and self._settings.has_columns else None
+
+    def expose(self) -> Any:
+        """Return the result of `env_fn`. Its `step` is looked up at each step from now on: callers may replace it."""
+        self._is_exposed = True
+        self._bind(self.env)
+        return self.built
+
+    def _step_exposed(self, action: Any) -> Any:
+        return self.env.step(action)
 
     # ---- calls of the worker -------------------------------------------------------------
 
