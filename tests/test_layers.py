@@ -29,7 +29,18 @@ ROOMS = {
 # Folders of C files, lowest first; `shm` does without Python.h. `module.c` stands above them.
 C_ROOMS = ["shm", "py", "worker", "parent"]
 
-BASE = {"checks", "errors", "first_seeds", "config", "nested", "options", "registry", "replaying", "tree"}
+BASE = {
+    "checks",
+    "config",
+    "errors",
+    "first_seeds",
+    "nested",
+    "options",
+    "registrations",
+    "registry",
+    "replaying",
+    "tree",
+}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
@@ -42,6 +53,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "first_seeds": set(),
     "options": {"checks", "errors"},
+    "registrations": {"errors"},
     "registry": {"errors"},
     "replaying": set(),
     "nested": {"errors"},
@@ -64,6 +76,7 @@ FOREIGN: dict[str, set[str]] = {
     "checks": {"numpy"},
     "config": set(),
     "options": set(),
+    "registrations": {"cloudpickle", "gymnasium"},
     "registry": set(),
     "replaying": set(),
     "nested": {"numpy"},
@@ -75,7 +88,6 @@ FOREIGN_ALSO = {
     "core/layout/spec.py": {"gymnasium"},
     "core/layout/bounds.py": {"gymnasium"},
     "core/pool/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
-    "core/processes/registrations.py": {"gymnasium"},
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
     "cli/report.py": {"rich"},  # imported by the commands once they have checked for it

@@ -152,3 +152,61 @@ def test_name_of_vecenv_is_taken_from_the_start(is_forced: bool, tmp_path: Path)
         print(vecenv.ENV_REGISTRY.get("gomoku") is vecenv.GomokuEnv, vecenv.ENV_REGISTRY.get("connect4").__name__)
     """
     assert run(tmp_path, source) == (["True dict"] if is_forced else ["True", "True Connect4Env"])
+
+
+# ---- names of the program itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
+def test_wrappers_of_the_program_are_found_by_a_spec(context: str, tmp_path: Path) -> None:
+    source = f"""
+        import gymnasium, vecenv
+        from gymnasium.utils import RecordConstructorArgs
+        class Doubled(gymnasium.RewardWrapper, RecordConstructorArgs):
+            def __init__(self, env):
+                RecordConstructorArgs.__init__(self)
+                super().__init__(env)
+            def reward(self, reward):
+                return 2 * reward
+        if __name__ == "__main__":
+            env = Doubled(gymnasium.make("CartPole-v1"))
+            gymnasium.register("Doubled-v0", env.spec.entry_point, additional_wrappers=env.spec.additional_wrappers)
+            for make in (env.spec, "Doubled-v0"):
+                envs = vecenv.make_vec(make, 2, context="{context}")
+                envs.reset(seed=0)
+                print(*envs.step([0, 0])[1])
+                envs.close()
+    """
+    assert run(tmp_path, source) == ["2.0 2.0"] * 2
+
+
+def test_replay_uses_the_registry_of_the_program_that_failed(tmp_path: Path) -> None:
+    source = """
+        import glob, os, signal, gymnasium, vecenv
+        from gymnasium.envs.classic_control import MountainCarEnv
+        from vecenv.core.recovery import reproducer
+        class Failing(MountainCarEnv):
+            def step(self, action):
+                self.count = getattr(self, "count", 0) + 1
+                if self.count == 4:
+                    os.kill(os.getpid(), signal.SIGKILL) if os.getpid() != PID else 1 / 0
+                return super().step(action)
+        if __name__ == "__main__":
+            PID = os.getpid()
+            del gymnasium.registry["MountainCar-v0"]
+            gymnasium.register("MountainCar-v0", "__main__:Failing", max_episode_steps=50)
+            failures = vecenv.FailurePolicy(reproducer_dir=".")
+            envs = vecenv.make_vec("MountainCar-v0", 1, failures=failures)
+            envs.reset(seed=0)
+            for _ in range(4):
+                envs.step([0])
+            envs.close()
+            own = gymnasium.registry["MountainCar-v0"] = gymnasium.envs.registration.EnvSpec("MountainCar-v0", "no:Env")
+            episode = reproducer.load(*glob.glob("*.vecenv-episode"))
+            try:
+                print(*(event.op for event in episode.run()))
+            except ZeroDivisionError:
+                print("failed")
+            print(gymnasium.registry["MountainCar-v0"] is own)
+    """
+    assert run(tmp_path, source) == ["failed", "True"]

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from vecenv.envs.factory import EnvFactory
+from vecenv.envs.gym_registry import register_atari
 from vecenv.envs.spaces import map_by_space
 from vecenv.errors import ConfigError, VecenvError, require
 
@@ -62,7 +63,7 @@ def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool, quiet: bool) ->
     """
     with _silent_stderr() if quiet else contextlib.nullcontext():
         if atari or env_name.startswith("ALE/"):
-            gymnasium.register_envs(require("ale_py", "atari"))
+            register_atari(is_needed=True)
         if not atari:
             return gymnasium.make(env_name, **kwargs)
         require("cv2", "atari")

@@ -11,8 +11,9 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from vecenv.errors import DependencyError, require
+from vecenv.registrations import ids_kept
 
-__all__ = ["find_spec", "make_env"]
+__all__ = ["find_spec", "make_env", "register_atari"]
 
 
 def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -40,7 +41,7 @@ def find_spec(env_id: str, *, is_quiet: bool = False) -> EnvSpec:
     try:
         return find(env_id)
     except gymnasium.error.UnregisteredEnv:
-        if not _register_atari(is_needed=env_id.startswith("ALE/")):
+        if not register_atari(is_needed=env_id.startswith("ALE/")):
             raise
     return find(env_id)
 
@@ -52,12 +53,23 @@ def _find_quietly(env_id: str) -> EnvSpec:
     return gymnasium.spec(name)
 
 
-def _register_atari(is_needed: bool) -> bool:
-    """Register ale-py's games. Return False if they are registered already, or ale-py is missing and not needed."""
+def register_atari(is_needed: bool) -> bool:
+    """Register ale-py's games, except under ids that are registered already.
+
+    Args:
+        is_needed: whether a missing ale-py is an error.
+
+    Returns:
+        False if ale-py was imported before, or is missing and not needed.
+
+    Raises:
+        DependencyError: ale-py is missing and needed.
+    """
     if sys.modules.get("ale_py") is not None:
         return False
     try:
-        gymnasium.register_envs(require("ale_py", "atari"))
+        with ids_kept():
+            require("ale_py", "atari")
     except DependencyError:
         if is_needed:
             raise

@@ -15,6 +15,7 @@ from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
+from ..registrations import add_to_main, named_in_main
 from .env import OPTION_NAMES, VectorEnv, check_options
 
 __all__ = ["make_vec", "register_vec"]
@@ -70,7 +71,7 @@ def make_vec(
     num_envs = check_whole("num_envs", num_envs, 1)
     _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
-    factory = EnvFactory(gymnasium.make, (spec,), env_kwargs, wrappers)
+    factory = EnvFactory(_make, (spec, named_in_main([spec])), env_kwargs, wrappers)
     try:
         envs = VectorEnv([factory] * num_envs, backend=backend, **options)
     except TypeError as error:
@@ -128,6 +129,12 @@ def register_vec(id: str, name: str | None = None) -> str:
     elif known.vector_entry_point != entry_point:
         raise ConfigError(f"name: {name!r} is the id of another env", key="name")
     return name
+
+
+def _make(spec: EnvSpec, named: Mapping[str, Any], /, **kwargs: Any) -> Any:
+    """Make an env from a spec that need not be registered; `named` are the objects of `__main__` that it names."""
+    add_to_main(named)
+    return gymnasium.make(spec, **kwargs)
 
 
 def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:

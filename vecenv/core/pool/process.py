@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from ...errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
+from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.commands import RestorePlan, RestorePoint
@@ -24,7 +25,6 @@ from ..layout.messages import unpack_error
 from ..layout.native import implementation
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
-from ..processes.registrations import pickle_registrations
 from ..processes.worker import (
     Worker,
     check_may_start,

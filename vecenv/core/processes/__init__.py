@@ -6,5 +6,4 @@ worker          one worker, as its parent has it
 worker_group    all workers of a pool, with their descriptors and memory
 worker_output   the lines that workers write while they build envs, equal ones once
 preload         modules that the fork server imports once
-registrations   entries of the caller's Gymnasium registry, for the workers
 """

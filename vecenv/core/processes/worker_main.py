@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import registrations
 from ..fallback import parent_watch
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host
@@ -49,7 +50,6 @@ from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.stack_dump import enable_stack_dumps
 from .builder import Builder, EnvThread, build_env
-from .registrations import register_missing
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -80,7 +80,7 @@ class Boot:
         builds_serially: whether the threads build their envs one after the other; see `builder`.
         env_fns: pickle of {env_id: env factory}; it may contain further envs.
         adapt: pickled function that wraps the env of a factory so that it has Gymnasium's methods.
-        registrations: Gymnasium registrations that a fresh process lacks, as `pickle_registrations` returns them.
+        registrations: Gymnasium's settings in the parent, as `pickle_registrations` returns them.
         environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path of the parent.
         num_threads: limit for the threads of numeric libraries.
         parent_pid, parent_started: identify the parent process; see `started_at`.
@@ -231,7 +231,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
 def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs) -> tuple[dict[int, Any], Report]:
     """Build the envs; return them, and the report for the parent."""
     try:
-        register_missing(boot.registrations)
+        registrations.apply_registrations(boot.registrations)
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
         builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
         builder.build(serially=boot.builds_serially)
@@ -268,15 +268,7 @@ def _set_up_process(boot: Boot) -> None:
 
 def running_modules() -> frozenset[str]:
     """Return the modules whose top-level code this thread is running; in a worker, only those that it imports."""
-    found = set()
-    frame: FrameType | None = sys._getframe()
-    # the frames below belong to the parent of a forked worker
-    while frame is not None and frame.f_code is not worker_main.__code__:
-        if frame.f_code.co_name == "<module>":
-            spec = frame.f_globals.get("__spec__")  # it has the name of a main module too, if that can be imported
-            found.add(getattr(spec, "name", "") or frame.f_globals.get("__name__", ""))
-        frame = frame.f_back
-    return frozenset(found - {"", "__main__"})
+    return registrations.running_modules(until=worker_main.__code__)  # the frames below belong to a forked parent
 
 
 def find_endless_import() -> str:

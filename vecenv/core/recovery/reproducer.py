@@ -23,6 +23,7 @@ import numpy as np
 
 from ...errors import ConfigError, DependencyError
 from ...first_seeds import is_seeded_by, seed_generators
+from ...registrations import registered
 from ...replaying import replaying
 from ..fallback.values import load_action
 from ..host.global_rngs import GlobalRngs
@@ -32,12 +33,12 @@ from ..layout.commands import Entry, RestorePoint, reset_kwargs
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env
-from ..processes.registrations import register_missing
 
 __all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
 
-#: Version of the file format. 5: other flags of commands; 4: other names of the fields; 3: registrations as
-#: `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path, the working folder.
+#: Version of the file format. 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other
+#: names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received
+#: them, sys.path and the working directory.
 _FORMAT = 5
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error; the characters for all of them in its text, and for each.
@@ -106,8 +107,8 @@ class Reproducer:
     def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[Event]:
         """Build the env and repeat its commands in this process, one per item of the iterator.
 
-        Until the iterator is closed, this process works in `cwd`, if that still exists, and can import the modules of
-        `path`.
+        Until the iterator is closed, this process works in `cwd`, if that still exists, can import the modules of
+        `path`, and has the Gymnasium registry of the program that wrote the file.
 
         Args:
             until: stop before the command with this step_id; None: run to the end.
@@ -119,9 +120,9 @@ class Reproducer:
             ConfigError: such a module lacks an object that it had.
             Exception: any exception of the env.
         """
-        with self._original_cwd_and_path():
+        with self._original_cwd_and_path(), contextlib.ExitStack() as settings:
             calls = _Calls(self.env_id)
-            env, snapshotter = self._build(calls)
+            env, snapshotter = self._build(calls, settings)
             try:
                 with replaying():
                     for entry in self.persistent_calls:
@@ -172,11 +173,11 @@ class Reproducer:
                 added.append(entry)
         return added
 
-    def _build(self, calls: _Calls) -> tuple[Any, Snapshotter | None]:
+    def _build(self, calls: _Calls, settings: contextlib.ExitStack) -> tuple[Any, Snapshotter | None]:
         prefix = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
         try:
             try:
-                register_missing(self.registrations)
+                settings.enter_context(registered(self.registrations))
                 env_fn = pickle.loads(self.env_fns)[self.env_id]
                 adapt, snapshotter = pickle.loads(self.adapt), pickle.loads(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own

@@ -14,6 +14,7 @@ import cloudpickle
 
 from vecenv.envs.check.actions import is_ding
 from vecenv.envs.check.data import Violation
+from vecenv.registrations import pickle_registrations
 
 __all__ = ["pickling_violations"]
 
@@ -34,7 +35,7 @@ def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[
 
 
 def _spawn_error(value: Any, use: str = "") -> str | None:
-    """Send a value to a new interpreter, which does not import the main module of this program.
+    """Send a value to a new interpreter, which does not import this program's main module but has its registry.
 
     Args:
         value: the value to send.
@@ -47,11 +48,16 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         data = cloudpickle.dumps(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
+    sent = pickle.dumps((pickle_registrations(), data))
     environment = {**os.environ, "PYTHONPATH": _search_path()}
-    program = f"import pickle, sys; value = pickle.load(sys.stdin.buffer){use}"
+    program = (
+        "import pickle, sys; from vecenv.registrations import apply_registrations; "
+        "settings, data = pickle.load(sys.stdin.buffer); apply_registrations(settings); "
+        f"value = pickle.loads(data){use}"
+    )
     try:
         child = subprocess.run(
-            [sys.executable, "-c", program], input=data, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
+            [sys.executable, "-c", program], input=sent, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
         )
     except subprocess.TimeoutExpired:
         return f"a new process did not load it within {SPAWN_TIMEOUT} s"

@@ -1,0 +1,241 @@
+"""Send the caller's Gymnasium settings by value to processes that build envs.
+
+The settings are the registry, the namespace, the log level, and functions for custom spaces.
+
+A process that receives them knows the same ids with the same specs as the caller, also if it imports a package later
+that registers these ids again. An entry point may be text such as "__main__:MyEnv". A worker has another `__main__`
+than the caller, so the objects with such names are sent too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import cloudpickle
+import gymnasium
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
+
+from .errors import ConfigError
+
+__all__ = [
+    "add_to_main",
+    "apply_registrations",
+    "ids_kept",
+    "named_in_main",
+    "pickle_registrations",
+    "registered",
+    "running_modules",
+]
+
+_MAIN = "__main__"
+#: Modules whose `functools.singledispatch` functions accept implementations for further classes of spaces.
+_DISPATCHING = (
+    "gymnasium.spaces.utils",
+    "gymnasium.vector.utils.space_utils",
+    "gymnasium.vector.utils.shared_memory",
+    "gymnasium.wrappers.utils",
+)
+_OVERRIDING = ".*Overriding environment .* already in registry"
+
+
+@dataclass
+class _Settings:
+    """The settings of one process.
+
+    Attributes:
+        specs: the registered specs that can be pickled.
+        missing: {id: reason} of the other ones.
+        named: objects of `__main__` that specs name, by their names.
+        implementations: (module, function, class of a space, implementation) of the caller's implementations.
+        namespace: `gymnasium.envs.registration.current_namespace`.
+        min_level: `gymnasium.logger.min_level`.
+    """
+
+    specs: list[EnvSpec]
+    missing: dict[str, str]
+    named: dict[str, Any]
+    implementations: list[tuple[str, str, type, Callable[..., Any]]]
+    namespace: str | None
+    min_level: int
+
+
+def pickle_registrations() -> bytes:
+    """Pickle Gymnasium's settings in this process; leave out parts that cannot be pickled."""
+    specs = list(gymnasium.registry.values())
+    settings = _Settings(
+        specs, {}, named_in_main(specs), _implementations(), registration.current_namespace, gymnasium.logger.min_level
+    )
+    try:
+        data: bytes = cloudpickle.dumps(settings, protocol=5)
+    except Exception:  # find out which parts it is
+        settings.missing = {spec.id: reason for spec in specs if (reason := _why_not_picklable(spec))}
+        settings.specs = [spec for spec in specs if spec.id not in settings.missing]
+        settings.named = {name: value for name, value in settings.named.items() if not _why_not_picklable(value)}
+        settings.implementations = [item for item in settings.implementations if not _why_not_picklable(item)]
+        data = cloudpickle.dumps(settings, protocol=5)
+    return data
+
+
+def apply_registrations(pickled: bytes) -> None:
+    """Give this process the settings from `pickle_registrations`.
+
+    Later imports do not change the specs of the ids that the registry then has; a call of `gymnasium.register` outside
+    an import does.
+    """
+    settings: _Settings = pickle.loads(pickled)
+    add_to_main(settings.named)
+    for module, name, space_class, implementation in settings.implementations:
+        getattr(sys.modules[module], name).register(space_class, implementation)
+    registration.current_namespace = settings.namespace
+    gymnasium.logger.min_level = settings.min_level
+    specs = {spec.id: spec for spec in settings.specs}
+    for env_id, reason in settings.missing.items():
+        own = gymnasium.registry.get(env_id)
+        # a forked worker has the caller's own objects
+        is_own = own is not None and _why_not_picklable(own)
+        specs[env_id] = own if is_own and own is not None else EnvSpec(env_id, _NotSent(env_id, reason))
+    # A package that is imported later, to create one of these envs, may register it again.
+    warnings.filterwarnings("ignore", _OVERRIDING, UserWarning)
+    _set_registry(_Registry(specs))
+
+
+@contextlib.contextmanager
+def registered(pickled: bytes) -> Iterator[None]:
+    """Use the settings from `pickle_registrations` in this process for a while; see `apply_registrations`.
+
+    At the end the registry has its own specs again, and those that modules registered when they were imported.
+    """
+    registry = gymnasium.registry
+    namespace, min_level = registration.current_namespace, gymnasium.logger.min_level
+    apply_registrations(pickled)
+    used = gymnasium.registry
+    assert isinstance(used, _Registry)
+    try:
+        yield
+    finally:
+        _set_registry(registry)
+        registry.update(used.imported)
+        registration.current_namespace, gymnasium.logger.min_level = namespace, min_level
+
+
+@contextlib.contextmanager
+def ids_kept() -> Iterator[None]:
+    """Keep the present specs of all registered ids; later registrations in the context add only new ids."""
+    before = dict(gymnasium.registry)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _OVERRIDING, UserWarning)
+        yield
+    gymnasium.registry.update(before)
+
+
+def named_in_main(specs: Iterable[EnvSpec]) -> dict[str, Any]:
+    """Return the objects of `__main__` that these specs name as entry points of envs or wrappers, by their names."""
+    main = sys.modules[_MAIN]
+    entry_points: list[Any] = []
+    for spec in specs:
+        entry_points += [spec.entry_point, spec.vector_entry_point]
+        entry_points += [wrapper.entry_point for wrapper in spec.additional_wrappers]
+    found = {}
+    for entry_point in entry_points:
+        module, _, name = entry_point.partition(":") if isinstance(entry_point, str) else ("", "", "")
+        if module == _MAIN and hasattr(main, name):
+            found[name] = getattr(main, name)
+    return found
+
+
+def add_to_main(named: Mapping[str, Any]) -> None:
+    """Add objects to `__main__` under names that it does not have."""
+    main = sys.modules[_MAIN]
+    for name, value in named.items():
+        if not hasattr(main, name):
+            setattr(main, name, value)
+
+
+def running_modules(until: CodeType | None = None) -> frozenset[str]:
+    """Return the modules whose top-level code the calling thread is running, except `__main__`.
+
+    Args:
+        until: only the callers below a call of this function count; None: all callers.
+    """
+    found = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not until:
+        if frame.f_code.co_name == "<module>":
+            spec = frame.f_globals.get("__spec__")  # it has the name of a main module too, if that can be imported
+            found.add(getattr(spec, "name", "") or frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    return frozenset(found - {"", _MAIN})
+
+
+class _Registry(dict[str, EnvSpec]):
+    """A registry whose first specs are not changed by imports that begin later.
+
+    Args:
+        specs: the first specs, by their ids.
+
+    Attributes:
+        imported: the specs that were registered during imports, by their ids.
+    """
+
+    def __init__(self, specs: Mapping[str, EnvSpec]) -> None:
+        super().__init__(specs)
+        self._kept = dict(specs)
+        self._outer_imports = running_modules()
+        self.imported: dict[str, EnvSpec] = {}
+
+    def __setitem__(self, env_id: str, spec: EnvSpec) -> None:
+        if running_modules() - self._outer_imports:
+            self.imported[env_id] = spec
+            spec = self._kept.get(env_id, spec)
+        elif env_id in self._kept:
+            self._kept[env_id] = spec
+        super().__setitem__(env_id, spec)
+
+
+class _NotSent:
+    """The entry point of a spec that could not be sent to this process; a call raises ConfigError."""
+
+    def __init__(self, env_id: str, reason: str) -> None:
+        self._env_id, self._reason = env_id, reason
+
+    def __call__(self, **kwargs: Any) -> Any:
+        raise ConfigError(
+            f"the registered spec of {self._env_id!r} cannot be sent to a worker: {self._reason}. Register it with an "
+            "entry point and kwargs that pickle, or register it inside env_fn",
+            key="env_fns",
+        )
+
+
+def _set_registry(registry: dict[str, EnvSpec]) -> None:
+    for module in (registration, gymnasium.envs, gymnasium):
+        module.registry = registry  # type: ignore[attr-defined]
+
+
+def _implementations() -> list[tuple[str, str, type, Callable[..., Any]]]:
+    """Return the implementations of Gymnasium's dispatching functions that are not its own; see `_Settings`."""
+    found = []
+    for module in _DISPATCHING:
+        for name, function in vars(sys.modules[module]).items():
+            if getattr(function, "__module__", None) != module or not hasattr(function, "dispatch"):
+                continue
+            for space_class, implementation in function.registry.items():
+                if getattr(implementation, "__module__", None) != module:
+                    found.append((module, name, space_class, implementation))
+    return found
+
+
+def _why_not_picklable(value: Any) -> str:
+    """Return the error of pickling a value; '' if it can be pickled."""
+    try:
+        cloudpickle.dumps(value, protocol=5)
+    except Exception as error:  # for example, it refers to an open file or a lock
+        return f"{type(error).__name__}: {error}"
+    return ""
