@@ -22,6 +22,7 @@ import cloudpickle
 import gymnasium
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from .errors import ConfigError
 
@@ -29,6 +30,7 @@ __all__ = [
     "add_to_main",
     "apply_registrations",
     "ids_kept",
+    "has_own_batches",
     "named_in_main",
     "pickle_registrations",
     "registered",
@@ -212,6 +214,18 @@ class _NotSent:
             "entry point and kwargs that pickle, or register it inside env_fn",
             key="env_fns",
         )
+
+
+def has_own_batches(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a function of the caller batches the values of a space, or of a part of it.
+
+    The functions are those that `gymnasium.vector.utils` dispatches by the class of the space.
+    """
+    functions = (batch_space, concatenate, create_empty_array, iterate)
+    if any(function.dispatch(type(space)).__module__ != function.__module__ for function in functions):
+        return True
+    parts = getattr(space, "spaces", ())
+    return any(map(has_own_batches, parts.values() if isinstance(parts, Mapping) else parts))
 
 
 def _set_registry(registry: dict[str, EnvSpec]) -> None:

@@ -115,4 +115,4 @@ class CallableVectorEnv(BaseVectorEnv):
 
         None after a `recv` or `step` of some envs, and if an env raised before its first observation.
         """
-        return self._results.copy_last_obs() if self._results.has_last_obs() else None
+        return self._results.observations

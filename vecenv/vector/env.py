@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag, nearest
 from ..core.layout.rows import Autoreset, Op, RowFlag
@@ -32,6 +32,7 @@ from ..envs.remote import GetAttribute, without_bounds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..registrations import has_own_batches
 from .arguments import (
     combine_spaces,
     read_autoreset_mode,
@@ -43,7 +44,7 @@ from .arguments import (
     wants_same_spaces,
 )
 from .calls import CallableVectorEnv
-from .results import NUM_LEASES, Results, Step
+from .results import NUM_LEASES, ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
 __all__ = ["OPTION_NAMES", "VectorEnv", "check_options"]
@@ -230,7 +231,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.single_action_space = pool.action_space
         self.action_space = batch_space(pool.action_space, self.num_envs)
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
-        self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
+        self._splits_actions = has_own_batches(pool.action_space)
+        self._is_plain_step = not (self._checks_ends or self._splits_actions)
+        make_results = ConcatenatedResults if has_own_batches(found[0]) else Results
+        self._results = make_results(pool, found[0], self.copy, self._checks_ends, has_statistics)
 
     def _release_views(self) -> None:
         self._results.release_views()
@@ -266,7 +270,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             ConfigError: there is no such env.
             Exception: raised by an env, with the remote traceback as its cause.
         """
-        if self._pending is not None or self._checks_ends or env_id is not None:
+        if self._pending is not None or not self._is_plain_step or env_id is not None:
             return self._step_checked(actions, env_id)
         try:
             batch = self._pool.step(actions)
@@ -318,9 +322,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             StateError: an episode is over and autoreset_mode is DISABLED.
             ConfigError: there is no such env.
         """
-        if self._pending is not None or self._checks_ends:
+        if self._pending is not None or not self._is_plain_step:
             self._check_idle("send")
-            self._results.check_not_ended("send", env_ids)
+            self._send("send", actions, env_ids, ordered=False)
+            return
         try:
             self._pool.send(actions, env_ids, ordered=False)
         except StateError as error:
@@ -364,7 +369,12 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
         self._results.check_not_ended(what, env_ids)
         try:
-            self._pool.send(actions, env_ids, ordered=ordered)
+            if self._splits_actions:
+                ids = np.arange(self.num_envs) if env_ids is None else np.atleast_1d(env_ids)
+                rows = list(iterate(batch_space(self.single_action_space, len(ids)), actions))
+                self._pool.send_objects(rows, ids, ordered=ordered)
+            else:
+                self._pool.send(actions, env_ids, ordered=ordered)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ..core.layout.rows import RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
@@ -14,9 +15,9 @@ from ..core.parent.batch import Batch, raise_first
 from ..core.pool.pool import Pool
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
-from .nested import merge, own, view
+from .nested import merge, own, row_of, view
 
-__all__ = ["NUM_LEASES", "Results", "Step"]
+__all__ = ["NUM_LEASES", "ConcatenatedResults", "Results", "Step", "concatenate_rows"]
 
 #: Batches that a caller may keep without a copy. A training loop uses two: the ones before and after a step.
 NUM_LEASES = 3
@@ -86,6 +87,13 @@ class Results:
             return view(self._root, obs, cut), rewards[cut], terminations[cut], truncations[cut], infos
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    _deliver = deliver  # in a subclass: without its changes
+
+    @property
+    def observations(self) -> Any:
+        """A copy of the last observations of all envs; None if they are not known."""
+        return self.copy_last_obs() if self.has_last_obs() else None
 
     def _raise_env_errors(self, batch: Batch, last: _Merged | None) -> None:
         """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
@@ -183,10 +191,47 @@ class Results:
         if batch.flags & RowFlag.ERROR:
             unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
             self._raise_env_errors(batch, _Merged(last, unknown))
-        obs, _, _, _, infos = self.deliver(batch)
+        obs, _, _, _, infos = self._deliver(batch)
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)
         return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
+
+
+class ConcatenatedResults(Results):
+    """Results whose observations Gymnasium's `concatenate` batches, for spaces with functions of the caller."""
+
+    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
+        super().__init__(pool, space, copy, tracks_ends, has_statistics)
+        self._space = space
+
+    def deliver(self, batch: Batch) -> Step:
+        """Return the results of a batch; see `Results.deliver`."""
+        obs, *others = self._deliver(batch)
+        return concatenate_rows(self._space, obs, len(batch)), *others
+
+    def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
+        """Return (obs, infos) of all envs; see `Results.deliver_into`."""
+        obs, infos = super().deliver_into(last, batch, env_ids)
+        return concatenate_rows(self._space, obs, self._num_envs), infos
+
+    @property
+    def observations(self) -> Any:
+        """A copy of the last observations of all envs; None if they are not known."""
+        obs = super().observations
+        return None if obs is None else concatenate_rows(self._space, obs, self._num_envs)
+
+
+def concatenate_rows(space: Space[Any], obs: Any, count: int) -> Any:
+    """Return the batch that Gymnasium's `concatenate` makes of the rows of nested observations.
+
+    Args:
+        space: the space of one env.
+        obs: nested like the space: leaves (count, *S), and tuples of `count` objects.
+        count: number of rows.
+    """
+    rows = [row_of(space, obs, row) for row in range(count)]
+    empty: Any = create_empty_array(space, count)
+    return concatenate(space, rows, empty)
 
 
 def _make_views(has_statistics: bool, batch: Batch) -> _Views:
