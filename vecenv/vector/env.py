@@ -120,7 +120,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             autoreset_mode: when an ended env is reset: NEXT_STEP (default), SAME_STEP or DISABLED, as in Gymnasium.
             max_concurrency: AsyncVectorEnv's name of `num_workers`.
             backend: 'process' (default), or 'serial' for envs in this thread.
-            num_workers: number of processes. None (default): one per usable core, at most one per env.
+            num_workers: number of processes. None (default): one per usable core, at most one per env. Envs with
+                process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
+                process: they need `num_workers=num_envs`. `vecenv check` finds them.
             threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
                 that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
                 Processes that envs start may run on any core.

@@ -29,6 +29,7 @@ from vecenv.envs.check.data import (
     memory_violations,
 )
 from vecenv.envs.check.pickling import pickling_violations
+from vecenv.envs.check.sharing import sharing_violations
 from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 from vecenv.nested import equal
@@ -74,7 +75,8 @@ def check_all(
     """Check any env that `envs.adapt` accepts against all rules; plays a few episodes and does not close the env.
 
     In addition to the other checks of this module, it checks that two runs with one seed are equal, and that the env
-    can be pickled and loaded in a new interpreter. For Gymnasium envs it runs `gymnasium.utils.env_checker`. The
+    can be pickled and loaded in a new interpreter. With `env_fn`, two envs that take turns in one process must give
+    the results that each gives alone. For Gymnasium envs it runs `gymnasium.utils.env_checker`. The
     rules for dtypes, one-dimensional rewards and `eval_episode_return` are those of `BaseEnv`; they are not applied
     to Gymnasium envs.
 
@@ -83,7 +85,7 @@ def check_all(
         seed: seed of the runs.
         episodes: number of episodes to play.
         max_steps: a longer episode counts as endless.
-        spawn: False skips the check in a new interpreter (about a second).
+        spawn: False skips the checks in new interpreters (a few seconds).
         report: called with a line of text after each part; None logs the lines.
         env_fn: the constructor that workers call; it is sent to the new interpreter and called there. None sends the
             env itself, or its spec.
@@ -116,6 +118,8 @@ def check_all(
         is_nan = any(violation.rule == "nan" for violation in found)  # `env_checker` treats NaN as different each time
         if not has_old_calls(env) and not is_nan:
             run("gymnasium", _gymnasium_violations(env))
+        if spawn and env_fn is not None:
+            run("sharing", sharing_violations(env_fn, seed))
     _raise_if(found, env)
 
 

@@ -16,7 +16,7 @@ from vecenv.envs.check.actions import is_ding
 from vecenv.envs.check.data import Violation
 from vecenv.registrations import pickle_registrations
 
-__all__ = ["pickling_violations"]
+__all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "pickling_violations"]
 
 SPAWN_TIMEOUT = 120.0  # seconds; the new interpreter has to import the env's modules
 
@@ -49,7 +49,6 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
     sent = pickle.dumps((pickle_registrations(), data))
-    environment = {**os.environ, "PYTHONPATH": _search_path()}
     program = (
         "import pickle, sys; from vecenv.registrations import apply_registrations; "
         "settings, data = pickle.load(sys.stdin.buffer); apply_registrations(settings); "
@@ -57,7 +56,11 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
     )
     try:
         child = subprocess.run(
-            [sys.executable, "-c", program], input=sent, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
+            [sys.executable, "-c", program],
+            input=sent,
+            env=interpreter_environment(),
+            capture_output=True,
+            timeout=SPAWN_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
         return f"a new process did not load it within {SPAWN_TIMEOUT} s"
@@ -65,6 +68,11 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         return None
     lines = child.stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {child.returncode}"
+
+
+def interpreter_environment() -> dict[str, str]:
+    """Return environment variables with which a new interpreter finds the modules that this one finds."""
+    return {**os.environ, "PYTHONPATH": _search_path()}
 
 
 def _search_path() -> str:

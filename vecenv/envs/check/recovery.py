@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -18,10 +18,7 @@ from vecenv.envs.check.actions import sample_action
 from vecenv.envs.state.state import SNAPSHOTTER, uncovered_layers
 from vecenv.nested import equal
 
-__all__ = [
-    "RecoveryReport",
-    "check_recovery",
-]
+__all__ = ["RecoveryReport", "Run", "check_recovery", "find_difference"]
 
 MAX_STEPS = 300
 NAMES = ("observation", "reward", "terminated", "truncated")
@@ -80,14 +77,14 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
     """
     check_callable("env_fn", env_fn)
     with contextlib.ExitStack() as stack:
-        first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
+        first, second, third = (stack.enter_context(contextlib.closing(Run(env_fn, seed))) for _ in range(3))
         one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
         state, uncovered = first.save(), tuple(uncovered_layers(first.env))
         one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
-        seeded = _difference(one, other, "the seeded episode")
-        seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
+        seeded = find_difference(one, other, "the seeded episode")
+        seeded = seeded or find_difference(one_after, other_after, "the unseeded episode after it")
         carried = "its state cannot be captured" if state is None else third.load(state)
-        carried = carried or _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
+        carried = carried or find_difference(one_after, third.play(max_steps, {}), "the unseeded episode")
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
 
 
@@ -123,7 +120,7 @@ def _positions() -> tuple[bytes, bytes]:
     return pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state())
 
 
-class _Run:
+class Run:
     """One env with its own actions and its own states of the global generators."""
 
     def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
@@ -157,26 +154,39 @@ class _Run:
 
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Play one episode; return its results, those of the reset first."""
-        with self.rngs:
-            before = _positions()
+        return list(self.results(max_steps, reset))
+
+    def results(self, max_steps: int, reset: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Play one episode; yield the result of the reset, then that of each step.
+
+        Between two results, the process has its own states of the global generators.
+        """
+        with self._watched():
             obs, _ = self.env.reset(**reset)
-            given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
-            for _ in range(max_steps):
-                # Observations are pickled, because envs may reuse their arrays.
+        yield (pickle.dumps(obs),)  # pickled, because envs may reuse their arrays
+        for _ in range(max_steps):
+            with self._watched():
                 action = sample_action(original(self.env), self.actions, obs)
                 obs, reward, terminated, truncated, _ = self.env.step(action)
-                given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
-                if terminated or truncated:
-                    break
-            self.draws_globally |= _positions() != before
-        return given
+            yield pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)
+            if terminated or truncated:
+                return
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Call the env with its global generators; note whether it draws from them."""
+        with self.rngs:
+            before = None if self.draws_globally else _positions()
+            yield
+            self.draws_globally = self.draws_globally or _positions() != before
 
     def close(self) -> None:
         with self.rngs:
             self.env.close()
 
 
-def _difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:
+def find_difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:
+    """Return the first difference between two episodes named `what`, as `Run.play` returns them; None if equal."""
     for step, (left, right) in enumerate(zip(one, other, strict=False)):
         for name, a, b in zip(NAMES, left, right, strict=False):
             values = (pickle.loads(a), pickle.loads(b)) if isinstance(a, bytes) else (a, b)
