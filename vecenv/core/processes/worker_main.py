@@ -27,7 +27,7 @@ import sys
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +50,6 @@ from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.stack_dump import enable_stack_dumps
 from .builder import Builder, EnvThread, build_env
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 __all__ = [
     "Attach",
