@@ -26,7 +26,7 @@ import multiprocessing
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 _Error = TypeVar("_Error", bound="WorkerError")
+
+#: Whether Python's tracebacks show the notes of exceptions (3.11).
+_SHOWS_NOTES = hasattr(BaseException, "add_note")
 
 #: Packages whose lines callers do not write: this one, and those whose wrappers stand around its envs.
 _NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3"})
@@ -185,6 +188,23 @@ class EnvError(WorkerError):
         self.exception_type = exception_type
 
 
+class RemoteTraceback(Exception):
+    """The traceback of a worker as text; the cause of the exception that is raised in the parent.
+
+    Attributes:
+        text: the traceback.
+        place: worker_id, env_ids, op and step_id of the command that failed, as for `locate`.
+    """
+
+    def __init__(self, text: str, place: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.place = dict(place or {})
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text}"
+
+
 class WorkerTimeoutError(WorkerError, TimeoutError, multiprocessing.TimeoutError):
     """A worker did not answer in time. It may be alive; its late answer will be dropped.
 
@@ -264,13 +284,30 @@ def locate(
     return error
 
 
+def place_of(error: BaseException) -> dict[str, Any]:
+    """Return where an exception of an env happened, as arguments for `locate`; {} if that is unknown."""
+    if isinstance(error, WorkerError):
+        return {"worker_id": error.worker_id, "env_ids": error.env_ids, "op": error.op, "step_id": error.step_id}
+    return error.__cause__.place if isinstance(error.__cause__, RemoteTraceback) else {}
+
+
 def add_notes(error: BaseException, notes: Iterable[str]) -> None:
-    """Add notes to an exception. Python 3.10's own tracebacks leave them out."""
+    """Add notes to an exception.
+
+    Tracebacks of Python 3.10 do not show notes. There each note is also added to the text of the remote traceback, or
+    without one to the message of an error of vecenv.
+    """
     for note in notes:
-        if sys.version_info >= (3, 11):
-            error.add_note(note)
-        else:  # where later ones keep them
-            vars(error).setdefault("__notes__", []).append(note)
+        vars(error).setdefault("__notes__", []).append(note)  # as `add_note` does
+        if _SHOWS_NOTES:
+            continue
+        link: BaseException | None = error
+        while link is not None and not isinstance(link, RemoteTraceback):
+            link = link.__cause__
+        if link is not None:
+            link.text = f"{link.text.rstrip()}\n{note}\n"
+        elif isinstance(error, VecenvError):
+            error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
 
 
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:

@@ -6,7 +6,7 @@
 /* A sleeping slot checks its queue this often, even if its doorbell does not wake it. */
 #define PARK_SLICE_NS INT64_C(1000000000)
 
-/* The argument of EVENT_RESULT: the origin of its result. */
+/* The argument of EVENT_RESULT and EVENT_RAISED: the origin of the result or exception. */
 enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
 
 /* ---- results of envs ------------------------------------------------------------- */
@@ -51,6 +51,7 @@ static PyObject *
 call_reset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
+    self->command.argument = RESULT_OF_RESET; /* the origin of an exception, too */
     PyObject *result = check_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
     PyObject *step_method = result == NULL ? NULL : PyObject_GetAttr(env->env, self->step_name);
     if (step_method == NULL) {
@@ -262,7 +263,6 @@ autoreset(Slot *self)
         status = vecenv_slot_reply(self, &reply);
     }
     if (status == TREE_INEXACT) {
-        self->command.argument = RESULT_OF_RESET;
         return make_event(self, EVENT_RESULT, result);
     }
     Py_DECREF(result);

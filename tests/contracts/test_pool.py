@@ -1057,7 +1057,8 @@ def test_close_raises_the_first_of_several_errors(threads: int, open_pool: OpenP
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
     with pytest.raises(ValueError, match="of env 0") as caught:
         pool.close()
-    assert caught.value.__notes__ == ["raised by close of env 0"]
+    where = " in worker 0" if isinstance(pool, ProcessPool) else ""
+    assert caught.value.__notes__ == [f"raised by close of env 0{where}"]
 
 
 class Unspeakable(Exception):

@@ -121,7 +121,7 @@ def test_constructor_that_raises_in_a_successor_is_reported_and_nothing_hangs(
                 pool.recv(timeout=None if waits == "recv" else GENEROUS_TIMEOUT)
         assert str(caught.value) == "license server is down"
         assert isinstance(caught.value.__cause__, RemoteTraceback)
-        assert caught.value.__notes__ == ["raised by the constructor of env 0 in worker 0 (envs 0-1)"]
+        assert caught.value.__notes__ == ["raised by the constructor of env 0 in worker 0"]
         file.unlink()
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 

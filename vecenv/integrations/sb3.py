@@ -49,9 +49,10 @@ class SB3VecEnv(_VecEnv):
 
     The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
     `TimeLimit.truncated`, and `terminal_observation` where an episode has ended. Arrays are the caller's own.
-    Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ. Envs with process-wide
-    state, such as a module-level counter or globals of a C library, need `num_workers=num_envs`, because the envs of one
-    worker disturb each other; `SubprocVecEnv` always has one process per env.
+    Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ.
+
+    Envs with process-wide state, such as a module-level counter or globals of a C library, need `num_workers=num_envs`,
+    because the envs of one worker disturb each other; `SubprocVecEnv` always has one process per env.
 
     Example:
         >>> import gymnasium

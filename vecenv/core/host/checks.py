@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import numpy as np
 
 from ...errors import SpaceError
+from ..layout.spec import Array
 
-__all__ = ["exact_flag", "exact_reward", "type_name", "zero_reward", "unpack_reset"]
+__all__ = ["exact_flag", "exact_reward", "shorten", "type_name", "zero_reward", "unpack_reset"]
+
+#: Most characters of an action in a message.
+_ACTION_WIDTH = 60
 
 
 def unpack_reset(result: Any) -> tuple[Any, Any]:
@@ -68,3 +73,30 @@ def type_name(value: Any) -> str:
     """Describe the type of a value for an error message; for a tuple, list or dict also its length."""
     size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{type(value).__name__}{size}"
+
+
+class _Shortener(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = 6
+        self.maxstring = self.maxlong = self.maxother = _ACTION_WIDTH // 2
+
+    def repr_ndarray(self, value: Array, level: int) -> str:
+        text = np.array2string(value, threshold=6, edgeitems=2, precision=4, separator=", ", max_line_width=1000)
+        return " ".join(text.split()).replace("[ ", "[").replace(" ]", "]")
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        return self.repr1(value.item(), level) if isinstance(value, np.generic) else super().repr_instance(value, level)
+
+
+_SHORTENER = _Shortener()
+
+
+def shorten(action: Any) -> str:
+    """Return an action as one short line of text.
+
+    >>> shorten(np.int64(3)), shorten(np.zeros((2, 100)))
+    ('3', '[[0., 0., ..., 0., 0.], [0., 0., ..., 0., 0.]]')
+    """
+    text = " ".join(_SHORTENER.repr(action).split())
+    return text if len(text) <= _ACTION_WIDTH else f"{text[: _ACTION_WIDTH - 3]}..."

@@ -25,7 +25,7 @@ from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
-from .checks import exact_flag, exact_reward, type_name, unpack_reset, zero_reward
+from .checks import exact_flag, exact_reward, shorten, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import ExposedEnv, Shortcut
@@ -99,6 +99,9 @@ class Host:
         self._interrupted: int | None = None  # the env whose command was interrupted by Ctrl-C
         self._is_ending = False  # a signal handler closed the pool during a command; it may also call `sys.exit`
         self._current = (0, 0)  # env_id and step_id of the current command
+        # For errors: the operation of the env ('step', 'reset', 'autoreset' or 'call'), and its action or seed.
+        self._doing = ""
+        self._given: tuple[Any, ...] = ()
         self._snapshots: Snapshots | None = None
         self._restoring: _Restoring | None = None
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
@@ -180,6 +183,7 @@ class Host:
             if kind in (STOP, IDLE):
                 return kind
             self._current = (env_id, step_id)
+            self._doing = Op(op).name.lower()
             try:
                 self._handle(kind, env_id, op, argument, flags, result)
             except BaseException as error:  # any exception of an env is its reply, SystemExit too
@@ -188,6 +192,7 @@ class Host:
                     self._interrupted = env_id
                     raise
                 self._answer_error(op, error)
+            self._given = ()
 
     def _is_of_caller(self, error: BaseException) -> bool:
         """Return whether an exception probably came from a signal handler of the caller, not from the env."""
@@ -214,7 +219,8 @@ class Host:
             env = self._restored_for_close(env_id, env)
             self._rngs.call_swapped(env_id, env.close)
         except BaseException as error:
-            add_notes(error, [f"raised by close of env {env_id}"])
+            if self._is_callers:
+                add_notes(error, [messages.describe_place({"env_ids": [env_id], "op": "close"})])
             if self.failed_to_close is None:
                 self.failed_to_close = env_id
             raise
@@ -234,6 +240,8 @@ class Host:
 
     def _handle(self, kind: int, env_id: int, op: int, argument: int, flags: int, result: Any) -> None:
         if kind == RAISED:
+            if argument == RESULT_OF_RESET:
+                self._doing = "autoreset"
             raise result
         if kind == RESULT:
             self._answer_result(env_id, argument, result)
@@ -257,12 +265,14 @@ class Host:
             self._answer_call(env_id, payload)
         elif op == Op.RESET:
             kwargs = reset_kwargs(payload.kwargs if payload else {}, flags, seed)
+            self._given = (kwargs["seed"],) if "seed" in kwargs else ()
             drawn = seed if flags & CommandFlag.DRAWN else None
             self._answer_reset(env_id, kwargs, RowFlag.RESET, drawn, forced=bool(flags & CommandFlag.SNAPSHOT))
         elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
             action = payload.action if payload is not None else self._slot.action()
+            self._given = (action,)
             result = self._call_lazily(env_id, self._envs[env_id].step, action)
             self._slot.count_step()
             self._answer_step(env_id, result)
@@ -297,6 +307,7 @@ class Host:
     def _answer_reset(
         self, env_id: int, kwargs: dict[str, Any], flag: int, drawn: int | None = None, *, forced: bool = False
     ) -> None:
+        self._doing = "reset" if flag == RowFlag.RESET else "autoreset"
         seed = kwargs.get("seed")
         forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
         if seed is None and drawn is None:
@@ -327,6 +338,7 @@ class Host:
         if argument == RESULT_OF_STEP:
             self._answer_step(env_id, result)
         elif argument == RESULT_OF_RESET:
+            self._doing = "autoreset"
             obs, info = unpack_reset(result)
             self._publish(obs, self._zero_reward, False, False, info, RowFlag.AUTORESET)
         else:  # SAME_STEP: the slot has kept the final observation and info
@@ -347,6 +359,7 @@ class Host:
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
             info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
             self._begin_episode(env_id)
+            self._doing = "autoreset"
             first_obs, first_info = unpack_reset(self._call_lazily(env_id, self._envs[env_id].reset))
             self._register_env(env_id)  # as after any reset
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
@@ -509,12 +522,20 @@ class Host:
 
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
-        self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, error=messages.pack_error(error))))
+        reply = messages.Reply(step_id, env_id, error=messages.pack_error(error), request=self._describe_request())
+        self._slot.send_message(messages.dump_reply(reply))
         if op == Op.CALL:
             self._slot.finish()
         else:
             flags = RowFlag.MESSAGE | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
             self._slot.publish(None, self._zero_reward, False, False, None, flags, None)
+
+    def _describe_request(self) -> tuple[str, str]:
+        """Return the operation of the env and its action or seed, for the note of an exception."""
+        doing, given = self._doing, self._given
+        if doing == "step":
+            return doing, f"action {shorten(given[0] if given else self._slot.action())}"
+        return doing, f"seed {given[0]}" if doing == "reset" and given else ""
 
     def _select_info(self, info: Any, is_end: bool) -> dict[str, Any]:
         """Return the part of an info that is sent; `is_end`: whether its step ends an episode."""

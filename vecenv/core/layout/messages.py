@@ -15,16 +15,22 @@ and `dump_reply`, and `load` and `load_reply` return the object unchanged.
 
 from __future__ import annotations
 
+import io
+import linecache
+import os
 import pickle
+import re
 import struct
 import traceback
-from collections.abc import Callable
+import types
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
 
-from ...errors import EnvError, locate
+from ...errors import EnvError, RemoteTraceback, WorkerError, locate
 from ...nested import copy_value
 
 __all__ = [
@@ -34,7 +40,9 @@ __all__ = [
     "Reply",
     "copy_reply",
     "copy_payload",
+    "describe_place",
     "dump",
+    "dump_by_value",
     "dump_reply",
     "load",
     "load_reply",
@@ -44,6 +52,11 @@ __all__ = [
 
 #: Header of a reply: step_id and env_id.
 _HEAD = struct.Struct("<qq")
+#: Folders of vecenv, and of the parts of the engine that call envs.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
+_ENGINE = tuple(os.path.join(_PACKAGE, "core", room, "") for room in ("host", "processes", "fallback"))
+#: A line of a traceback that names a frame; within an exception group, bars stand before it.
+_FRAME = re.compile(r'(?P<indent>[ |]*)  File "(?P<file>.+)", line (?P<number>\d+), in ')
 #: Names from the main script refer to another module in a worker.
 _MAIN = b"__main__"
 
@@ -56,6 +69,8 @@ class Reply:
         info, final_info: the values of the info that did not travel in cells.
         objects, final_objects: values of the observation without a column, by their index in the spec.
         error: an exception, as `pack_error` describes it.
+        request: the operation that raised it ('step', 'reset', 'autoreset' or 'call') and its arguments as text.
+        worker_id: the worker that sent an exception; set on this side.
         value: result of a call.
         snapshot: (state, is_complete, is_mid_episode) of the env, taken before this call or before the reset that this
             command makes; see `commands.RestorePoint`.
@@ -71,6 +86,8 @@ class Reply:
     objects: list[Any] | None = None
     final_objects: list[Any] | None = None
     error: tuple[bytes | None, str, str, str] | None = None
+    request: tuple[str, str] | None = None
+    worker_id: int | None = None
     value: Any = None
     snapshot: tuple[bytes, bool, bool] | None = None
     outcome: Outcome | None = None
@@ -110,17 +127,6 @@ class Payload:
     function: Callable[[Any], Any] | None = None
 
 
-class RemoteTraceback(Exception):
-    """The traceback of a worker as text; the cause of the exception that is raised in the parent."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n\n{self.text}"
-
-
 def dump(message: Any) -> bytes:
     """Pickle a message with protocol 5; classes and functions of `__main__` are pickled by value."""
     try:
@@ -129,8 +135,27 @@ def dump(message: Any) -> bytes:
             return data
     except Exception:  # lambdas and local classes need the slower pickler
         pass
-    by_value: bytes = cloudpickle.dumps(message, protocol=5)
-    return by_value
+    return dump_by_value(message)
+
+
+def dump_by_value(value: Any) -> bytes:
+    """Pickle a value with protocol 5, as `cloudpickle.dumps` does; code keeps the name of its file, for tracebacks."""
+    with io.BytesIO() as file:
+        _Pickler(file, protocol=5).dump(value)
+        return file.getvalue()
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    make, args = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _named_code, (make, args, code.co_filename)
+
+
+def _named_code(make: Callable[..., types.CodeType], args: tuple[Any, ...], filename: str) -> types.CodeType:
+    return make(*args).replace(co_filename=filename)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 def load(data: bytes | bytearray | Payload) -> Any:
@@ -220,7 +245,7 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
 
     The pickle is tested here, so that rebuilding the exception in the other process cannot fail unexpectedly.
     """
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    text = _format(error)
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     try:
         message = str(error)
@@ -229,12 +254,46 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
     return _pickled(error, message), name, message, text
 
 
+def _format(error: BaseException) -> str:
+    """Return the traceback of an exception and its causes as text, without the frames of the engine around an env."""
+    whole = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    links = [whole]
+    while links:
+        link = links.pop()
+        del link.stack[: _count_own_frames(link.stack)]
+        links += [part for part in (link.__cause__, link.__context__) if part is not None]
+        links += getattr(link, "exceptions", None) or []  # of a group
+    return "".join(whole.format())
+
+
+def _count_own_frames(frames: Sequence[traceback.FrameSummary]) -> int:
+    """Return the number of frames before the code of an env. An exception of vecenv itself keeps some of its frames."""
+    around = max((i for i, frame in enumerate(frames, 1) if frame.filename.startswith(_ENGINE)), default=0)
+    for i in range(around, len(frames)):
+        if not frames[i].filename.startswith(_PACKAGE):
+            return i
+    return around if around < len(frames) else 0
+
+
+def _with_source(text: str) -> str:
+    """Add the source lines that a traceback lacks and this process has: of notebooks, `exec` and standard input."""
+    lines = text.split("\n")
+    result = []
+    for line, following in zip(lines, [*lines[1:], ""]):
+        result.append(line)
+        found = _FRAME.match(line)
+        if found is not None and not following.startswith(f"{found['indent']}    "):
+            source = linecache.getline(found["file"], int(found["number"])).strip()
+            result += [f"{found['indent']}    {source}"] if source else []
+    return "\n".join(result)
+
+
 def _pickled(error: BaseException, message: str) -> bytes | None:
     """Return a pickle that gives an exception of the same class, if possible with the same text; None if none does."""
     other_text: bytes | None = None
     for source in (error, _ByArgs(error)):
         try:
-            data: bytes = cloudpickle.dumps(source, protocol=5)
+            data = dump_by_value(source)
             rebuilt = pickle.loads(data)
             if type(rebuilt).__qualname__ != type(error).__qualname__:
                 continue
@@ -278,7 +337,8 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Ex
     """Rebuild an exception from `pack_error`, with the remote traceback as its cause.
 
     Args:
-        where: 'op', 'env_ids' and 'step_id' of the command, for the text and fields of an `EnvError`.
+        where: 'worker_id', 'env_ids', 'op' and 'step_id' of the command, for the text and fields of an `EnvError` and
+            for `errors.place_of`.
 
     Returns:
         The original exception; an `EnvError` if it cannot be rebuilt or is not an `Exception`.
@@ -294,5 +354,25 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Ex
         place = "".join(f" of env {env_id}" for env_id in where.get("env_ids", ()))
         what = f"{where.get('op', 'call')}{place} raised {name}: {message}"
         error = locate(EnvError(what, exception_type=name), **where)
-    error.__cause__ = RemoteTraceback(text)
+    elif (
+        where and isinstance(error, WorkerError) and error.worker_id is None
+    ):  # made by the worker, or for an unread reply
+        locate(error, **{**where, "op": error.op or where.get("op")})
+    error.__cause__ = RemoteTraceback(_with_source(text), where)
     return error
+
+
+def describe_place(place: Mapping[str, Any], details: str = "") -> str:
+    """Return the note that says where an exception was raised.
+
+    >>> describe_place({"worker_id": 1, "env_ids": (3,), "op": "step"}, "step 17 of its episode, seed 42, action 0")
+    'raised by step of env 3 in worker 1: step 17 of its episode, seed 42, action 0'
+
+    Args:
+        place: arguments of `errors.locate`; `op` may also be 'autoreset'.
+        details: further facts.
+    """
+    op = "the constructor" if place["op"] == "construct" else place["op"]
+    envs = ", ".join(map(str, place["env_ids"]))
+    worker = "" if place.get("worker_id") is None else f" in worker {place['worker_id']}"
+    return f"raised by {op} of env {envs}{worker}{details and f': {details}'}"

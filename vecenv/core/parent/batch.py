@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import StateError, add_notes
 from ..layout.info_cells import Column, InfoColumns
-from ..layout.messages import Reply, unpack_error
+from ..layout.messages import Reply, describe_place, unpack_error
 from ..layout.rows import RowFlag, Rows
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
@@ -199,9 +199,18 @@ class Batch:
         for row, reply in self.replies().items():
             if reply.error is not None:
                 op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
-                where = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id}
+                where = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id, "worker_id": reply.worker_id}
                 found[reply.env_id] = unpack_error(reply.error, **where)
+                if reply.request is not None:
+                    add_notes(found[reply.env_id], [self._describe_request(row, where, *reply.request)])
         return found
+
+    def _describe_request(self, row: int, where: dict[str, Any], op: str, details: str) -> str:
+        if op == "step":
+            seed = int(self.seeds[row])
+            seed_text = f", seed {seed}" if seed >= 0 else ""
+            details = f"step {int(self.lengths[row]) + 1} of its episode{seed_text}, {details}"
+        return describe_place({**where, "op": op}, details)
 
     def raise_errors(self) -> None:
         """Raise the exception of the env with the lowest id, if any; its notes list the others."""
@@ -279,9 +288,7 @@ def raise_first(errors: dict[int, Exception]) -> NoReturn:
     """Raise the exception of the lowest env id, with one note per further env."""
     first, *rest = sorted(errors)
     error = errors[first]
-    notes = [f"raised by env {first}"]
-    notes += [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest]
-    add_notes(error, notes)
+    add_notes(error, [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest])
     raise error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,12 @@ class Listener(Protocol):
 class Inbox:
     """Keeps each message until its row or call is delivered, and drops messages that are not awaited.
 
+    Args:
+        hub: where messages arrive.
+        num_slots: number of slots that may send messages.
+        worker_of: returns the worker_id of a slot, or None.
+        listener: receives reports about restored envs.
+
     Attributes:
         infos: the table of info cells, to which new keys are added here.
         num_slots: number of slots that may send messages, from slot 0 on.
@@ -39,8 +45,11 @@ class Inbox:
             Empty without a listener, because calls are then never sent again.
     """
 
-    def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
+    def __init__(
+        self, hub: Hub, num_slots: int, worker_of: Callable[[int], int | None], listener: Listener | None = None
+    ) -> None:
         self._hub = hub
+        self._worker_of = worker_of
         self._listener = listener
         self.num_slots = num_slots
         self._replies: dict[int, Reply] = {}
@@ -69,10 +78,12 @@ class Inbox:
         with signals_deferred():  # a message that was taken must not be lost
             for slot in range(self.num_slots):
                 for data in self._hub.take_messages(slot):
-                    self._take(data, delivered)
+                    self._take(slot, data, delivered)
 
-    def _take(self, data: bytes, delivered: Collection[int]) -> None:
+    def _take(self, slot: int, data: bytes, delivered: Collection[int]) -> None:
         reply = messages.load_reply(data)
+        if reply.error is not None:
+            reply.worker_id = self._worker_of(slot)
         self._queued_warnings += reply.warnings
         if reply.snapshot is not None or reply.outcome is not None:
             self._notify_listener(reply)

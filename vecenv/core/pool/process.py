@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import cloudpickle
-
 from ...errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
 from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.commands import RestorePlan, RestorePoint
-from ..layout.messages import unpack_error
+from ..layout.messages import describe_place, dump_by_value, unpack_error
 from ..layout.native import implementation
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
@@ -156,12 +154,11 @@ class ProcessEngine:
     def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
         fns = {env_id: self.env_fns[env_id] for env_id in env_ids}
         try:
-            data: bytes = cloudpickle.dumps(fns, protocol=5)
-            return data
+            return dump_by_value(fns)
         except Exception:  # find out which one it is
             for env_id in env_ids:
                 try:
-                    cloudpickle.dumps(self.env_fns[env_id], protocol=5)
+                    dump_by_value(self.env_fns[env_id])
                 except Exception as error:
                     raise ConfigError(
                         f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
@@ -173,7 +170,7 @@ class ProcessEngine:
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
         return {
-            "adapt": cloudpickle.dumps(self._adapt, protocol=5),
+            "adapt": dump_by_value(self._adapt),
             "registrations": pickle_registrations(),
             "environ": dict(os.environ),
             "cwd": _working_directory(),
@@ -185,7 +182,7 @@ class ProcessEngine:
             "parent_started": started_at(os.getpid()),
             "implementation": self._implementation,
             "builds_serially": self.options.build == "serial",
-            "snapshotter": cloudpickle.dumps(self._snapshotter, protocol=5),
+            "snapshotter": dump_by_value(self._snapshotter),
             "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
             "pool_modules": running_modules(),
@@ -225,8 +222,9 @@ class ProcessEngine:
                 raise death_of(worker, "construct") from None
             if report.error is not None:
                 env_id, packed = report.error
-                error = unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
-                add_notes(error, [f"raised by the constructor of env {env_id} in {worker.name}"])
+                where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
+                error = unpack_error(packed, **where)
+                add_notes(error, [describe_place(where)])
                 raise error
             reports[worker.worker_id] = report
         return [reports[worker.worker_id] for worker in workers]
@@ -435,7 +433,10 @@ class ProcessEngine:
             if worker.exit_report is not None and worker.exit_report.error is not None:
                 env_id = worker.exit_report.env_id
                 env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
-                return unpack_error(worker.exit_report.error, worker_id=worker.worker_id, env_ids=env_ids, op="close")
+                where = {"worker_id": worker.worker_id, "env_ids": env_ids, "op": "close"}
+                error = unpack_error(worker.exit_report.error, **where)
+                add_notes(error, [describe_place(where)])
+                return error
         return None
 
     def interrupt(self) -> None:

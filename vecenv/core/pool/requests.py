@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from ...errors import ConfigError, SpaceError, StateError
+from ...errors import ConfigError, SpaceError, StateError, add_notes
 from ..fallback.values import load_action
 from ..layout import messages
 from ..layout.bounds import Bounds
-from ..layout.messages import Payload, Reply, unpack_error
+from ..layout.messages import Payload, Reply, describe_place, unpack_error
 from ..layout.rows import CommandFlag, Form, Op
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
@@ -283,7 +283,11 @@ class Requests:
                 continue
             if self._journal is not None and not reply.is_unread:
                 self._journal.forget_call(reply.env_id, reply.step_id)
-            errors[reply.env_id] = unpack_error(reply.error, env_ids=(reply.env_id,), op="call", step_id=reply.step_id)
+            env_ids, worker_id = (reply.env_id,), reply.worker_id
+            where = {"env_ids": env_ids, "op": "call", "step_id": reply.step_id, "worker_id": worker_id}
+            errors[reply.env_id] = unpack_error(reply.error, **where)
+            if reply.request is not None:
+                add_notes(errors[reply.env_id], [describe_place(where)])
         if errors:
             raise_first(errors)
         return [reply.value for reply in replies]

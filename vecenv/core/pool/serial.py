@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ...errors import SpaceError, StateError
+from ...errors import SpaceError, StateError, add_notes
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
-from ..layout.messages import copy_payload, copy_reply
+from ..layout.messages import copy_payload, copy_reply, describe_place
 from ..layout.native import implementation
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -134,7 +134,11 @@ class SerialEngine:
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):
                 check_not_closing("start")
-                self._envs[env_id] = build_env(env_fn, self._keep_and_adapt, rngs.of(env_id))
+                try:
+                    self._envs[env_id] = build_env(env_fn, self._keep_and_adapt, rngs.of(env_id))
+                except Exception as error:
+                    add_notes(error, [describe_place({"env_ids": [env_id], "op": "construct"})])
+                    raise
                 progress.show(lambda: len(self._envs))
         spaces = EnvSpaces.of(self._envs[0], options)
         check_same_spaces(self._envs)

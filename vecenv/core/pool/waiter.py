@@ -55,7 +55,7 @@ class Waiter:
     """
 
     def __init__(self, envs: OpenedEnvs, engine: Engine, lifecycle: Lifecycle, options: PoolOptions) -> None:
-        self.inbox = Inbox(envs.hub, envs.num_slots, envs.listener)
+        self.inbox = Inbox(envs.hub, envs.num_slots, engine.worker_of, envs.listener)
         self.watchdog = Watchdog(envs.hub, envs.num_slots, options.limits, engine, self.inbox)
         self._hub = envs.hub
         self._plan, self._memory = envs.plan, envs.memory

@@ -12,7 +12,6 @@ import contextlib
 import os
 import pickle
 import platform
-import reprlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from ...first_seeds import is_seeded_by, seed_generators
 from ...registrations import registered
 from ...replaying import replaying
 from ..fallback.values import load_action
+from ..host.checks import shorten
 from ..host.global_rngs import GlobalRngs
 from ..host.replay import Snapshotter
 from ..layout import messages
@@ -41,8 +41,8 @@ __all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe
 #: them, sys.path and the working directory.
 _FORMAT = 5
 _SUFFIX = ".vecenv-episode"
-#: Most actions in an error; the characters for all of them in its text, and for each.
-_MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
+#: Most actions in an error, and the characters for all of them in its text.
+_MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
 
 
 class Event(NamedTuple):
@@ -337,33 +337,6 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
     count = min(len(steps), int(newest["length"]) + is_under_way, _MOST_ACTIONS)
     actions = tuple(_action(spec, entry) for entry in steps[len(steps) - count :])
     return None if newest["seed"] < 0 else int(newest["seed"]), actions
-
-
-class _Shortener(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlist = self.maxtuple = self.maxdict = 6
-        self.maxstring = self.maxlong = self.maxother = _ACTION_WIDTH // 2
-
-    def repr_ndarray(self, value: Array, level: int) -> str:
-        text = np.array2string(value, threshold=6, edgeitems=2, precision=4, separator=", ", max_line_width=1000)
-        return " ".join(text.split()).replace("[ ", "[").replace(" ]", "]")
-
-    def repr_instance(self, value: Any, level: int) -> str:
-        return self.repr1(value.item(), level) if isinstance(value, np.generic) else super().repr_instance(value, level)
-
-
-_SHORTENER = _Shortener()
-
-
-def shorten(action: Any) -> str:
-    """Return an action as one short line of text.
-
-    >>> shorten(np.int64(3)), shorten(np.zeros((2, 100)))
-    ('3', '[[0., 0., ..., 0., 0.], [0., 0., ..., 0., 0.]]')
-    """
-    text = " ".join(_SHORTENER.repr(action).split())
-    return text if len(text) <= _ACTION_WIDTH else f"{text[: _ACTION_WIDTH - 3]}..."
 
 
 def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
