@@ -222,6 +222,27 @@ def test_error_that_the_worker_made_gets_its_place() -> None:
     assert (error.worker_id, error.env_ids, error.op, error.step_id) == (1, (3,), "reset", 9)
 
 
+@pytest.mark.parametrize("moment", ["reset", "autoreset"])
+def test_error_of_a_manager_has_worker_env_op_and_command(moment: str) -> None:
+    env_fn = functools.partial(toys.Raises, moment=moment, length=1)
+    cfg = {"type": "subprocess", "num_workers": 2, "retry_waiting_time": 0.0}
+    with create_env_manager(cfg, [toys.ToyEnv, env_fn]) as manager, pytest.raises(EnvError) as caught:
+        manager.launch()
+        for _ in range(3):
+            manager.step({0: 0, 1: 0})
+    error = caught.value
+    assert (error.worker_id, error.env_ids, error.op) == (1, (1,), "reset") and error.step_id
+
+
+def test_error_of_the_base_manager_has_env_op_and_command() -> None:
+    with create_env_manager({"type": "base"}, [toys.ToyEnv, toys.RaiseAtStep]) as manager:
+        manager.launch()
+        with pytest.raises(EnvError) as caught:
+            manager.step({0: 0, 1: 0})
+    error = caught.value
+    assert (error.worker_id, error.env_ids, error.op) == (None, (1,), "step") and error.step_id
+
+
 def test_code_pickled_by_value_keeps_its_file() -> None:
     function = pickle.loads(messages.dump_by_value(lambda: lambda: 0))
     assert function.__code__.co_filename == function().__code__.co_filename == __file__

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.options import check_file, count, key_value, seconds
-from vecenv.errors import ConfigError, EnvError, VecenvError, require
+from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of, require
 
 if TYPE_CHECKING:
     from vecenv.cli.measure import Mode, Window
@@ -146,7 +146,8 @@ def _wrap_foreign_errors() -> Iterator[None]:
     except (VecenvError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit, too: it would end the program without a word
-        raise EnvError(f"{type(error).__name__} raised: {error}") from error
+        failure = EnvError(f"{type(error).__name__} raised: {error}")
+        raise locate(failure, **place_of(error)) from error
 
 
 @contextlib.contextmanager

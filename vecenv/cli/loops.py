@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from vecenv.cli.target import EnvFn, action_rows
-from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit
+from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit, locate
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
@@ -73,6 +73,8 @@ class LoopProcesses:
             WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
         """
         self._is_running = False
+        ids = itertools.count()
+        self._env_ids = [tuple(itertools.islice(ids, len(share))) for share in shares]
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -129,15 +131,18 @@ class LoopProcesses:
     def _collect(self, timeout: float) -> list[Any]:
         deadline = time.monotonic() + timeout
         replies = []
-        for connection, process in zip(self._connections, self._processes):
+        op = "step" if self._is_running else "construct"
+        for worker_id, (connection, process) in enumerate(zip(self._connections, self._processes)):
+            place: dict[str, Any] = {"worker_id": worker_id, "env_ids": self._env_ids[worker_id], "op": op}
             if not connection.poll(max(0.0, deadline - time.monotonic())):
-                raise WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
+                late = WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
+                raise locate(late, **place)
             try:
                 reply = connection.recv()
             except (EOFError, OSError):
-                raise _death_of(process) from None
+                raise locate(_death_of(process), **place) from None
             if isinstance(reply, str):
-                raise EnvError(f"an env of a plain loop raised {reply}")
+                raise locate(EnvError(f"an env of a plain loop raised {reply}"), **place)
             replies.append(reply)
         return replies
 

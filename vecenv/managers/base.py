@@ -29,6 +29,8 @@ from ..errors import (
     WorkerError,
     WorkerTimeoutError,
     add_notes,
+    locate,
+    place_of,
     warn_caller,
 )
 from ..nested import copy_arrays
@@ -690,13 +692,12 @@ class BaseEnvManager(EnvManager):
         described: dict[int, Exception] = {}
         state = "the manager is closed" if self._counts.closed else "it is in ERROR until it is reset"
         for env_id, error in errors.items():
-            described[env_id] = EnvError(
+            failure = EnvError(
                 f"step of env {env_id} failed in {self._retry.max_retry} attempts; {state}. "
                 f"Last: {type(error).__name__}: {error}",
                 exception_type=type(error).__qualname__,
-                env_ids=(env_id,),
-                op="step",
             )
+            described[env_id] = locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "step"})
             described[env_id].__cause__ = error
         return described
 

@@ -24,7 +24,7 @@ from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
-from ..errors import ConfigError, EnvError
+from ..errors import ConfigError, EnvError, locate
 from ..first_seeds import seed_generators
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
@@ -211,12 +211,8 @@ class EnvDriver:
         except Exception as error:
             # The step that ended the episode has succeeded; the error must not be taken for one of the step.
             name = type(error).__name__
-            raise EnvError(
-                f"automatic reset of env {self._env_id} raised {name}: {error}",
-                exception_type=name,
-                env_ids=(self._env_id,),
-                op="reset",
-            ) from error
+            failure = EnvError(f"automatic reset of env {self._env_id} raised {name}: {error}", exception_type=name)
+            raise locate(failure, env_ids=(self._env_id,), op="reset") from error
 
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
         with self._seeds.for_reset() as seed:

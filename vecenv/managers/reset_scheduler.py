@@ -24,6 +24,8 @@ from ..errors import (
     WorkerError,
     WorkerTimeoutError,
     add_notes,
+    locate,
+    place_of,
     warn_caller,
 )
 from ..nested import copy_arrays
@@ -360,9 +362,8 @@ class ResetScheduler:
             f"env {env_id} could not be reset {times}; the manager is closed. "
             f"Last: {type(error).__name__}: {error}{remedy}",
             exception_type=type(error).__qualname__,
-            env_ids=(env_id,),
-            op="reset",
         )
+        locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "reset"})
         vars(failure)["timesteps"] = unreturned
         raise failure from error
 

@@ -17,7 +17,7 @@ from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.batch import BatchOfOne
 from vecenv.checks import check_callable
 from vecenv.core.options import Limits, resolve
-from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError
+from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
 from vecenv.options import UNSET, Timeouts, read_timeouts
 
 __all__ = ["ThreadEnvironment"]
@@ -102,17 +102,18 @@ class ThreadEnvironment(AlfEnvironment):
         if self._closed:
             raise ClosedError(f"{what}: the environment is closed")
         if self._is_late:
-            raise WorkerTimeoutError(f"{what}: an earlier operation is still running; call close()", op=what)
+            late = WorkerTimeoutError(f"{what}: an earlier operation is still running; call close()")
+            raise locate(late, env_ids=(0,), op=what)
         self._requests.put(function)
         try:
             error, value = self._replies.get(timeout=timeout)
         except queue.Empty:
             self._is_late = True
-            raise WorkerTimeoutError(
+            late = WorkerTimeoutError(
                 f"the environment's thread did not finish {what} within {timeout} s; raise {what}_timeout",
                 timeout=timeout,
-                op=what,
-            ) from None
+            )
+            raise locate(late, env_ids=(0,), op=what) from None
         except BaseException:  # Ctrl-C: a late reply must not be taken as the reply to the next request
             self._is_late = True
             raise
