@@ -190,3 +190,15 @@ def test_every_required_package_has_an_install_command():
     for path in Path(vecenv.__file__).parent.rglob("*.py"):
         used.update(re.findall(r'\brequire\("[\w.]+", "(\w+)"\)', path.read_text()))
     assert used == set(errors.EXTRAS)
+
+
+def test_place_of_worker_errors_is_set_by_locate_only():
+    """So that no error has a part of it only."""
+    found = []
+    for path in Path(vecenv.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            name = getattr(call.func, "id", None) if isinstance(call, ast.Call) else None
+            if name in {error.__name__ for error in (WorkerError, EnvError, WorkerTimeoutError, WorkerDiedError)}:
+                given = {keyword.arg for keyword in call.keywords} & {"worker_id", "env_ids", "op", "step_id"}
+                found += [f"{path}:{call.lineno}: {sorted(given)}"] if given else []
+    assert found == []
