@@ -55,6 +55,9 @@ class Timeouts(_Options):
     recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise WorkerTimeoutError, which
     is a TimeoutError.
 
+    A step, reset or call of a worker that has no limit is reported in the log and by a RuntimeWarning when it is 10 s
+    old, again when it is 60 s old, and then every 10 minutes. The report contains the Python stack of the worker.
+
     The defaults below are those of `VectorEnv`, `make_vec`, `BatchedVectorEnv`, `SB3VecEnv`, `ParallelAlfEnvironment`,
     `create_environment`, `ThreadEnvironment` and all managers, except where a field names another one.
     `GymVectorEnvManager` has those of the `VectorEnv` that it builds.

@@ -9,7 +9,6 @@ import math
 import os
 import pickle
 import random
-import re
 import signal
 import threading
 import warnings
@@ -1489,29 +1488,6 @@ def test_timeout_that_is_not_a_number_changes_nothing(timeout: Any, open_pool: O
     with pytest.raises(ConfigError, match="timeout"):
         pool.call(str, timeout=timeout)
     assert len(pool.recv()) == 2 and pool.collect_calls() == [1, 1] and not pool.closed
-
-
-def test_operation_without_a_limit_warns_once_if_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "OVERDUE_WARNING", 0.2)
-    monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 50_000_000)
-    pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
-    with pool:
-        pool.start()
-        pool.reset()
-        pool.recv()
-        pool.send(np.zeros(1, np.int64))
-        text = r"worker 0 \(env 0\): step of env 0 \(command 2\) has been running for \d+ s"
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            num_after = 0
-            for _ in range(100):
-                with pytest.raises(TimeoutError):
-                    pool.recv(timeout=0.2)
-                num_after += bool(seen)
-                if num_after == 3:
-                    break
-    (one,) = seen
-    assert one.category is RuntimeWarning and re.match(text, str(one.message))
 
 
 @pytest.mark.parametrize("asks", ["step", "call"])

@@ -12,7 +12,9 @@ import pytest
 from tests.alf.comparison import assert_same, counting, toy
 from vecenv import ConfigError
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
+from vecenv.alf.batched import thread
 from vecenv.alf.wrappers.batch import stack
+from vecenv.core.parent import reports
 from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
 
 
@@ -117,6 +119,22 @@ def test_hanging_step_times_out_and_close_does_not_wait():
     gate.set()
     env._thread.join(10)
     assert len(inner.threads) == before + 1, "the env is closed when its thread gets to it"
+
+
+def test_hanging_step_without_a_limit_is_reported_with_its_stack(monkeypatch, caplog):
+    monkeypatch.setattr(thread, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(reports, "_REPORT_SECONDS", (0.2, 600.0))
+    gate = threading.Event()
+    with ThreadEnvironment(lambda: AlfGymWrapper(RecordsThreads(gate)), tensors=False) as env:
+        env.reset()
+        opener = threading.Timer(0.5, gate.set)
+        opener.start()
+        with pytest.warns(RuntimeWarning, match="thread: step has been running for 0.2 s") as seen:
+            env.step(np.zeros(1, np.int64))
+        opener.join()
+    (text,) = [str(warning.message) for warning in seen]
+    assert "Set step_timeout, in seconds" in text and "self.gate.wait()" in text
+    assert [record.message for record in caplog.records] == [text]
 
 
 @pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])

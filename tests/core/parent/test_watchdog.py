@@ -8,7 +8,7 @@ import pytest
 
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
-from vecenv.core.parent import watchdog
+from vecenv.core.parent import reports, watchdog
 from vecenv.core.parent.hub import SlotState
 from vecenv.core.parent.watchdog import POLL_NS, Watchdog
 from vecenv.core.system import clock
@@ -20,7 +20,7 @@ IDLE = SlotState(int(Op.NONE), 0, 0, 0, 0, 0)
 
 
 class Scene:
-    """A watchdog of slots with one env each, two slots to a worker. The class is its hub, inbox and row source as well.
+    """A watchdog of slots with one env each, two slots to a worker. The class is its hub and its workers as well.
 
     A step may take one second; a call has no limit.
     """
@@ -33,8 +33,9 @@ class Scene:
         self.waiting = [(int(Op.NONE), 0, 0)] * num_slots
         self.dead: set[int] = set()
         self.warned: list[str] = []
+        monkeypatch.setattr(reports, "warn_caller", self.warn)
         hub: Any = self
-        self.dog = Watchdog(hub, num_slots, Limits(step=1.0), self, hub)
+        self.dog = Watchdog(hub, num_slots, Limits(step=1.0), self, replaces_overdue=True)
 
     def run(self, slot: int, step_id: int, op: Op = Op.STEP) -> None:
         """Make a slot begin an operation now."""
@@ -57,7 +58,7 @@ class Scene:
 
     def check(self) -> list[str]:
         try:
-            assert self.now < self.dog.check() <= self.now + POLL_NS
+            assert self.now < self.dog.check() <= self.now + self.dog.poll_interval_ns
         except WorkerTimeoutError as error:
             return [str(error), *getattr(error, "__notes__", [])]
         return []
@@ -84,8 +85,18 @@ class Scene:
     def is_alive(self, slot: int) -> bool:
         return slot not in self.dead
 
-    def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
-        self.warned.append(f"{category.__name__}: {text}")
+    def stack_of(self, slot: int) -> str:
+        return f"  stack of slot {slot}"
+
+    def warn(self, text: str, category: type[Warning]) -> None:
+        assert category is RuntimeWarning
+        self.warned.append(text)
+
+    def reports_within(self, seconds: float) -> list[str]:
+        """Return the reports of this many seconds, in which a parent waits."""
+        self.warned.clear()
+        assert self.advance(seconds) == []
+        return self.warned
 
 
 @pytest.fixture
@@ -189,13 +200,71 @@ def test_dead_workers_are_not_late(scene: Scene) -> None:
     assert scene.advance(1.0) == [] and len(scene.advance(0.1)) == 1, "its successor has its own time"
 
 
-def test_operation_without_a_limit_is_warned_about(scene: Scene) -> None:
+def test_operation_without_a_limit_is_reported_at_10_s_60_s_and_every_10_min(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     scene.run(0, 7, Op.CALL)
-    assert scene.advance(59.9) == [] and scene.warned == []
-    assert scene.advance(0.2) == []
-    assert set(scene.warned) == {
-        "RuntimeWarning: slot 0: call of env 0 (command 7) has been running for 60 s; no call_timeout is set"
-    }
+    assert scene.reports_within(9.9) == []
+    text = (
+        "slot 0: call of env 0 (command 7) has been running for 10.0 s and has no limit. Set call_timeout, in seconds: "
+        "a worker that takes longer is then replaced\n  stack of slot 0"
+    )
+    assert scene.reports_within(0.2) == [text]
+    assert [record.message for record in caplog.records] == [text], "the same in the log"
+    assert scene.reports_within(49.8) == []
+    assert "running for 60.0 s" in scene.reports_within(0.2)[0]
+    assert scene.reports_within(539.8) == []
+    assert "running for 600.0 s" in scene.reports_within(0.2)[0]
+    assert scene.reports_within(599.8) == []
+    assert "running for 1200.0 s" in scene.reports_within(0.2)[0]
+
+
+def test_command_that_is_not_begun_is_reported_without_a_limit(scene: Scene) -> None:
+    scene.dog.set_limits(Limits())
+    scene.assign(0, 7)
+    assert scene.reports_within(9.9) == []
+    (text,) = scene.reports_within(1.2)
+    assert text.startswith("slot 0: step of env 0 (command 7) has not begun for 10.0 s and has no limit")
+
+
+def test_long_operations_are_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, 6)
+    for slot in range(6):
+        scene.run(slot, 7 + slot, Op.CALL)
+    (text,) = scene.reports_within(11.0)
+    assert [text.count(part) for part in ("has been running for 10.0 s", "stack of slot")] == [6, 4]
+
+
+def test_operations_as_slow_as_an_earlier_one_are_not_reported(scene: Scene) -> None:
+    """An env whose resets take 20 s is slow, and not hung."""
+    scene.run(0, 7, Op.CALL)
+    assert len(scene.reports_within(20.0)) == 1
+    for step_id in (8, 9):
+        scene.run(0, step_id, Op.CALL)
+        assert scene.reports_within(15.0) == []
+    scene.run(0, 10, Op.CALL)
+    assert "running for 60.0 s" in scene.reports_within(61.0)[0]
+    scene.dog.set_limits(Limits())
+    scene.run(0, 11)
+    assert len(scene.reports_within(12.0)) == 1, "another operation"
+
+
+def test_replayed_steps_are_timed_one_by_one_in_reports(scene: Scene) -> None:
+    for _ in range(4):
+        scene.run(0, 7, Op.CALL)
+        assert scene.reports_within(9.0) == []
+
+
+def test_time_while_the_parent_was_stopped_is_not_reported(scene: Scene) -> None:
+    """Nor is the time in which the caller did something else: the env may have been stopped with its parent."""
+    scene.run(0, 7, Op.CALL)
+    for away in (scene.stop_for, lambda seconds: setattr(scene, "now", scene.now + int(seconds * SECOND))):
+        assert scene.reports_within(3.0) == []
+        away(3600.0)
+        scene.check()
+        assert scene.warned == []
+    assert scene.reports_within(3.5) == []
+    assert len(scene.reports_within(0.3)) == 1
 
 
 def test_limits_may_change(scene: Scene) -> None:

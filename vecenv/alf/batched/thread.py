@@ -7,6 +7,7 @@ import dataclasses
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -17,10 +18,14 @@ from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.batch import BatchOfOne
 from vecenv.checks import check_callable
 from vecenv.core.options import Limits, resolve
+from vecenv.core.parent.reports import ReportSchedule, report
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
 from vecenv.options import UNSET, Timeouts, read_timeouts
 
 __all__ = ["ThreadEnvironment"]
+
+#: A wait without a limit wakes up this often to count the time of the operation.
+_POLL_SECONDS = 1.0
 
 
 class ThreadEnvironment(AlfEnvironment):
@@ -106,7 +111,7 @@ class ThreadEnvironment(AlfEnvironment):
             raise locate(late, env_ids=(0,), op=what)
         self._requests.put(function)
         try:
-            error, value = self._replies.get(timeout=timeout)
+            error, value = self._await_reply(what) if timeout is None else self._replies.get(timeout=timeout)
         except queue.Empty:
             self._is_late = True
             late = WorkerTimeoutError(
@@ -120,6 +125,22 @@ class ThreadEnvironment(AlfEnvironment):
         if error is not None:
             raise error
         return value
+
+    def _await_reply(self, what: str) -> Any:
+        """Wait for a reply without a limit, and report an operation that takes long."""
+        schedule = ReportSchedule()
+        while True:
+            try:
+                return self._replies.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if schedule.is_due(int(_POLL_SECONDS * 1e9)):
+                    frame = sys._current_frames().get(self._thread.ident or 0)
+                    stack = "".join(traceback.format_stack(frame)).rstrip()
+                    report(
+                        f"the environment's thread: {what} has been running for {schedule.counted_ns / 1e9:.1f} s and "
+                        f"has no limit. Set {what}_timeout, in seconds: a longer operation then raises TimeoutError\n"
+                        f"{stack}"
+                    )
 
     # ---- episodes ------------------------------------------------------------------------------
 

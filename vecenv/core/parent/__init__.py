@@ -5,4 +5,5 @@ batch           views of the rows that one receive delivers
 leases          blocks that the caller may keep
 inbox           messages of workers, by command
 watchdog        commands that exceed their limit
+reports         when to report commands without a limit
 """

@@ -1,4 +1,4 @@
-"""Watch running operations, and raise an error for those that exceed their time limit.
+"""Watch running operations: raise an error for those over their time limit, and report long ones without a limit.
 
 The parent judges by its own monotonic clock and by the times that slots publish. This also works for code that holds
 the GIL and for stopped processes. The clock of an operation starts when its slot begins it, so several envs in one
@@ -9,6 +9,7 @@ when the parent first sees the operation waiting.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from ...errors import WorkerTimeoutError, add_notes, locate
@@ -16,16 +17,20 @@ from ..layout.rows import Op
 from ..options import Limits
 from ..system.clock import Deadline, now_ns
 from .hub import Hub, SlotState
-from .inbox import Inbox
+from .reports import ReportSchedule, report
 
 __all__ = ["POLL_NS", "Watchdog", "WorkerDirectory"]
 
 _NS = 1_000_000_000
 #: Longest sleep between two checks, with and without a limit.
 POLL_NS = 50_000_000
-_LAZY_POLL_NS = 5 * _NS
-#: Without a limit, warn once about an operation that has run this long (seconds).
-OVERDUE_WARNING = 60.0
+_LAZY_POLL_NS = _NS
+#: Between two checks at most so many poll intervals count: if more have passed, this process did something else.
+_MOST_POLLS = 4
+#: The effect of a limit, in reports of operations without one.
+_REPLACED, _RAISED = "a worker that takes longer is then replaced", "a longer operation then raises TimeoutError"
+#: Operations of which one report contains the stack; a request may take 0.1 s.
+_MOST_STACKS = 4
 
 
 class WorkerDirectory(Protocol):
@@ -40,24 +45,48 @@ class WorkerDirectory(Protocol):
     def is_alive(self, slot: int) -> bool:
         """Return whether a slot has a worker that is not known to be dead."""
 
+    def stack_of(self, slot: int) -> str:
+        """Return the present Python stack of a slot's worker, or the reason why it has none; '' if it is unknown."""
+
+
+@dataclass
+class _Watched:
+    """An operation without a limit: the state of its slot, when it began on the monotonic clock, and its reports."""
+
+    state: SlotState
+    began_ns: int
+    schedule: ReportSchedule
+
 
 class Watchdog:
     """The time limits of one pool, and the checks of its slots.
+
+    Args:
+        hub: the slots.
+        num_slots: see below.
+        limits: of operations.
+        workers: names and stacks of workers.
+        replaces_overdue: whether a worker over its limit is replaced; else the caller gets an error.
 
     Attributes:
         poll_interval_ns: longest time that a wait may sleep before it calls `check`, in nanoseconds.
         num_slots: number of slots that are checked, from slot 0 on.
     """
 
-    def __init__(self, hub: Hub, num_slots: int, limits: Limits, workers: WorkerDirectory, inbox: Inbox) -> None:
+    def __init__(
+        self, hub: Hub, num_slots: int, limits: Limits, workers: WorkerDirectory, *, replaces_overdue: bool
+    ) -> None:
         self._hub = hub
         self.num_slots = num_slots
         self._workers = workers
-        self._inbox = inbox
+        self._replaces_overdue = replaces_overdue
         self._grace: dict[int, int] = {}
         # slot -> step_id not begun yet, and the time when we first saw it
         self._waiting: dict[int, tuple[int, int]] = {}
         self._checked_ns = 0
+        self._watched: dict[int, _Watched] = {}  # by slot
+        # op -> duration of the longest operation that was old enough for a report, and has finished
+        self._longest_ns: dict[int, int] = {}
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
@@ -77,12 +106,17 @@ class Watchdog:
         """
         if late_ns > 2 * POLL_NS:
             deadline.extend(late_ns)
-            running = {state.step_id for _, state in self._running()}
-            self._grace = {step_id: self._grace.get(step_id, 0) + late_ns for step_id in running}
+            now = now_ns()
+            self._grace = {
+                state.step_id: min(self._grace.get(state.step_id, 0) + late_ns, max(0, now - state.started_ns))
+                for _, state in self._running()
+            }
             self._waiting.clear()
 
     def check(self) -> int:
         """Check all slots; return when to check again (nanoseconds on the monotonic clock).
+
+        Operations without a limit that run for long are reported in the log and by a warning.
 
         Raises:
             WorkerTimeoutError: an operation exceeds its limit.
@@ -91,35 +125,50 @@ class Watchdog:
         next_poll = now + self.poll_interval_ns
         running = self._running()
         late: list[WorkerTimeoutError] = []
-        for slot, state in running:
-            # A blocked slot waited for the parent. It waits no longer once its messages are taken and its payload
-            # is written, and waits do both before they call `check`.
-            began_ns = max(state.started_ns, state.unblocked_ns)
-            next_poll = min(next_poll, self._judge(slot, state, now - began_ns, now, "did not finish", late))
-        for slot, state in self._not_begun(running, now):
-            next_poll = min(next_poll, self._judge(slot, state, now - state.started_ns, now, "has not begun", late))
+        long: list[tuple[int, SlotState, str]] = []
+        # A blocked slot waited for the parent. It waits no longer once its messages are taken and its payload
+        # is written, and waits do both before they call `check`.
+        began = [(slot, state, max(state.started_ns, state.unblocked_ns), True) for slot, state in running]
+        began += [(slot, state, state.started_ns, False) for slot, state in self._not_begun(running, now)]
+        for slot, state, began_ns, has_begun in began:
+            age_ns = now - began_ns - self._grace.get(state.step_id, 0)
+            limit = self._limits.of(state.op)
+            if limit is not None:
+                if age_ns >= limit * _NS:
+                    verdict = "did not finish" if has_begun else "has not begun"
+                    late.append(self._error_of(slot, state, limit, verdict))
+                next_poll = min(next_poll, now + int(limit * _NS) - age_ns)
+            else:
+                is_due, next_in_ns = self._watch(slot, state, began_ns, now)
+                next_poll = min(next_poll, now + next_in_ns)
+                if is_due:
+                    verdict = "has been running for" if has_begun else "has not begun for"
+                    long.append((slot, state, f"{verdict} {age_ns / _NS:.1f} s"))
+        self._checked_ns = now
+        if long:
+            self._report(long)
         if late:
             add_notes(late[0], map(str, late[1:]))
             raise late[0]
-        self._checked_ns = now
         return next_poll
 
-    def _judge(
-        self, slot: int, state: SlotState, age: int, now: int, verdict: str, late: list[WorkerTimeoutError]
-    ) -> int:
-        """Return when an operation will be late; if it is late now, add an error to `late`.
+    def _watch(self, slot: int, state: SlotState, began_ns: int, now: int) -> tuple[bool, int]:
+        """Count the time of an operation without a limit.
 
-        `age` is in nanoseconds. Without a limit, warn once if the operation runs for more than `OVERDUE_WARNING`.
+        Returns:
+            Whether to report it now, and in how many nanoseconds its next report is due.
         """
-        age -= self._grace.get(state.step_id, 0)
-        limit = self._limits.of(state.op)
-        if limit is None:
-            if age > OVERDUE_WARNING * _NS:
-                self._warn(slot, state, age)
-            return now + self.poll_interval_ns
-        if age >= limit * _NS:
-            late.append(self._error_of(slot, state, limit, verdict))
-        return now + int(limit * _NS) - age
+        known = self._watched.get(slot)
+        if known is None or (known.state.step_id, known.began_ns) != (state.step_id, began_ns):
+            if known is not None and known.schedule.is_long() and known.state.step_id != state.step_id:
+                longest_ns = self._longest_ns.get(known.state.op, 0)
+                self._longest_ns[known.state.op] = max(longest_ns, known.schedule.counted_ns)
+            # Envs that have taken that long before are slow, and do not hang.
+            schedule = ReportSchedule(2 * self._longest_ns.get(state.op, 0))
+            known = self._watched[slot] = _Watched(state, began_ns, schedule)
+        seen_ns = now - max(began_ns, self._checked_ns)
+        is_due = known.schedule.is_due(max(0, min(seen_ns, _MOST_POLLS * self.poll_interval_ns)))
+        return is_due, known.schedule.next_in_ns()
 
     def _not_begun(self, running: list[tuple[int, SlotState]], now: int) -> list[tuple[int, SlotState]]:
         """Return slots that do not begin their next command, each as if it had been running since we first saw it.
@@ -127,7 +176,7 @@ class Watchdog:
         A process that was stopped between two operations runs none that could be late. If another thread of the
         same worker runs an operation, only that operation is judged.
         """
-        if now - self._checked_ns > 4 * self.poll_interval_ns:
+        if now - self._checked_ns > _MOST_POLLS * self.poll_interval_ns:
             self._waiting.clear()  # there was no check for some time, so the recorded times are too old
         busy = {self._workers.worker_of(slot) for slot, _ in running}
         slots = {slot for slot, _ in running}
@@ -159,14 +208,18 @@ class Watchdog:
         states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
         return [(slot, state) for slot, state in states if state.op != Op.NONE and self._workers.is_alive(slot)]
 
-    def _warn(self, slot: int, state: SlotState, age: int) -> None:
-        op = Op(state.op).name.lower()
-        self._inbox.warn_once(
-            f"overdue {state.step_id}",
-            f"{self._workers.describe_worker(slot)}: {op} of env {state.env_id} (command {state.step_id}) "
-            f"has been running for {age / _NS:.0f} s; no {op}_timeout is set",
-            RuntimeWarning,
-        )
+    def _report(self, long: list[tuple[int, SlotState, str]]) -> None:
+        """Report operations without a limit, each with the words for its age, in one warning and one log entry."""
+        lines = []
+        for number, (slot, state, age) in enumerate(long):
+            op = Op(state.op).name.lower()
+            effect = _REPLACED if self._replaces_overdue else _RAISED
+            stack = self._workers.stack_of(slot) if number < _MOST_STACKS else ""
+            lines.append(
+                f"{self._workers.describe_worker(slot)}: {op} of env {state.env_id} (command {state.step_id}) {age} "
+                f"and has no limit. Set {op}_timeout, in seconds: {effect}{chr(10) if stack else ''}{stack}"
+            )
+        report("\n".join(lines))
 
     def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()

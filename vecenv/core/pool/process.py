@@ -557,6 +557,11 @@ class ProcessEngine:
         """Return whether the worker of a slot is not known to be dead."""
         return not self._group.workers[self._slots.worker_of(slot)].is_dead
 
+    def stack_of(self, slot: int) -> str:
+        """Return the present Python stack of the worker of a slot."""
+        worker = self._group.workers[self._slots.worker_of(slot)]
+        return worker.stack.request(worker.pid)
+
 
 class ProcessPool(Pool):
     """A pool with its envs in worker processes, k per worker, and results in shared memory.

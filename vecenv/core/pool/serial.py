@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -298,6 +299,10 @@ class SerialEngine:
     def is_alive(self, slot: int) -> bool:
         """Return True."""
         return True
+
+    def stack_of(self, slot: int) -> str:
+        """Return the stack of this thread: during an operation, a timer interrupts the env to check its limits."""
+        return "".join(traceback.format_stack()).rstrip()
 
     def envs_of(self, worker_id: int) -> NoReturn:
         """Raise StateError: there are no workers."""

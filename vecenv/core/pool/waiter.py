@@ -56,7 +56,14 @@ class Waiter:
 
     def __init__(self, envs: OpenedEnvs, engine: Engine, lifecycle: Lifecycle, options: PoolOptions) -> None:
         self.inbox = Inbox(envs.hub, envs.num_slots, engine.worker_of, envs.listener)
-        self.watchdog = Watchdog(envs.hub, envs.num_slots, options.limits, engine, self.inbox)
+        failures = options.failures
+        self.watchdog = Watchdog(
+            envs.hub,
+            envs.num_slots,
+            options.limits,
+            engine,
+            replaces_overdue=failures.recovers and failures.recover_hangs and not engine.runs_here,
+        )
         self._hub = envs.hub
         self._plan, self._memory = envs.plan, envs.memory
         self._num_envs = envs.plan.num_envs

@@ -1,0 +1,125 @@
+"""Operations without a limit that take long: each is one warning with the Python stack of its worker."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecenv.core.options import PoolFailurePolicy, PoolOptions
+from vecenv.core.parent import reports, watchdog
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.process import ProcessPool
+from vecenv.envs import toys
+
+REPORT_SECONDS = 0.3
+
+
+class WaitsOnce(toys.FaultEnv):
+    """Wait in a function with a name of its own, three times as long as the first report takes."""
+
+    moments = ("step", "reset", "call")
+
+    def fail(self) -> None:
+        self.wait_for_a_server()
+
+    def wait_for_a_server(self) -> None:
+        threading.Event().wait(3 * REPORT_SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report operations once, and soon."""
+    monkeypatch.setattr(reports, "_REPORT_SECONDS", (REPORT_SECONDS, 600.0))
+    monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 50_000_000)
+
+
+def warnings_of(work: Callable[[], Any]) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        work()
+    return seen
+
+
+def play(pool: Pool, moment: str) -> None:
+    """Reset, step and call all envs; env 1 waits at the first `moment`."""
+    pool.reset()
+    pool.recv().raise_errors()
+    pool.step(np.zeros(2, np.int64)).raise_errors()
+    pool.call(toys.FaultEnv.poke)
+
+
+@pytest.mark.parametrize("moment", ["step", "reset", "call"])
+@pytest.mark.parametrize(
+    ("on_failure", "effect"), [("recover", "is then replaced"), ("raise", "then raises TimeoutError")]
+)
+def test_hang_without_a_limit_is_one_warning_and_one_log_entry(
+    moment: str, on_failure: str, effect: str, implementation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env_fns = [functools.partial(WaitsOnce, 1, moment=moment) if env_id else toys.FaultEnv for env_id in range(2)]
+    failures = PoolFailurePolicy(on_failure=on_failure)
+    with ProcessPool(env_fns, PoolOptions(num_workers=2, failures=failures)) as pool:
+        pool.start()
+        (warning,) = warnings_of(lambda: play(pool, moment))
+    text = str(warning.message)
+    first, *stack = text.split("\n")
+    assert warning.category is RuntimeWarning and warning.filename == __file__
+    assert re.fullmatch(
+        rf"worker 1 \(env 1\): {moment} of env 1 \(command \d+\) has been running for 0\.[3-9] s and has no limit\. "
+        rf"Set {moment}_timeout, in seconds: a .* {effect}",
+        first,
+    )
+    assert any("in wait_for_a_server" in line for line in stack)
+    assert [record.message for record in caplog.records if record.message.startswith("worker 1")] == [text]
+
+
+STOPPED_TOGETHER = """
+import os, sys, time, warnings
+import numpy as np
+from vecenv.core.parent import reports, watchdog
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool.process import ProcessPool
+from vecenv.envs import toys
+
+reports._REPORT_SECONDS = (1.0, 600.0)
+watchdog._LAZY_POLL_NS = 50_000_000
+warnings.simplefilter("error")
+
+class Slow(toys.ToyEnv):
+    def step(self, action):
+        os.write(1, b"stepping %d\\n" % os.getpid())
+        time.sleep(0.5)
+        return super().step(action)
+
+with ProcessPool([Slow], PoolOptions()) as pool:
+    pool.start()
+    pool.reset()
+    pool.recv()
+    pool.step(np.zeros(1, np.int64))
+"""
+
+
+def test_stop_of_parent_and_workers_is_not_reported() -> None:
+    """A suspended container: on waking, an operation of half a second looks as old as the suspension."""
+    parent = subprocess.Popen([sys.executable, "-c", STOPPED_TOGETHER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline().split()[1])
+    threading.Event().wait(0.1)  # so that the parent waits
+    for pid in (worker, parent.pid):
+        os.kill(pid, signal.SIGSTOP)
+    threading.Event().wait(2.0)
+    os.kill(parent.pid, signal.SIGCONT)
+    threading.Event().wait(0.2)  # the parent looks at the clock first
+    os.kill(worker, signal.SIGCONT)
+    _, stderr = parent.communicate(timeout=30)
+    assert (parent.returncode, stderr) == (0, b"")
