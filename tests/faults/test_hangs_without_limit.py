@@ -11,16 +11,20 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from vecenv.core.options import PoolFailurePolicy, PoolOptions
+from tests.faults.traces import recovering_pool
+from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
 from vecenv.core.parent import reports, watchdog
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
+from vecenv.core.system.clock import now_ns
 from vecenv.envs import toys
+from vecenv.errors import WorkerTimeoutError
 
 REPORT_SECONDS = 0.3
 
@@ -81,6 +85,56 @@ def test_hang_without_a_limit_is_one_warning_and_one_log_entry(
     )
     assert any("in wait_for_a_server" in line for line in stack)
     assert [record.message for record in caplog.records if record.message.startswith("worker 1")] == [text]
+
+
+def test_hang_is_reported_while_other_envs_answer() -> None:
+    """An asynchronous program never waits for the env that hangs, so nothing else would show the hang."""
+    env_fns = [functools.partial(toys.Hangs, 1), *[toys.FaultEnv] * 3]
+    with ProcessPool(env_fns, PoolOptions(num_workers=4, limits=Limits(close=0.1))) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv().raise_errors()
+
+        def play_others() -> None:
+            end_ns = now_ns() + int(3e9 * REPORT_SECONDS)
+            pool.send(np.zeros(4, np.int64), ordered=False)
+            while now_ns() < end_ns:
+                batch = pool.recv(1)
+                threading.Event().wait(0.005)  # the next rows are there before they are asked for
+                pool.send(np.zeros(len(batch), np.int64), batch.env_ids, ordered=False)
+
+        (warning,) = warnings_of(play_others)
+    assert str(warning.message).startswith("worker 0 (env 0): step of env 0")
+
+
+def play_until_env_0_answers(pool: Pool, timeout: float | None, pause: float) -> None:
+    """Step all envs, and then step all but env 0 again and again; rows are there before they are asked for."""
+    pool.start()
+    pool.reset()
+    pool.recv().raise_errors()
+    pool.send(np.zeros(4, np.int64), ordered=False)
+    while True:
+        batch = pool.recv(1, timeout=timeout)
+        if 0 in batch.env_ids:
+            return
+        threading.Event().wait(pause)
+        pool.send(np.zeros(len(batch), np.int64), batch.env_ids, ordered=False)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.005, 0.1])
+@pytest.mark.parametrize("timeout", [None, 10.0])
+@pytest.mark.parametrize("on_failure", ["recover", "raise"])
+def test_limit_holds_while_other_envs_answer(
+    on_failure: str, timeout: float | None, pause: float, tmp_path: Path
+) -> None:
+    """Once only receives that had to wait looked at the limits; an asynchronous program lost an env that hung."""
+    env_fns = [functools.partial(toys.Hangs, 1, once=tmp_path / "hung"), *[toys.FaultEnv] * 3]
+    with recovering_pool(env_fns, num_workers=4, limits=Limits(step=0.3, close=0.1), on_failure=on_failure) as pool:
+        if on_failure == "recover":
+            play_until_env_0_answers(pool, timeout, pause)
+        else:
+            with pytest.raises(WorkerTimeoutError, match=r"worker 0 .*did not finish step of env 0"):
+                play_until_env_0_answers(pool, timeout, pause)
 
 
 STOPPED_TOGETHER = """

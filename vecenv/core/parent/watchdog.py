@@ -84,6 +84,7 @@ class Watchdog:
         # slot -> step_id not begun yet, and the time when we first saw it
         self._waiting: dict[int, tuple[int, int]] = {}
         self._checked_ns = 0
+        self._suspected: set[int | None] = set()  # step_ids that were late in the last check
         self._watched: dict[int, _Watched] = {}  # by slot
         # op -> duration of the longest operation that was old enough for a report, and has finished
         self._longest_ns: dict[int, int] = {}
@@ -113,10 +114,14 @@ class Watchdog:
             }
             self._waiting.clear()
 
-    def check(self) -> int:
+    def check(self, *, after_pause: bool = False) -> int:
         """Check all slots; return when to check again (nanoseconds on the monotonic clock).
 
         Operations without a limit that run for long are reported in the log and by a warning.
+
+        Args:
+            after_pause: the caller has not waited for a poll interval, so that workers that were stopped together with
+                it had no time to answer. Then only operations that an earlier check has found late raise an error.
 
         Raises:
             WorkerTimeoutError: an operation exceeds its limit.
@@ -147,6 +152,9 @@ class Watchdog:
         self._checked_ns = now
         if long:
             self._report(long)
+        suspected, self._suspected = self._suspected, {error.step_id for error in late}
+        if after_pause:
+            late = [error for error in late if error.step_id in suspected]
         if late:
             add_notes(late[0], map(str, late[1:]))
             raise late[0]

@@ -31,6 +31,8 @@ __all__ = ["Waiter"]
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
+#: After so many receives of some rows the limits of operations are checked, if that is due.
+_MOST_UNCHECKED = 8
 #: Types of the arguments of `recv` that need no further check.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
@@ -73,6 +75,8 @@ class Waiter:
         self._serve = engine.serve if engine.runs_here else None
         self._lifecycle = lifecycle
         self._needs_check = False  # a plain receive is not enough: a worker may be dead, or a payload unfinished
+        self._num_unchecked = 0  # receives of some rows since the last look at the clock
+        self._next_check_ns = 0  # when the limits of operations are checked next, at the earliest
         self._leases: Leases[Any] | None = None
         self._num_valid = options.depth - 1 if options.debug else 0
         self._valid: deque[Batch] = deque()  # in debug mode: the batches that have not expired
@@ -105,6 +109,10 @@ class Waiter:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
                 raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
             most = self._num_envs if max_count is None else min(max(least, max_count), self._num_envs)
+            if least < owed and self._serve is None:  # it may never wait, and only waits check limits
+                self._num_unchecked += 1
+                if self._num_unchecked >= _MOST_UNCHECKED:
+                    self._check_limits_if_due()
         if exact:
             most = least
         if self._serve is not None:
@@ -252,13 +260,22 @@ class Waiter:
         if self._hub.take_notice():
             self._engine.emit_log_records()
 
-    def _check_limits(self) -> int:
+    def _check_limits(self, *, after_pause: bool = False) -> int:
         """Handle operations that are over their limit; return when to check again."""
+        self._next_check_ns = now_ns() + self.watchdog.poll_interval_ns
         try:
-            return self.watchdog.check()
+            return self.watchdog.check(after_pause=after_pause)
         except WorkerTimeoutError as error:
             self._engine.on_overdue(error)
             return now_ns() + self.watchdog.poll_interval_ns
+
+    def _check_limits_if_due(self) -> None:
+        """Check the limits of operations if no wait has done so for a poll interval."""
+        self._num_unchecked = 0
+        if now_ns() >= self._next_check_ns:
+            self._hub.pump()
+            self._handle(Event("timeout", -1), Deadline(None))  # a slot may be waiting for these two
+            self._check_limits(after_pause=True)
 
     def _raise_timeout(self, count: int, timeout: float | None, fate: str) -> NoReturn:
         raise WorkerTimeoutError(
