@@ -41,7 +41,7 @@ def collect(envs: VectorEnv, policy: Callable[[Any], Any], num_episodes: int, se
     the mean return would depend on the number of envs.
 
     Args:
-        envs: as made, with NEXT_STEP autoreset.
+        envs: with NEXT_STEP autoreset; made with `mark_autoreset=True`, or by Gymnasium.
         policy: from observations with N rows to actions with N rows.
         num_episodes: at least 1; the first envs run one more if it does not divide evenly.
         seed: env i starts from `seed + i`; None for a different run every time.
@@ -55,9 +55,11 @@ def collect(envs: VectorEnv, policy: Callable[[Any], Any], num_episodes: int, se
 
     obs, _ = envs.reset(seed=seed)
     while to_go.any():
-        obs, rewards, terminated, truncated, _ = envs.step(policy(obs))
-        # After an episode's end the next step only resets: its action is ignored, its reward is 0.
-        steps += int(np.count_nonzero(~was_done))
+        obs, rewards, terminated, truncated, infos = envs.step(policy(obs))
+        # After an episode's end the next step only resets: its action is ignored, its reward is 0. Such a row is no
+        # transition, so a learner must not store it. Gymnasium's vector envs do not mark these rows.
+        is_transition = ~infos.get("autoreset", was_done)
+        steps += int(np.count_nonzero(is_transition))
         running += rewards
         done = terminated | truncated
         for env_id in np.flatnonzero(done & (to_go > 0)):
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run_batches(env_fns: Sequence[Callable[[], Any]], num_episodes: int, seed: int | None) -> tuple[Collected, float]:
     """Collect with random actions from a VectorEnv; also return the seconds that it took."""
-    with contextlib.closing(VectorEnv(env_fns)) as envs:
+    with contextlib.closing(VectorEnv(env_fns, mark_autoreset=True)) as envs:
         envs.action_space.seed(seed)
         start = time.perf_counter()
         collected = collect(envs, lambda obs: envs.action_space.sample(), num_episodes, seed)

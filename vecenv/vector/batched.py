@@ -83,6 +83,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         backend: str = "process",
         num_workers: int | None = None,
         copy: bool = True,
+        mark_autoreset: bool = False,
         context: str | None = None,
         depth: int = 3,
         timeouts: Timeouts | Mapping[str, Any] | None = None,
@@ -101,7 +102,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, context, depth, strict, debug, worker_output: as for `vecenv.VectorEnv`.
+            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output: as for
+                `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
             failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
@@ -115,6 +117,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             Exception: raised by a constructor, with the remote traceback as its cause.
         """
         self.copy = check_flag("copy", copy)
+        marks_autoreset = check_flag("mark_autoreset", mark_autoreset)
         limits = read_timeouts(
             timeouts,
             step_timeout=step_timeout,
@@ -154,6 +157,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._partial_batches: list[int] = []  # those in which only some envs are reset
         self._last_obs_rows: Any = None
         self._num_steps = 0
+        # Bool (N,), True where the last step ended an episode that the next step resets; None if rows are not marked.
+        self._ended = np.zeros(self.num_envs, np.bool_) if marks_autoreset else None
         self.closed = False
 
     def _start(self) -> None:
@@ -268,12 +273,18 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     def _deliver(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
             self._save_last_obs(batch, None if self._last_obs_rows is None else own(self._node, self._last_obs_rows))
+            if self._ended is not None:
+                _, _, _, terminations, truncations = _make_views(self.single_observation_space, batch)
+                has_raised = np.isin(batch.env_ids, list(batch.errors()))
+                self._ended = self._will_reset((terminations | truncations) & ~np.repeat(has_raised, self.batch_size))
             batch.raise_errors()
         if batch.flags and batch.truncated.any():  # set by the pool only: it abandoned these batches
             return self._deliver_abandoned(batch)
         views = self._views.get(batch.rows) or self._cached_views(batch)
         self._last_obs_rows, obs, rewards, terminations, truncations = views
         infos = join_infos(self._infos_by_batch(batch), self.batch_size) if batch.flags else {}
+        if self._ended is not None:
+            infos["autoreset"], self._ended = self._ended, self._will_reset(terminations | truncations)
         if not self.copy:
             return obs, rewards, terminations, truncations, infos
         lent = None if self._leases is None else self._leases.take(batch.rows)
@@ -321,7 +332,16 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             rows = merge(self._node, rows, first.obs[0], begins)
         self._last_obs_rows = rows
         obs = flatten(self.single_observation_space, rows)
-        return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)
+        joined = join_infos(infos, self.batch_size)
+        if self._ended is not None:
+            ended = terminations | truncations | ends  # the next step resets all envs of a lost batch
+            ended.reshape(-1, self.batch_size)[begins] = False
+            joined["autoreset"], self._ended = self._ended, self._will_reset(ended)
+        return obs, rewards, terminations, truncations, joined
+
+    def _will_reset(self, ended: Array) -> Array:
+        """Return the envs that the next step resets, of those whose episode has ended; bool (N,)."""
+        return ended if self._resets_in_next else np.zeros_like(ended)
 
     def _save_last_obs(self, batch: Batch, last: Any) -> None:
         """Keep the last observations of all batches, for resets by mask, when some batches raised.
@@ -416,6 +436,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._record_seeds({i: seeds[i] for i in chosen})
+        if self._ended is not None:
+            self._ended[slice(None) if env_ids is None else env_ids] = False
         self._reset_batches, self._partial_batches, self._pending = asked, partial_batches, "reset"
 
     def _read_seeds(self, seed: Any) -> list[Any]:
@@ -474,6 +496,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         for i in self._partial_batches:  # an abandoned batch is reset as a whole, also outside the mask
             if (info := infos[i]) is not None and info.get("recovered") == "truncated":
                 info["recovered"] = "restarted"
+                if self._ended is not None:
+                    self._ended.reshape(-1, self.batch_size)[i] = False
         return self._own(rows), join_infos(infos, self.batch_size)
 
 

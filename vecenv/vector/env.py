@@ -89,6 +89,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         build: str = "parallel",
         infos: str = "all",
         episode_statistics: bool = False,
+        mark_autoreset: bool = False,
         batch_size: int | None = None,
         depth: int = 3,
         timeouts: Timeouts | Mapping[str, Any] | None = None,
@@ -141,6 +142,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
                 seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
+            mark_autoreset: add `infos["autoreset"]` to the results of `step`, bool (N,), as `recv` does in NEXT_STEP
+                mode. It is True for rows that only begin an episode. They ignored their action and have reward 0, so
+                they are no transitions. Only NEXT_STEP mode has such rows. If False (default), the results of `step`
+                equal those of Gymnasium.
             batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs with
                 an outstanding step or reset.
             depth: number of batches in shared memory, at least 2, 3 by default; see `copy=False`.
@@ -179,6 +184,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         has_statistics = check_flag("episode_statistics", episode_statistics)
         self.observation_mode = observation_mode
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
+        self._marks_autoreset = check_flag("mark_autoreset", mark_autoreset)
+        self._marks_received = self._marks_autoreset or self.autoreset_mode == AutoresetMode.NEXT_STEP
         self.max_concurrency = read_count("max_concurrency", max_concurrency)
         is_same = wants_same_spaces(observation_mode)
         limits = read_timeouts(
@@ -236,7 +243,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
         make_results = ConcatenatedResults if has_own_batches(found[0]) else Results
-        self._results = make_results(pool, found[0], self.copy, self._checks_ends, has_statistics)
+        results = self._results = make_results(pool, found[0], self.copy, self._checks_ends, has_statistics)
+        self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
 
     def _release_views(self) -> None:
         self._results.release_views()
@@ -278,19 +286,20 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             batch = self._pool.step(actions)
         except StateError as error:
             self._raise_as_gymnasium("step", error)
-        return self._results.deliver(batch)
+        return self._deliver_step(batch)
 
     def _step_checked(self, actions: Any, env_id: Any) -> Step:
         self._check_idle("step")
         if env_id is None:
             self._send("step", actions, None, ordered=True)
-            return self._results.deliver(self._recv("step", None))
+            return self._deliver_step(self._recv("step", None))
         env_ids = np.atleast_1d(env_id)
         self._send("step", actions, env_ids, ordered=self._pool.outstanding() == 0)
         try:
-            return self._deliver_some(self._pool.recv(len(env_ids), exact=True))
+            batch = self._pool.recv(len(env_ids), exact=True)
         except StateError as error:
             self._raise_as_gymnasium("step", error)
+        return self._deliver_some(batch, self._marks_autoreset)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
@@ -309,7 +318,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             NoAsyncCallError: `step_async` was not called before.
         """
         self._check_pending("step")
-        return self._results.deliver(self._recv("step_wait", timeout))
+        return self._deliver_step(self._recv("step_wait", timeout))
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
         """Begin to step envs without waiting; `recv` returns their results.
@@ -344,7 +353,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
         Returns:
             (obs, rewards, terminations, truncations, infos) as from `step`, with B >= min_count rows.
-            `infos["env_id"]`, int64 (B,), contains the env of each row.
+            `infos["env_id"]`, int64 (B,), contains the env of each row. In NEXT_STEP mode `infos["autoreset"]`, bool
+            (B,), is True for rows that are no transitions: the action was ignored and the row begins an episode. Rows
+            of `async_reset` are not marked.
 
         Raises:
             StateError: fewer than min_count envs are outstanding.
@@ -361,12 +372,12 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 batch = self._pool.recv(min_count, timeout=timeout)
         except StateError as error:
             self._raise_as_gymnasium("recv", error)
-        return self._deliver_some(batch)
+        return self._deliver_some(batch, self._marks_received)
 
-    def _deliver_some(self, batch: Batch) -> Step:
+    def _deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
         if batch.flags & RowFlag.RESET:
             self._env_seeds.note(batch)
-        return self._results.deliver_some(batch)
+        return self._results.deliver_some(batch, marks_autoreset)
 
     def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
         self._results.check_not_ended(what, env_ids)

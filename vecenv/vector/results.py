@@ -95,6 +95,12 @@ class Results:
         """A copy of the last observations of all envs; None if they are not known."""
         return self.copy_last_obs() if self.has_last_obs() else None
 
+    def deliver_marked(self, batch: Batch) -> Step:
+        """Do the same as `deliver`, and add `infos["autoreset"]`, bool (B,): rows that are no transitions."""
+        result = self.deliver(batch)
+        result[4]["autoreset"] = batch.is_autoreset
+        return result
+
     def _raise_env_errors(self, batch: Batch, last: _Merged | None) -> None:
         """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
 
@@ -119,11 +125,16 @@ class Results:
         lent = None if self._leases is None else self._leases.take(batch.rows)
         return own(self._root, batch.obs) if lent is None else view(self._root, lent[0], _rows_of(batch))
 
-    def deliver_some(self, batch: Batch) -> Step:
-        """Return the results of a batch of some envs in any order; `infos["env_id"]` contains their ids, int64 (B,)."""
+    def deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
+        """Return the results of a batch of some envs in any order; `infos["env_id"]` contains their ids, int64 (B,).
+
+        Args:
+            batch: any rows.
+            marks_autoreset: whether to add `infos["autoreset"]`, bool (B,).
+        """
         if batch.flags & RowFlag.ERROR:
             self._raise_env_errors(batch, None)
-        result = self.deliver(batch)
+        result = self.deliver_marked(batch) if marks_autoreset else self.deliver(batch)
         self._last = None  # the rows of this batch are not those of all envs in order
         views = self._views.get(batch.rows)
         env_ids = batch.env_ids if views is None else views[4]

@@ -109,6 +109,14 @@ class Batch:
         return self.rows.column("flags")
 
     @property
+    def is_autoreset(self) -> Array:
+        """Bool (B,), not a view: the rows of NEXT_STEP autoresets, which ignored their action."""
+        if not self.flags & RowFlag.AUTORESET:
+            return np.zeros(len(self), np.bool_)
+        found: Array = (self.row_flags & RowFlag.AUTORESET) != 0
+        return found
+
+    @property
     def episodes(self) -> Array:
         """Int64 (B,): index of each row's episode, from 0."""
         return self.rows.column("episode")
