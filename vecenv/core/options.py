@@ -111,6 +111,8 @@ class PoolOptions:
         worker_output: what workers write to standard output and error. 'once': lines that are equal while envs are
             built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
             except while envs are built in a start that fails.
+        warns_of_views: in debug mode, warn if observations of an expired batch are still referenced when its memory is
+            used again; for callers that refer to a batch only until the next one has been received.
         limits: time limits of operations.
         failures: the policy for workers that die or hang.
     """
@@ -130,6 +132,7 @@ class PoolOptions:
     spin: float = 500e-6
     debug: bool = False
     worker_output: str = "once"
+    warns_of_views: bool = False
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
 
@@ -171,7 +174,7 @@ def check_options(options: PoolOptions) -> PoolOptions:
     if options.num_workers is None:
         del least["num_workers"]
     plain: dict[str, Any] = {name: check_whole(name, getattr(options, name), low) for name, low in least.items()}
-    for name in ("final_obs", "strict", "ignores_extra_keys", "debug"):
+    for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "warns_of_views"):
         plain[name] = check_flag(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
     check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)

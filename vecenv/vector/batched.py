@@ -143,6 +143,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             context="forkserver" if context is None else context,
             debug=debug,
             worker_output=worker_output,
+            warns_of_views=not self.copy,
             limits=resolve(limits, Limits()),
             failures=policy,
         )

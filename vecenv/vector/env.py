@@ -164,8 +164,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             strict: refuse actions and observations of other dtypes, or with keys that their space lacks, and actions
                 outside their space. If False (default), dtypes are converted and such keys left out, each with one
                 warning, and envs get actions outside their space.
-            debug: overwrite views when they expire, to find code that uses them too long. Refuse actions outside their
-                space.
+            debug: find code that uses views too long, and refuse actions outside their space. Views are overwritten
+                when they expire: floats with NaN, the bytes of integers with 0xA5, bools with True and False in turns.
+                If an observation is still referenced when its memory is used again, one RuntimeWarning names its leaf.
             worker_output: what workers print. 'once' (default): equal lines that workers print while they build their
                 envs, such as banners, are shown once with their number; later lines are shown as they are. 'all': all
                 lines are shown as they are. 'none': lines are shown only if building the envs fails.
@@ -211,6 +212,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             context="forkserver" if context is None else context,
             debug=debug,
             worker_output=worker_output,
+            warns_of_views=not self.copy,
             limits=resolve(limits, Limits()),
             failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
         )

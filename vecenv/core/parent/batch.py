@@ -7,6 +7,7 @@ exceptions, values without layout) are added.
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..layout.messages import Reply, describe_place, unpack_error
 from ..layout.rows import RowFlag, Rows
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
-__all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "raise_first"]
+__all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "TrackedRows", "raise_first"]
 
 
 class CellColumns(NamedTuple):
@@ -31,7 +32,7 @@ class CellColumns(NamedTuple):
 INFO_CELLS = CellColumns(RowFlag.INFO, "info_tags", "info_values")
 FINAL_CELLS = CellColumns(RowFlag.FINAL_INFO, "final_tags", "final_values")
 
-#: Value of the bytes in expired observations.
+#: Value of the bytes of expired integers.
 _GARBAGE = 0xA5
 
 
@@ -239,13 +240,15 @@ class Batch:
         return not self._expired
 
     def expire(self) -> None:
-        """Debug mode: fill the rows with garbage, so that a later use is noticed."""
+        """Debug mode: overwrite the rows, so that a later use is noticed.
+
+        Floats become NaN, the bytes of integers 0xA5, and bools True and False in turns.
+        """
         self._expired = True
         for leaf in self._spec.leaves:
-            obs = self.rows.obs(leaf.index)
-            obs[...] = np.frombuffer(bytes([_GARBAGE]) * leaf.dtype.itemsize, leaf.dtype)[0]
-        self.rewards[...] = np.nan
-        self.env_ids[...] = -1
+            _overwrite(self.rows.obs(leaf.index))
+        for name in ("reward", "terminated", "truncated", "env_id"):
+            _overwrite(self.rows.column(name))
 
     def copy(self) -> Batch:
         """Return a batch with arrays of its own.
@@ -258,10 +261,45 @@ class Batch:
         return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._replies)
 
 
+def _overwrite(array: Array) -> None:
+    if array.dtype.kind in "fc":
+        array[...] = np.nan
+    elif array.dtype.kind == "b":
+        array[...] = (np.arange(array.size) % 2 == 0).reshape(array.shape)
+    else:
+        array[...] = np.frombuffer(bytes([_GARBAGE]) * array.dtype.itemsize, array.dtype)[0]
+
+
 def _put(info: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for key in path[:-1]:
         info = info.setdefault(key, {})
     info[path[-1]] = value
+
+
+class TrackedRows:
+    """Rows in debug mode, which know whether the caller still refers to their observations.
+
+    Args:
+        rows: a batch, as the hub delivered it.
+        spec: of the observations.
+    """
+
+    def __init__(self, rows: Rows, spec: Spec) -> None:
+        self.count = rows.count
+        self.column, self.final = rows.column, rows.final
+        self._leaves = spec.leaves
+        # Arrays made from a buffer: each view of such an array refers to that array, and to no other.
+        self._obs = [np.asarray(rows.obs(leaf.index).data) for leaf in spec.leaves]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf, (B, *S)."""
+        return self._obs[leaf]
+
+    def leaves_in_use(self) -> list[str]:
+        """Return the paths of the leaves to whose arrays the caller refers."""
+        unused = [np.empty(0)]  # an array with the references of an array to which the caller does not refer
+        least, *counts = [getrefcount(array) for array in [*unused, *self._obs]]
+        return [leaf.path for leaf, count in zip(self._leaves, counts) if count > least]
 
 
 class CopiedRows:

@@ -18,7 +18,7 @@ from ...errors import ConfigError, StateError, WorkerTimeoutError
 from ..layout.messages import Reply
 from ..layout.rows import RowFlag, Rows
 from ..options import PoolOptions
-from ..parent.batch import Batch
+from ..parent.batch import Batch, TrackedRows
 from ..parent.hub import Event, NativeHub
 from ..parent.inbox import Inbox
 from ..parent.leases import Leases
@@ -80,6 +80,8 @@ class Waiter:
         self._leases: Leases[Any] | None = None
         self._num_valid = options.depth - 1 if options.debug else 0
         self._valid: deque[Batch] = deque()  # in debug mode: the batches that have not expired
+        self._warns_of_views = options.warns_of_views
+        self._expired: TrackedRows | None = None  # the tracked rows that the last receive let expire
 
     def request_check(self) -> None:
         """Have the next receive look for dead workers and unfinished payloads before it waits for rows."""
@@ -117,6 +119,8 @@ class Waiter:
             most = least
         if self._serve is not None:
             self._serve()
+        if self._expired is not None:
+            self._warn_of_views_in_use(self._expired)
         if timeout is None and not self._needs_check:
             got = self._hub.recv(least, most, -self.watchdog.poll_interval_ns)
             if not isinstance(got, Event):
@@ -138,14 +142,34 @@ class Waiter:
             self.inbox.emit_warnings()
             if any(reply.is_unread for reply in replies.values()):
                 flags |= RowFlag.ERROR
-        batch = Batch(rows, flags, self._spec, self._infos, replies)
-        if self._num_valid:
-            self._valid.append(batch)
-            if len(self._valid) > self._num_valid:
-                expired = self._valid.popleft()
-                self._hub.save_rows(expired.rows)
-                expired.expire()
+        if not self._num_valid:
+            return Batch(rows, flags, self._spec, self._infos, replies)
+        shown = TrackedRows(rows, self._spec) if self._warns_of_views else rows
+        batch = Batch(shown, flags, self._spec, self._infos, replies)
+        self._valid.append(batch)
+        if len(self._valid) > self._num_valid:
+            expired = self._valid.popleft()
+            self._hub.save_rows(expired.rows)
+            expired.expire()
+            self._expired = expired.rows if isinstance(expired.rows, TrackedRows) else None
         return batch
+
+    def _warn_of_views_in_use(self, expired: TrackedRows) -> None:
+        """Warn once if the caller still refers to observations of a batch that has expired.
+
+        Called at the receive after the one that let the batch expire. Until then the caller had no chance to replace
+        its references by those to newer batches.
+        """
+        self._expired = None
+        leaves = expired.leaves_in_use()
+        if leaves:
+            self.inbox.warn_once(
+                "views in use",
+                f"{', '.join(leaves)}: arrays of an expired batch are still referenced, and their memory is used for "
+                "other rows now. Copy arrays that you keep (array.copy(), tensor.clone()), or use copy=True. "
+                "torch.Tensor, torch.from_numpy and torch.as_tensor share the memory of an array",
+                RuntimeWarning,
+            )
 
     def lend(self, make_views: Callable[[Batch], _Views]) -> Leases[_Views] | None:
         """Make leases of blocks; see `Pool.lend`."""
@@ -166,6 +190,7 @@ class Waiter:
         if self._leases is not None:
             self._leases.end()
         self._valid.clear()
+        self._expired = None
 
     # ---- calls -----------------------------------------------------------------------------
 
