@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -25,12 +24,14 @@ from vecenv.errors import ConfigError, StateError
 from vecenv.first_seeds import seed_generators
 from vecenv.wrappers.create import create_env_wrapper
 
+from ..own_log import own_logger
+
 __all__ = [
     "DingEnvWrapper",
     "get_default_wrappers",
 ]
 
-_LOG = logging.getLogger(__name__)
+_LOG = own_logger(__name__)
 CALLERS = ("collector", "evaluator")
 FIRE_GAMES = ("Pong", "Qbert", "SpaceInvader", "Montezuma")
 # Keys that configs of envs may contain in addition to those in DingEnvWrapper.config.

@@ -112,7 +112,7 @@ def test_worker_that_survives_a_kill_is_left_to_the_system(
         assert time.monotonic() - began < 20
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        f"worker {i} (env {i}) (process {pid}) was killed and has not ended; it is left to the system"
+        f"vecenv: worker {i} (env {i}) (process {pid}) was killed and has not ended; it is left to the system"
         for i, pid in enumerate(pids)
     ]
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
@@ -176,7 +176,9 @@ def test_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFi
         pool.close()
     assert time.monotonic() - began < 40.0
     (said,) = caplog.messages
-    assert said == "worker 0 (env 0) died during close of env 0: exit code 3", "no empty line where there is no stack"
+    assert said == "vecenv: worker 0 (env 0) died during close of env 0: exit code 3", (
+        "no empty line where there is no stack"
+    )
 
 
 def test_calls_abandoned_with_the_pool_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,7 @@ def test_removed_working_directory_does_not_stop_successors(
         pool.restart(0)
         pool.reset()
         assert len(pool.recv()) == 1
-    assert capfd.readouterr().err == f"vecenv worker 0: no folder {folder}\n"
+    assert capfd.readouterr().err == f"vecenv: a worker found no folder {folder}\n"
 
 
 @pytest.mark.parametrize("whose", ["its parent's", "a stranger's", "nobody's"])

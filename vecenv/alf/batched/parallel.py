@@ -18,7 +18,6 @@ episodes does not depend on timing.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -55,8 +54,6 @@ from vecenv.vector.infos import InfoReader
 __all__ = ["ParallelAlfEnvironment"]
 
 _BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
-_LOG = logging.getLogger(__name__)
-_SEED_LIMIT = 2**31
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Duration of one env's reset above which envs are reset ahead.

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from ...errors import ConfigError
+from ...own_log import own_logger
 from . import arena
 
 __all__ = ["IMPLEMENTATIONS", "implementation", "load", "suppress_missing_warning"]
@@ -67,11 +68,9 @@ def suppress_missing_warning() -> None:
 
 
 def _warn_missing() -> None:
-    import logging  # few workers need it
-
     if not _has_warned:
         suppress_missing_warning()
-        logging.getLogger("vecenv").warning(
+        own_logger().warning(
             "the extension vecenv._native was not built, so the work of a step is done in Python, which is slower; "
             f"install vecenv again with a C compiler, or ask for this with {_VARIABLE}=python"
         )

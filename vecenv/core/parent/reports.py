@@ -6,13 +6,12 @@ stopped, the age of an operation says nothing about the env.
 
 from __future__ import annotations
 
-import logging
-
 from ...errors import warn_caller
+from ...own_log import own_logger
 
 __all__ = ["ReportSchedule", "report"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 _NS = 1_000_000_000
 #: An operation is reported when it is this old, and after that at every multiple of the last value.
 _REPORT_SECONDS = (10.0, 60.0, 600.0)

@@ -7,7 +7,6 @@ A payload contains values without a column: options of a reset, actions without 
 
 from __future__ import annotations
 
-import logging
 import operator
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from ...errors import ConfigError, SpaceError, StateError, add_notes
+from ...own_log import own_logger
 from ..fallback.values import load_action
 from ..layout import messages
 from ..layout.bounds import Bounds
@@ -31,7 +31,7 @@ from .waiter import Waiter
 
 __all__ = ["Requests", "ResetNeededError"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = own_logger(__name__)
 #: Drawn seeds are below this limit, which some simulators require.
 _DRAWN_LIMIT = 2**31
 #: Larger seeds do not fit into a command; they travel in its payload.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from ...own_log import own_logger
 from ..processes.worker import Worker
 from ..system.clock import now_ns
 
 __all__ = ["Progress", "StartLimits"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
 _FIRST_LINE_SECONDS = 5.0
 
@@ -34,7 +34,7 @@ class Progress:
             return
         while self._next_seconds <= seconds:
             self._next_seconds *= 2
-        _LOG.warning("vecenv: %d of %d envs are built after %.0f s", count(), self._num_envs, seconds)
+        _LOG.warning("%d of %d envs are built after %.0f s", count(), self._num_envs, seconds)
 
 
 class StartLimits:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -26,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ...errors import ConfigError, WorkerError, locate
+from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
 from ..system.log_records import emit_frame, is_log_frame
@@ -40,7 +40,7 @@ __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
 _Error = TypeVar("_Error", bound=WorkerError)
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 #: How long a killed process may take to end, and its parent to learn of it, in seconds. It takes longer only if the
 #: system keeps the process, for example while it waits for a dead file server, or if its fork server was stopped.
 _END_SECONDS = 5.0

@@ -6,12 +6,12 @@ They are separate from the pool so that a finalizer can refer to them: they are 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import threading
 
 from ...errors import describe_exit
+from ...own_log import own_logger
 from ..parent.hub import Hub
 from ..system.clock import Deadline
 from ..system.segment import Segment
@@ -21,7 +21,7 @@ from .worker import Worker, end_deadline
 
 __all__ = ["WorkerGroup"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 
 
 class WorkerGroup:

@@ -260,7 +260,7 @@ def _set_up_process(boot: Boot) -> None:
     try:
         os.chdir(boot.cwd)
     except OSError:  # removed since; an env that needs it will raise its own error
-        sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
+        sys.stderr.write(f"vecenv: a worker found no folder {boot.cwd}\n")
 
 
 def running_modules() -> frozenset[str]:

@@ -6,20 +6,20 @@ crash, so the caller notices only the lower memory use.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import psutil
 
+from ...own_log import own_logger
 from ..layout.arena import ArenaPlan
 from ..processes.worker import Worker
 from ..system.clock import now_ns
 
 __all__ = ["Recycler"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 _POLL_NS = 1_000_000_000
 #: Least lifetime of a worker, as a multiple of the time that restoring its envs took; its memory use does not
 #: matter. If the repeated commands leak too, its successors would otherwise only restore envs.

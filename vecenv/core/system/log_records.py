@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ...own_log import own_logger
 from .clock import now_ns
 
 __all__ = ["LogLevels", "LogSender", "emit_frame", "is_log_frame"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 #: Start of the frames that contain log records; other frames are pickles.
 _MARK = b"vecenv log "
 #: Most records that a worker sends within a second.

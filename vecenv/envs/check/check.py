@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import numbers
 import warnings
 from collections import deque
@@ -34,6 +33,8 @@ from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 from vecenv.nested import equal
 
+from ...own_log import own_logger
+
 __all__ = [
     "CheckError",
     "check_all",
@@ -51,7 +52,7 @@ KEPT_OBSERVATIONS = 8  # each observation is compared with so many before it
 DETERMINISM_STEPS = 50
 Report = Callable[[str], None]
 
-_logger = logging.getLogger(__name__)
+_logger = own_logger(__name__)
 
 
 class CheckError(VecenvError, AssertionError):
