@@ -103,7 +103,7 @@ def test_log_and_info_agree_on_the_fate_of_an_episode(
     word = kinds[-1]
     abandoned = [message for message in caplog.messages if "second time in this call" in message]
     assert len(abandoned) == 1 and "truncated" not in abandoned[0]
-    assert any(message.startswith("env 0: ") and word in message for message in caplog.messages)
+    assert any(message.startswith("vecenv: env 0: ") and word in message for message in caplog.messages)
     others = {"truncated", "restarted"} - {word}
     assert not [message for message in caplog.messages if others & set(message.replace(",", " ").split())]
 

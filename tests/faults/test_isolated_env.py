@@ -80,7 +80,13 @@ def test_env_is_isolated_from_its_second_failure_on(
     assert len({found[0] for found in pids}) == 3, "the others are replaced twice"
     assert len({found[1] for found in pids if len(found) == 2}) == 3, "and it twice more"
     texts = [record.getMessage() for record in caplog.records]
-    assert [text.partition(" died")[0] for text in texts] == ["worker 0 (envs 0-3)"] * 2 + ["worker 1 (env 2)"] * 2
+    assert [text.partition(" died")[0] for text in texts] == [
+        *["vecenv: worker 0 (envs 0-3)"] * 2,
+        "vecenv: worker 1 (env 2)",
+        "vecenv: env 2 failed 4 times within a minute; further lines about it are counted instead of logged",
+        texts[4],
+    ]
+    assert "(env 2: 4); log lines left out: 1" in texts[4]
     assert "env 2 has worker 1 to itself now; replaced" in texts[1] and "to itself" not in texts[0]
     assert not [number for env_id in (0, 1, 3) for number, _ in got.marks[env_id] if number > 6]
 
@@ -261,4 +267,4 @@ def test_repeated_failure_is_abandoned_and_names_its_worker(
     for env_id in (0, 2):
         assert got.rows[env_id] == undisturbed(healthy_envs(3), 9).rows[env_id]
     named = [record.getMessage() for record in caplog.records if " died during step" in record.getMessage()]
-    assert any(text.startswith("worker 1 (env 1) died during step") for text in named), named
+    assert any(text.startswith("vecenv: worker 1 (env 1) died during step") for text in named), named

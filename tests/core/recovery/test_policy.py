@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,8 +289,8 @@ def test_last_restored_env_of_a_worker_logs_one_line(scene: Scene, caplog: pytes
         scene.now = 250_000_000
         scene.recovery.note_outcome(1, Outcome("truncated", reason="it draws lots"))
     assert caplog.messages == [
-        "env 1: its episode could not be brought back, it ends truncated: it draws lots",
-        "worker 0 died; replaced, 12 commands repeated, of 2 episodes 1 ended truncated (0.25 s)",
+        "vecenv: env 1: its episode could not be brought back, it ends truncated: it draws lots",
+        "vecenv: worker 0 died; replaced, 12 commands repeated, of 2 episodes 1 ended truncated (0.25 s)",
     ]
     counts = scene.recovery.statistics()
     assert (counts["restarts"], counts["replayed"], counts["truncated"], counts["steps_replayed"]) == (1, 1, 1, 12)
@@ -301,7 +302,65 @@ def test_incomplete_states_are_explained_once(scene: Scene, caplog: pytest.LogCa
         scene.recovery.note_outcome(0, Outcome("unproven"))
         scene.recovery.note_outcome(1, Outcome("unproven"))
     (text,) = caplog.messages
-    assert text.startswith("env 0 was brought back from a state that may lack something")
+    assert text.startswith("vecenv: env 0 was brought back from a state that may lack something")
+
+
+MINUTE = 60_000_000_000
+
+
+def fail_and_restore(scene: Scene, step_id: int) -> None:
+    scene.fail(step_id)
+    scene.recovery.begin_restoring(
+        "worker 0 died", scene.now, scene.recovery.plan([1], [], lambda env_id, before: None)
+    )
+    scene.recovery.note_outcome(1, Outcome("replayed", 12, 0.5))
+
+
+def test_lines_about_an_env_that_often_fails_are_counted(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    for step_id in range(1, 21):
+        fail_and_restore(scene, step_id)
+    replaced = "vecenv: worker 0 died; replaced, 12 commands repeated, nothing was lost (0 s)"
+    often = "vecenv: env 1 failed 4 times within a minute; further lines about it are counted instead of logged"
+    assert caplog.messages == [replaced] * 3 + [often]
+    scene.now = 2 * MINUTE
+    fail_and_restore(scene, 21)
+    assert caplog.messages[4:] == ["vecenv: env 1: log lines left out: 17", replaced]
+    scene.recovery.log_summary()
+    assert caplog.messages[6:] == [
+        "vecenv: until the pool was closed, workers were replaced 21 times (env 1: 21); log lines left out: 17"
+    ]
+
+
+def test_rare_failures_of_an_env_are_all_logged(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    for step_id in range(1, 11):
+        scene.now += MINUTE // 3 + 1
+        fail_and_restore(scene, step_id)
+    assert len(caplog.messages) == 10
+    with caplog.at_level(logging.INFO, "vecenv"):
+        scene.recovery.log_summary()
+    assert caplog.records[-1].levelname == "INFO"
+    assert "workers were replaced 10 times (env 1: 10)" in caplog.messages[-1]
+
+
+def test_pool_without_failures_logs_no_summary(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "vecenv"):
+        scene.recovery.log_summary()
+    assert caplog.messages == []
+
+
+def test_newest_ten_reproducer_files_are_kept(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that the pool did not write are kept, too."""
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "file0"
+    other.touch()
+    for number in range(1, 16):
+        (tmp_path / f"file{number}").touch()
+        scene.now += MINUTE
+        scene.fail(number)
+        if number == 14:
+            (tmp_path / "file5").unlink()
+        scene.fail(number)
+    assert {path.name for path in tmp_path.iterdir()} == {"file0", *(f"file{number}" for number in range(6, 16))}
 
 
 def test_two_failures_of_an_env_isolate_it(scene: Scene) -> None:

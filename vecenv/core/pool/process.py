@@ -429,6 +429,8 @@ class ProcessEngine:
             raise
         self._opened = self._waiter = self._supervisor = None
         self._check_not_closing = _ignore
+        if self.recovery is not None:
+            self.recovery.log_summary()
         for worker in workers:
             if worker.exit_report is not None and worker.exit_report.error is not None:
                 env_id = worker.exit_report.env_id

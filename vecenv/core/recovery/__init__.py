@@ -3,6 +3,7 @@
 journal         the calls of each env since its last restore point
 action_pages    memory of the logged actions
 policy          whether to restore, to truncate or to raise
+failure_log     log lines about failures, which are left out if an env often fails
 recycling       replacement of workers that are well
 reproducer      a file that repeats a failure in one process
 """

@@ -10,7 +10,9 @@ pool replaces the workers; this module records which env is to blame, how often,
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import secrets
 import signal
 from collections import Counter, deque
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+from ...own_log import own_logger
 from ..host.replay import RestoreJob
 from ..layout.commands import RestorePoint
 from ..layout.messages import Outcome
@@ -27,13 +30,16 @@ from ..layout.spec import Array
 from ..options import Limits, PoolFailurePolicy
 from ..parent.hub import SlotState
 from ..system.clock import MOST_SECONDS, now_ns
+from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
 
 __all__ = ["COUNTS", "Queued", "Recovery", "append_message"]
 
-_LOG = logging.getLogger("vecenv")
+_LOG = own_logger()
 _NS = 1_000_000_000
+#: Reproducer files of a pool that are kept; older ones are removed.
+_MOST_FILES = 10
 #: Failures in one command of an env before that command is abandoned: those caused by its process, and those by a
 #: signal from outside, to which the env may be unrelated.
 _MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
@@ -58,7 +64,8 @@ class _RestoreProgress:
 
     what: str
     began_ns: int
-    level: int
+    is_failure: bool
+    env_ids: list[int]
     waiting: set[int]
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -92,6 +99,8 @@ class Recovery:
         self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of failures; -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
+        self._log = FailureLog()
+        self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
         self._replay_seconds = 0.0
         self._restore_seconds: dict[int, float] = {}  # by env_id: duration of its last restoring
 
@@ -152,7 +161,8 @@ class Recovery:
                 error.args = (message, *error.args[1:])
                 raise error
             # The new worker finds out whether this ends an episode or whether it had already ended: see `note_outcome`.
-            _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, message)
+            text = "what env %d was asked is not tried again: %s"
+            self._log.write([state.env_id], now_ns(), text, state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
 
@@ -186,7 +196,7 @@ class Recovery:
             raise error
         self._count_failure([], error)
         # as text: a log record that is kept must not keep the pool alive
-        _LOG.warning("%s; another one is started", str(error))
+        self._log.write(error.env_ids, now_ns(), "%s; another one is started", str(error))
 
     def append_last_actions(self, error: WorkerError, state: SlotState) -> None:
         """Append the last actions of an env to an error that is raised at once."""
@@ -211,14 +221,24 @@ class Recovery:
             if not write:
                 return asked, ""
             error.reproducer = context.save(_insert(error, asked))
+            self._keep_file(error.reproducer)
         except Exception as trouble:  # for example, a full disk: it must not end the run
             why = " ".join(f"{type(trouble).__name__}: {trouble}".split())
             return asked, f"; no reproducer file could be written: {why}"
         return asked, f". `vecenv replay {error.reproducer}` repeats it"
 
+    def _keep_file(self, path: str) -> None:
+        """Note a reproducer file that was written, and remove the oldest one if there are too many."""
+        self._files.append(path)
+        if len(self._files) > _MOST_FILES:
+            with contextlib.suppress(OSError):  # it was moved or removed since
+                os.unlink(self._files.popleft())
+
     def _count_failure(self, running: Sequence[SlotState], error: WorkerError) -> None:
         """Record a failure; raise the error if there were too many within `restart_window`."""
         now = now_ns()
+        at_work = [state.env_id for state in running]
+        self._log.note_failure(at_work or error.env_ids, now, are_at_work=bool(at_work))
         oldest = now - int(min(self.policy.restart_window, MOST_SECONDS) * _NS)
         blamed: list[SlotState | None] = [*running] or [None]
         for state in blamed:
@@ -302,7 +322,7 @@ class Recovery:
             restore_jobs: the result of `plan`.
             is_failure: False if a healthy worker was recycled.
         """
-        progress = _RestoreProgress(what, began_ns, logging.WARNING if is_failure else logging.INFO, set(restore_jobs))
+        progress = _RestoreProgress(what, began_ns, is_failure, list(restore_jobs), set(restore_jobs))
         for env_id in restore_jobs:
             self._progress_of[env_id] = progress
         self._counts["restarts" if is_failure else "recycled"] += 1
@@ -318,9 +338,11 @@ class Recovery:
         self._replay_seconds += outcome.seconds
         self._restore_seconds[env_id] = outcome.seconds
         if outcome.kind == "truncated":
-            _LOG.warning("env %d: its episode could not be brought back, it ends truncated: %s", env_id, outcome.reason)
+            text = "env %d: its episode could not be brought back, it ends truncated: %s"
+            self._log.write([env_id], now_ns(), text, env_id, outcome.reason)
         if outcome.kind == "restarted":
-            _LOG.warning("env %d: its episode was over, the next one is restarted: %s", env_id, outcome.reason)
+            text = "env %d: its episode was over, the next one is restarted: %s"
+            self._log.write([env_id], now_ns(), text, env_id, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, env_id)
         progress = self._progress_of.pop(env_id, None)
@@ -328,8 +350,27 @@ class Recovery:
             return
         progress.waiting.discard(env_id)
         progress.outcomes.append(outcome)
-        if not progress.waiting:
-            _LOG.log(progress.level, "%s", _summary(progress))
+        if progress.waiting:
+            return
+        if progress.is_failure:
+            self._log.write(progress.env_ids, now_ns(), "%s", _summary(progress))
+        else:
+            _LOG.info("%s", _summary(progress))
+
+    def log_summary(self) -> None:
+        """Log how often workers were replaced, and the envs to blame; nothing if none was. Called once, at the end."""
+        if not self._counts["restarts"]:
+            return
+        parts = [f"workers were replaced {self._counts['restarts']} times"]
+        parts[0] += f" ({envs})" if (envs := self._log.describe_failures()) else ""
+        if self._counts["truncated"]:
+            parts.append(f"{self._counts['truncated']} episodes ended truncated")
+        if self._log.num_left_out:
+            parts.append(f"log lines left out: {self._log.num_left_out}")
+        if self._files:
+            parts.append(f"the last {len(self._files)} reproducer files are kept, the newest is {self._files[-1]}")
+        level = logging.WARNING if self._log.num_left_out else logging.INFO
+        _LOG.log(level, "until the pool was closed, %s", "; ".join(parts))
 
     def restore_seconds(self, env_ids: Sequence[int]) -> float:
         """Return how long restoring these envs took together the last time, in seconds; 0 if they never were."""
