@@ -139,6 +139,7 @@ add_layout_constants(PyObject *module)
         {"NOTICE_OFFSET", offsetof(vecenv_control, has_notice)},
         {"SLOT_NBYTES", sizeof(vecenv_slot_lines)},
         {"COMMAND_NBYTES", sizeof(vecenv_command)},
+        {"TIMINGS_NBYTES", sizeof(vecenv_timings)},
         {"INFO_KEYS", VECENV_INFO_KEYS},
         {"INFO_KEY_NBYTES", VECENV_INFO_KEY_NBYTES},
         {"CHAIN", 3},

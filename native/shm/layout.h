@@ -9,6 +9,7 @@
  *   rings up    per slot, a byte ring worker -> parent, for messages
  *   rings down  per slot, a byte ring parent -> worker, for payloads
  *   records     per env, two records of one line each about its latest replies
+ *   timings     per env, two lines: how long its operations take
  *   actions     one column per action leaf, one row per env
  *   blocks      num_blocks times: one column per quantity, `rows` rows each
  *
@@ -49,6 +50,7 @@ enum {
     VECENV_H_BYTE_RINGS_UP,
     VECENV_H_BYTE_RINGS_DOWN,
     VECENV_H_RECORDS,
+    VECENV_H_TIMINGS,
     VECENV_H_BLOCKS,
     VECENV_H_BLOCK_STRIDE,
     /* columns, as offsets inside a block */
@@ -161,6 +163,23 @@ typedef struct {
 
 _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");
 
+/* Sums over measured operations, in nanoseconds. */
+typedef struct {
+    vecenv_word num, wall_ns, cpu_ns, delay_ns;
+} vecenv_measured;
+
+/* The times of one env, written by its worker; see timing.h. */
+typedef struct {
+    vecenv_word num[2];     /* steps and resets */
+    vecenv_word wall_ns[2]; /* of all steps and of all resets */
+    vecenv_word long_ns;    /* of those that were long, steps and resets together */
+    vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
+    uint8_t pad[VECENV_LINE - 56];
+    vecenv_measured measured[2]; /* of short and of long operations */
+} vecenv_timings;
+
+_Static_assert(sizeof(vecenv_timings) == 2 * VECENV_LINE, "timings are two lines");
+
 /* The condition that the parent waits for. */
 enum {
     VECENV_WAIT_NOT,  /* the parent is awake */
@@ -255,6 +274,7 @@ typedef struct {
     uint8_t *byte_rings_up, *byte_rings_down;
     size_t byte_ring_nbytes;
     vecenv_record *records; /* two per env */
+    vecenv_timings *timings; /* per env */
     uint8_t *blocks;
     size_t block_stride;
 } vecenv_arena;

@@ -45,6 +45,8 @@ finish(Slot *self)
     hosted_env *env = &self->envs[self->command.env_id];
     env->last_ns = self->now_ns - began;
     env->busy_ns += env->last_ns;
+    vecenv_timer_end(&self->timer, &env->timed, &self->arena.timings[self->command.env_id],
+                     env->last_ns, self->now_ns);
     int must_notify = is_last || !is_quick(self, head);
     if (must_notify || self->now_ns - self->notified_ns > NOTIFY_INTERVAL_NS) {
         self->notified_ns = self->now_ns;
@@ -80,6 +82,7 @@ block_start(const Slot *self, uint64_t row_ref)
 void
 vecenv_slot_drop(Slot *self)
 {
+    vecenv_timer_cancel(&self->timer);
     if (self->command.row_ref != VECENV_CLAIM) {
         uint64_t row_ref = self->command.row_ref;
         CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = 0; /* matches no outstanding reply */

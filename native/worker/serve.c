@@ -209,6 +209,18 @@ begin(Slot *self)
     store_release32(&lines->current_op, self->command.op);
 }
 
+/* Begin to time the command under way; calls are not timed. */
+static void
+begin_timing(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    int kind = self->command.op == VECENV_OP_CALL    ? VECENV_TIMING_NONE
+               : self->command.op == VECENV_OP_RESET ? VECENV_TIMING_RESET
+               : env->needs_reset                    ? VECENV_TIMING_RESET
+                                                     : VECENV_TIMING_STEP;
+    vecenv_timer_begin(&self->timer, &env->timed, kind);
+}
+
 /* Step the env of the command under way. Returns NULL if the command was answered, else the event
  * for the host. */
 static PyObject *
@@ -278,6 +290,9 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Slot *self = (Slot *)op;
     vecenv_slot_lines *lines = lines_of(self);
+    if (self->waits && self->timer.has_delay_file == 0) {
+        vecenv_timer_open(&self->timer); /* for the thread that serves this slot */
+    }
     for (;;) {
         if (load_acquire32(&self->arena.control->stop)) {
             return make_event(self, EVENT_STOP, Py_NewRef(Py_None));
@@ -321,6 +336,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             vecenv_slot_drop(self);
             continue;
         }
+        begin_timing(self);
         if (!plain) {
             if (self->command.op == VECENV_OP_STEP) { /* its payload may contain an action */
                 self->command.argument = self->envs[self->command.env_id].needs_reset;

@@ -56,6 +56,7 @@ slot_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(op);
     slot_clear(op);
+    vecenv_timer_close(&self->timer);
     PyMem_Free(self->envs);
     PyMem_Free(self->checked);
     PyMem_Free(self->staging);
@@ -105,6 +106,7 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
     for (uint32_t i = 0; i < self->arena.num_envs; i++) {
         self->envs[i].counters.episode = -1;
         self->envs[i].counters.seed = -1;
+        vecenv_timed_env_init(&self->envs[i].timed);
     }
     return 0;
 }
@@ -140,6 +142,7 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->autoreset = autoreset;
     self->waits = waits;
     self->spin_policy.spin_limit_ns = spin_ns;
+    self->timer.kind = VECENV_TIMING_NONE;
     self->reset_name = PyUnicode_InternFromString("reset");
     self->step_name = PyUnicode_InternFromString("step");
     if (self->reset_name == NULL || self->step_name == NULL

@@ -19,6 +19,7 @@
 #include "py/tree.h"
 #include "shm/layout.h"
 #include "shm/park.h"
+#include "shm/timing.h"
 
 enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
 
@@ -37,6 +38,7 @@ typedef struct {
     uint32_t turn;          /* the lowest bit selects the record that is written next */
     int64_t busy_ns;        /* duration of its commands since the last snapshot */
     int64_t snapshot_after_ns; /* the busy_ns after which a snapshot is due; 0: never */
+    vecenv_timed_env timed;
 } hosted_env;
 
 /* A word of a global random generator, and its value as long as no env draws from it. */
@@ -76,6 +78,7 @@ typedef struct {
     /* payloads in the ring before that one, of commands that ended without taking theirs */
     uint32_t num_unread_payloads;
     int64_t now_ns;         /* when the last command ended; 0 after a wait */
+    vecenv_timer timer;     /* of the command under way */
     int64_t notified_ns;    /* when the parent was last notified */
     uint32_t last_num_superseded;
     int keeps_records;

@@ -18,6 +18,7 @@ wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_pare
 {
     int status = WAIT_OVER;
     store_release32(&lines_of(self)->blocked, 1);
+    vecenv_timer_cancel(&self->timer); /* this time is not the env's */
     Py_BEGIN_ALLOW_THREADS
     if (wakes_parent) { /* Hub.take_fragment stores `read`, fences, loads `blocked` */
         full_fence();

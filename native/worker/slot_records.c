@@ -225,6 +225,7 @@ vecenv_slot_touch(PyObject *op, PyObject *arg)
         return NULL;
     }
     vecenv_slot_lines *lines = lines_of(self);
+    vecenv_timer_cancel(&self->timer); /* the time of a replay is not the env's */
     store_release(&lines->started_ns, (uint64_t)vecenv_now_ns());
     store_release32(&lines->current_op, (uint32_t)command);
     Py_RETURN_NONE;

@@ -84,6 +84,7 @@ make_arena(arena_sizes sizes)
     at = place_next(header, VECENV_H_NEWEST, at, sizes.num_envs * sizeof(vecenv_word));
     at = place_next(header, VECENV_H_BYTE_RINGS_UP, at, slots * sizes.byte_ring_nbytes);
     at = place_next(header, VECENV_H_BYTE_RINGS_DOWN, at, slots * sizes.byte_ring_nbytes);
+    at = place_next(header, VECENV_H_TIMINGS, at, sizes.num_envs * sizeof(vecenv_timings));
     header[VECENV_H_BLOCK_STRIDE] = (int64_t)((place_columns(header, sizes.rows) + PAGE - 1)
                                               / PAGE * PAGE);
     header[VECENV_H_BLOCKS] = (int64_t)((at + PAGE - 1) / PAGE * PAGE);

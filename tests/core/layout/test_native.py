@@ -101,7 +101,8 @@ def obs_of(number):
 
 def test_layout_is_the_same_in_c_and_python():
     assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
-    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "SLOT_NBYTES", "COMMAND_NBYTES", "INFO_KEYS", "INFO_KEY_NBYTES")
+    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "SLOT_NBYTES", "COMMAND_NBYTES", "TIMINGS_NBYTES")
+    sizes += ("INFO_KEYS", "INFO_KEY_NBYTES")
     for name in ("MAGIC", "ABI", *sizes):
         assert getattr(arena, name) == getattr(_native, name), name
     assert arena.CHAIN == _native.CHAIN

@@ -18,6 +18,7 @@ from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .parent_watch import MAYBE_STOPPED_NS, check_parent
 from .records import RecordedState, Records
+from .timing import NOT_TIMED, RESET, STEP, SlotTimer, TimedEnv, timed_envs
 from .values import check_leaves, load_action, read_reward
 from .words import (
     BLOCKED_WORD,
@@ -38,6 +39,9 @@ from .words import (
 
 __all__ = ["FallbackSlot"]
 
+#: Sending a message takes this long only if it waits for the parent.
+_BLOCKED_NS = 1_000_000
+
 
 class _Transport(Protocol):
     """The part of a transport that a slot uses."""
@@ -53,10 +57,11 @@ def _no_step(action: Any) -> Any:
     raise AssertionError("an env is stepped that is not hosted")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _HostedEnv(RecordedState):
     """The state of one env; `needs_reset`: the episode is over, and the next step resets the env."""
 
+    timed: TimedEnv
     step: Callable[[Any], Any] = _no_step
     needs_reset: bool = False
     began_ns: int = 0
@@ -87,30 +92,38 @@ class FallbackSlot(Slot):
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
         self._on_draw: Callable[[int], object] | None = None
         self._records = Records(words, len(attach.plan.obs.leaves))
+        self._timings = timed_envs(words.timings, attach.plan.num_envs)
+        self._timer = SlotTimer()
 
     # ---- commands ----------------------------------------------------------------------
 
     def serve(self) -> SlotEvent:
+        if self._waits:
+            self._timer.open()  # for the thread that serves this slot
         while not self._words.stop[0]:
             command = self._transport.next(self._slot)
-            if command is None:
-                return self._event(STOP if self._waits else IDLE)
-            if self._words.stop[0]:
+            if command is None and not self._waits:
+                return self._event(IDLE)
+            if command is None or self._words.stop[0]:
                 break
             if command.env_id not in self._envs:
                 raise RuntimeError("command for an env of another slot")
             self._begin(command)
             env = self._envs[command.env_id]
             if self._is_superseded():
+                self._timer.cancel()
                 self._end()
-            elif command.op != Op.STEP or command.payload is not None or env.needs_reset:
+                continue
+            kind = NOT_TIMED if command.op == Op.CALL else RESET if command.op == Op.RESET or env.needs_reset else STEP
+            self._timer.begin(env.timed, kind)
+            if command.op != Op.STEP or command.payload is not None or env.needs_reset:
                 if command.op == Op.STEP:  # its payload may contain an action
                     command = self._command = command._replace(argument=int(env.needs_reset))
                 return self._event(COMMAND)
-            else:
-                event = self._step(env)
-                if event is not None:
-                    return event
+            event = self._step(env)
+            if event is not None:
+                return event
+        self._timer.close()
         return self._event(STOP)
 
     def _event(self, kind: int, result: Any = None) -> SlotEvent:
@@ -129,12 +142,20 @@ class FallbackSlot(Slot):
 
     def _end(self) -> None:
         if self._command is not None:
-            took_ns = now_ns() - int(self._progress[STARTED_WORD])
+            took_ns = self._end_timing()
             self._envs[self._command.env_id].busy_ns += took_ns
             if took_ns > MAYBE_STOPPED_NS:
                 check_parent()
         self._progress[OP_WORD] = Op.NONE
         self._command = None
+
+    def _end_timing(self) -> int:
+        """Stop the timer of the current command, if it still runs; return for how long the command has been running."""
+        assert self._command is not None
+        now = now_ns()
+        took_ns = now - int(self._progress[STARTED_WORD])
+        self._timer.end(self._envs[self._command.env_id].timed, took_ns, now)
+        return took_ns
 
     def _is_superseded(self) -> bool:
         command = self._command
@@ -202,6 +223,7 @@ class FallbackSlot(Slot):
         is_over = self._is_over_after(env, terminated, truncated, flags)
         if not self._is_superseded():
             self._write_row(env, *exact, terminated, truncated, flags)
+            self._end_timing()  # sending may have to wait for the parent
             self._send_frame((ROW_FRAME, command.env_id, command.step_id))
         self._end()
         env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
@@ -267,7 +289,7 @@ class FallbackSlot(Slot):
         if env_id in self._envs:
             self._envs[env_id].step = step
         else:
-            self._envs[env_id] = _HostedEnv(step=step)
+            self._envs[env_id] = _HostedEnv(timed=TimedEnv(self._timings[env_id]), step=step)
 
     def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
@@ -331,6 +353,7 @@ class FallbackSlot(Slot):
         return 0 < env.snapshot_after_ns <= env.busy_ns
 
     def touch(self, op: int, /) -> None:
+        self._timer.cancel()  # the time of a replay is not the env's
         self._progress[STARTED_WORD] = now_ns()
         self._progress[OP_WORD] = op
 
@@ -355,10 +378,13 @@ class FallbackSlot(Slot):
         return command.payload
 
     def send_message(self, data: bytes, /) -> None:
+        began_ns = now_ns()
         with signals_deferred():  # the fragments of two messages must not mix
             for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
                 stop = start + FRAGMENT_NBYTES
                 self._send_frame((MESSAGE_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
+        if now_ns() - began_ns > _BLOCKED_NS:
+            self._timer.cancel()  # it waited for the parent
 
     def _send_frame(self, frame: tuple[Any, ...]) -> None:
         if self._words.stop[0]:

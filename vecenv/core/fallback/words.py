@@ -116,3 +116,4 @@ class SharedWords:
         self.actions = plan.actions(memory)
         self.rows = BlockViews(plan, memory, 0)
         self.records = plan.records(memory)
+        self.timings = plan.timings(memory)

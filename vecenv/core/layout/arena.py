@@ -8,6 +8,7 @@
                newest        per env, the newest step_id sent to it
                mail          per slot, one byte ring up and one down
                records       per env, two 64-byte records of its latest replies
+               timings       per env, two 64-byte lines: how long its operations take
                actions       one column per action leaf, one row per env
                blocks        num_blocks times one column per quantity, `rows` rows each
 
@@ -38,6 +39,7 @@ CONTROL_NBYTES = 4 * LINE
 NOTICE_OFFSET = 3 * LINE + 4
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
+TIMINGS_NBYTES = 2 * LINE
 BYTE_RING_NBYTES = 1 << 16
 #: Number of the block of saved rows, which is outside the arena.
 SAVED_ROWS = -1
@@ -54,7 +56,7 @@ MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "byte_ring_nbytes",
     "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down",
-    "records",
+    "records", "timings",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
     "flags", "episode_counters", "info_tags", "info_values", "seconds", "final_tags",
     "final_values",
@@ -72,6 +74,20 @@ _RECORD = np.dtype(
         "itemsize": LINE,
     }
 )
+
+#: The times of one env, as in native/shm/layout.h; `long_` operations take 1 ms or more. Nanoseconds, except `num_*`.
+_TIMINGS = np.dtype(
+    {
+        "names": [
+            "num_steps", "num_resets", "step_ns", "reset_ns", "long_ns", "construct_ns", "construct_cpu_ns",
+            "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
+            "long_num", "long_wall_ns", "long_cpu_ns", "long_delay_ns",
+        ],
+        "formats": ["<i8"] * 15,
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 64, 72, 80, 88, 96, 104, 112, 120],
+        "itemsize": TIMINGS_NBYTES,
+    }
+)  # fmt: skip
 
 #: Columns of every row beside observations: name -> dtype and values per row. The plan widens `reward`.
 _COLUMNS: dict[str, tuple[Any, int]] = {
@@ -167,6 +183,7 @@ class ArenaPlan:
         words["byte_rings_up"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["byte_rings_down"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["records"] = group(self.num_envs * 2 * LINE)
+        words["timings"] = group(self.num_envs * TIMINGS_NBYTES)
         self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
         words["blocks"] = group(0, PAGE)
 
@@ -235,6 +252,10 @@ class ArenaPlan:
     def records(self, memory: Any) -> Array:
         """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""
         return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
+
+    def timings(self, memory: Any) -> Array:
+        """Return the times of each env, (num_envs,), with the fields of `_TIMINGS`, as its worker counts them."""
+        return self.view(memory, self.words["timings"], _TIMINGS, (self.num_envs,))
 
 
 class BlockViews:

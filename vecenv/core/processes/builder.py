@@ -10,13 +10,17 @@ built serially. The random values of such an env are therefore those of a serial
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import add_notes
-from ..host.global_rngs import EnvRngs, GlobalRngs
+from ..host.global_rngs import GlobalRngs
+from ..system.clock import now_ns
 from ..system.stack_dump import note_pause, note_phase
 
 if TYPE_CHECKING:
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Builder", "EnvThread", "build_env"]
 
 
-def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: EnvRngs) -> Any:
-    """Build one env with global random generators of its own."""
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: AbstractContextManager[Any]) -> Any:
+    """Build one env, with the global random generators that `env_rngs` swaps in."""
     with env_rngs:
         return adapt(env_fn())
 
@@ -66,6 +70,7 @@ class Builder:
 
     Attributes:
         envs: the envs that are built, by env_id.
+        times: wall time and CPU time of each constructor in nanoseconds, by env_id.
         errors: exceptions of constructors, by env_id.
     """
 
@@ -78,6 +83,7 @@ class Builder:
         rngs: GlobalRngs,
     ) -> None:
         self.envs: dict[int, Any] = {}
+        self.times: dict[int, tuple[int, int]] = {}
         self.errors: dict[int, BaseException] = {}
         self._threads = threads
         self._env_ids = env_ids
@@ -112,7 +118,7 @@ class Builder:
             note_phase("construct", env_id, thread=thread, num_done=num_done)
             env, error = None, None
             try:
-                env = self._adapt(self._env_fns[env_id]())
+                env = self._build_timed(env_id, contextlib.nullcontext())
             except BaseException as raised:  # the parent raises it, even SystemExit of a constructor
                 error = raised
             with self._lock:
@@ -125,6 +131,12 @@ class Builder:
                 else:
                     self.errors[env_id] = error
         note_pause(thread=thread, num_done=num_done)
+
+    def _build_timed(self, env_id: int, env_rngs: AbstractContextManager[Any]) -> Any:
+        began_ns, began_cpu_ns = now_ns(), time.thread_time_ns()
+        env = build_env(self._env_fns[env_id], self._adapt, env_rngs)
+        self.times[env_id] = now_ns() - began_ns, time.thread_time_ns() - began_cpu_ns
+        return env
 
     def _close_suspects(self) -> None:
         """Close the envs that are built again because one of them has drawn from the global generators."""
@@ -144,8 +156,7 @@ class Builder:
                     continue
                 note_phase("construct", env_id, thread=number, num_done=num_done)
                 try:
-                    env_rngs = self._rngs.of(env_id)
-                    self.envs[env_id] = thread.submit(build_env, self._env_fns[env_id], self._adapt, env_rngs)()
+                    self.envs[env_id] = thread.submit(self._build_timed, env_id, self._rngs.of(env_id))()
                 except BaseException as error:  # as above
                     self.errors[env_id] = error
                     return

@@ -45,6 +45,7 @@ from ..layout.rows import Autoreset
 from ..layout.spec import Array
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.clock import now_ns
 from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
@@ -225,8 +226,10 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     return report
 
 
-def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs) -> tuple[dict[int, Any], Report]:
-    """Build the envs; return them, and the report for the parent."""
+def _construct(
+    boot: Boot, threads: list[EnvThread], rngs: GlobalRngs
+) -> tuple[dict[int, Any], dict[int, tuple[int, int]], Report]:
+    """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
         registrations.apply_registrations(boot.registrations)
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
@@ -234,11 +237,11 @@ def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs) -> tuple[
         builder.build(serially=boot.builds_serially)
         errors = builder.errors
         if not errors:
-            return builder.envs, _report_on(boot.env_ids, builder.envs)
+            return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs)
     except BaseException as error:
         errors = {boot.env_ids[0]: error}
     env_id = min(errors)
-    return {}, Report(error=(env_id, messages.pack_error(errors[env_id])))
+    return {}, {}, Report(error=(env_id, messages.pack_error(errors[env_id])))
 
 
 # ---- the process ------------------------------------------------------------------------
@@ -325,11 +328,20 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
 
 
 def _make_hosts(
-    boot: Boot, attach: Attach, envs: dict[int, Any], rngs: GlobalRngs, control: Connection, log: LogSender
+    boot: Boot,
+    attach: Attach,
+    envs: dict[int, Any],
+    rngs: GlobalRngs,
+    control: Connection,
+    log: LogSender,
+    times: dict[int, tuple[int, int]],
 ) -> list[Host]:
     segment_fd = _recv_descriptor(control)
     memory = mmap.mmap(segment_fd, attach.plan.nbytes)
     os.close(segment_fd)
+    timings = attach.plan.timings(memory)
+    for env_id, (wall_ns, cpu_ns) in times.items():
+        timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
     if boot.implementation == "native":
         event_fd = _recv_descriptor(control)
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
@@ -461,7 +473,7 @@ def _run(
     log: LogSender,
 ) -> None:
     """Build the envs, serve commands, close the envs."""
-    envs, report = _construct(boot, threads, rngs)
+    envs, times, report = _construct(boot, threads, rngs)
     _end_capture(boot, capture)
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
@@ -470,7 +482,7 @@ def _run(
     if len(threads) > 1:
         rngs.disable_swapping(boot.env_ids[0])
     attach: Attach = control.recv()
-    hosts = _make_hosts(boot, attach, envs, rngs, control, log)
+    hosts = _make_hosts(boot, attach, envs, rngs, control, log, times)
     with log.socket_lock:
         control.send("ready")
     _serve(threads, hosts)

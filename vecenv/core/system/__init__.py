@@ -11,4 +11,5 @@ stack_dump      Python stacks of a worker that hangs or dies
 blas_threads    limits for the threads of numeric libraries
 module_paths    files of modules that no search path leads to
 affinity        the core that a worker prefers
+run_delay       for how long a thread waited for a core
 """

@@ -1,0 +1,112 @@
+/* Timing: how long the steps and resets of an env take, and how much of that time it computes.
+ *
+ * The wall time of every operation is added up. The CPU time and the run-queue delay are measured
+ * for one operation in VECENV_TIMING_INTERVAL, since their clocks are slow, and for an operation
+ * whose predecessor of the same kind was long. The sums of long operations are separate, because
+ * a larger part of these is measured.
+ *
+ *     waiting = wall time - CPU time - run-queue delay
+ *
+ * The worker that hosts an env writes the sums; any process reads each word at any time. Sums of
+ * different words may be those of two instants. */
+#ifndef VECENV_TIMING_H
+#define VECENV_TIMING_H
+
+#include <stdint.h>
+
+#include "shm/layout.h"
+
+#define VECENV_TIMING_INTERVAL 64
+#define VECENV_LONG_NS INT64_C(1000000) /* an operation of this wall time is long */
+
+/* Kinds of operations. VECENV_TIMING_NONE: the operation is not measured. */
+enum { VECENV_TIMING_STEP, VECENV_TIMING_RESET, VECENV_TIMING_NONE };
+
+/* The state of one env in its worker. */
+typedef struct {
+    uint32_t until_measured; /* operations until the next one that is measured */
+    uint8_t was_long[2];     /* by kind: whether the last operation was long */
+    uint8_t is_computing;    /* it computed for most of the operation measured last */
+} vecenv_timed_env;
+
+/* The operation under way in one thread. Zero is a valid initial state. */
+typedef struct {
+    int has_delay_file; /* 0: not opened yet; -1: the system has none */
+    int delay_file;     /* of the thread that called vecenv_timer_open */
+    int kind;
+    int is_measured, has_delay;
+    int64_t began_ns, cpu_ns, delay_ns;
+} vecenv_timer;
+
+/* Prepare the timer for the calling thread. Without the file of its run-queue delay, operations are
+ * not measured. */
+void vecenv_timer_open(vecenv_timer *timer);
+
+/* Close the file; the timer is as before vecenv_timer_open. */
+void vecenv_timer_close(vecenv_timer *timer);
+
+/* Return the CPU time of the calling thread in nanoseconds. */
+int64_t vecenv_thread_cpu_ns(void);
+
+/* Read the clocks before an operation that is measured. */
+void vecenv_timer_start(vecenv_timer *timer, vecenv_timed_env *env);
+
+/* Read the clocks after it and add the differences to the sums. `now_ns`: the monotonic clock. */
+void vecenv_timer_stop(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
+                       int64_t now_ns);
+
+/* Set the state of an env that has just been built: its 8th operation is measured first. */
+static inline void
+vecenv_timed_env_init(vecenv_timed_env *env)
+{
+    *env = (vecenv_timed_env){.until_measured = 8};
+}
+
+/* Begin an operation of this kind. */
+static inline void
+vecenv_timer_begin(vecenv_timer *timer, vecenv_timed_env *env, int kind)
+{
+    timer->kind = kind;
+    timer->is_measured = 0;
+    if (kind != VECENV_TIMING_NONE
+        && (--env->until_measured == 0 || env->was_long[kind])) {
+        vecenv_timer_start(timer, env);
+    }
+}
+
+/* Do not count the operation under way: it also waited for the parent, or repeated others. */
+static inline void
+vecenv_timer_cancel(vecenv_timer *timer)
+{
+    timer->kind = VECENV_TIMING_NONE;
+    timer->is_measured = 0;
+}
+
+static inline void
+vecenv_add_ns(vecenv_word *sum, int64_t ns)
+{
+    store_release(sum, load_acquire(sum) + (uint64_t)ns);
+}
+
+/* End the operation under way. It took `took_ns` and ended at `now_ns`. */
+static inline void
+vecenv_timer_end(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
+                 int64_t took_ns, int64_t now_ns)
+{
+    int kind = timer->kind;
+    if (kind == VECENV_TIMING_NONE) {
+        return;
+    }
+    vecenv_add_ns(&sums->num[kind], 1);
+    vecenv_add_ns(&sums->wall_ns[kind], took_ns);
+    env->was_long[kind] = took_ns >= VECENV_LONG_NS;
+    if (env->was_long[kind]) {
+        vecenv_add_ns(&sums->long_ns, took_ns);
+    }
+    if (timer->is_measured) {
+        vecenv_timer_stop(timer, env, sums, now_ns);
+    }
+    timer->kind = VECENV_TIMING_NONE;
+}
+
+#endif

@@ -1,0 +1,126 @@
+"""Times the operations of envs without C, as native/shm/timing.h does."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from ..system.clock import now_ns
+from ..system.run_delay import open_run_delay, read_run_delay
+
+__all__ = ["NOT_TIMED", "RESET", "STEP", "SlotTimer", "TimedEnv"]
+
+#: Kinds of operations.
+STEP, RESET, NOT_TIMED = range(3)
+_INTERVAL = 64
+_LONG_NS = 1_000_000
+#: Indices of the int64 words of `ArenaPlan.timings`.
+_NUM, _WALL_NS, _LONG_SUM_NS, _MEASURED, _MEASURED_WORDS = 0, 2, 4, 8, 4
+
+
+class TimedEnv:
+    """The sums of one env, and the state from which its next measurement follows.
+
+    Args:
+        sums: the words of the env in `ArenaPlan.timings`.
+    """
+
+    __slots__ = ("is_computing", "sums", "until_measured", "was_long")
+
+    def __init__(self, sums: memoryview) -> None:
+        self.sums = sums
+        self.until_measured = 8
+        self.was_long = [False, False]
+        self.is_computing = False
+
+
+class SlotTimer:
+    """The operation under way in one thread."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._delay_file: int | None = None
+        self._kind = NOT_TIMED
+        self._before: tuple[int, int, int] | None = None  # monotonic clock, CPU time, run-queue delay or -1
+
+    def open(self) -> None:
+        """Prepare the timer for the calling thread; it may be repeated there.
+
+        Without the file of its run-queue delay, nothing is measured.
+        """
+        if self._is_open:
+            return
+        self._is_open = True
+        self._delay_file = open_run_delay()
+
+    def close(self) -> None:
+        """Close the file; nothing is measured until the next `open`."""
+        self._is_open = False
+        self._close_file()
+
+    def _close_file(self) -> None:
+        delay_file, self._delay_file = self._delay_file, None
+        if delay_file is not None:
+            os.close(delay_file)
+
+    def begin(self, env: TimedEnv, kind: int) -> None:
+        """Begin an operation of this kind."""
+        self._kind, self._before = kind, None
+        if kind == NOT_TIMED:
+            return
+        env.until_measured -= 1
+        if env.until_measured == 0 or env.was_long[kind]:
+            self._start(env, kind)
+
+    def _start(self, env: TimedEnv, kind: int) -> None:
+        if env.until_measured == 0:
+            env.until_measured = _INTERVAL
+        if self._delay_file is None:
+            return
+        delay_ns: int | None = -1
+        if not env.is_computing or env.was_long[kind]:
+            delay_ns = read_run_delay(self._delay_file)
+        if delay_ns is not None:
+            cpu_ns = time.thread_time_ns()
+            self._before = now_ns(), cpu_ns, delay_ns
+
+    def cancel(self) -> None:
+        """Do not count the operation under way: it also waited for the parent, or repeated others."""
+        self._kind, self._before = NOT_TIMED, None
+
+    def end(self, env: TimedEnv, took_ns: int, ended_ns: int) -> None:
+        """End the operation under way."""
+        kind = self._kind
+        if kind == NOT_TIMED:
+            return
+        env.sums[_NUM + kind] += 1
+        env.sums[_WALL_NS + kind] += took_ns
+        env.was_long[kind] = took_ns >= _LONG_NS
+        if env.was_long[kind]:
+            env.sums[_LONG_SUM_NS] += took_ns
+        if self._before is not None:
+            self._stop(env, kind, ended_ns, *self._before)
+        self.cancel()
+
+    def _stop(self, env: TimedEnv, kind: int, ended_ns: int, began_ns: int, began_cpu_ns: int, delay_ns: int) -> None:
+        assert self._delay_file is not None
+        cpu_ns, wall_ns = time.thread_time_ns() - began_cpu_ns, ended_ns - began_ns
+        env.is_computing = 2 * cpu_ns >= wall_ns
+        delay_after: int | None = delay_ns
+        if delay_ns >= 0:
+            delay_after = read_run_delay(self._delay_file)
+        elif not env.is_computing:
+            return  # the next measurement includes the delay
+        if delay_after is None:
+            return
+        at = _MEASURED + _MEASURED_WORDS * env.was_long[kind]
+        for offset, value in enumerate((1, wall_ns, cpu_ns, delay_after - delay_ns)):
+            env.sums[at + offset] += value
+
+
+def timed_envs(timings: Any, num_envs: int) -> list[memoryview]:
+    """Return the int64 words of each env in `ArenaPlan.timings`."""
+    words = memoryview(timings).cast("B").cast("q")
+    per_env = len(words) // num_envs
+    return [words[i * per_env : (i + 1) * per_env] for i in range(num_envs)]
