@@ -74,6 +74,7 @@ _MODULE_OF = {
     "GymVectorEnvManager": "managers",
     "HybridEnv": "envs.agents",
     "InternalError": "errors",
+    "PerformanceWarning": "errors",
     "LightZeroEnvWrapper": "wrappers",
     "LooseSpace": "envs.spaces",
     "MCTSBot": "envs.board",

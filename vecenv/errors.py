@@ -14,6 +14,8 @@
     ├── DependencyError(ImportError)              an optional package is missing
     └── InternalError                             vecenv is wrong
 
+    PerformanceWarning(UserWarning)               another setting would be much faster
+
 The tree is split by whose fault it is. The builtin second bases are there because ported
 programs catch them. Fields are keyword-only and have defaults, so every error pickles,
 copies and can be raised with a message alone.
@@ -37,6 +39,7 @@ __all__ = [
     "EnvError",
     "InternalError",
     "NotASequenceError",
+    "PerformanceWarning",
     "SpaceError",
     "StateError",
     "UnknownNameError",
@@ -259,6 +262,10 @@ class InternalError(VecenvError):
 
     def __str__(self) -> str:
         return f"{super().__str__()}; this is a bug in vecenv, please report it with this traceback"
+
+
+class PerformanceWarning(UserWarning):
+    """Another setting would make the program much faster; the text contains the measurement and the setting."""
 
 
 def signal_name(exitcode: int | None) -> str | None:

@@ -15,6 +15,7 @@ from .layout.rows import Autoreset, Op
 from .system.clock import is_number, limit_of
 
 __all__ = [
+    "AUTO",
     "RECOVERING",
     "START_METHODS",
     "Limits",
@@ -25,6 +26,8 @@ __all__ = [
     "resolve",
 ]
 
+#: Value of `num_workers` and `backend`: measure an env, then choose.
+AUTO = "auto"
 START_METHODS = ("forkserver", "spawn", "fork")
 WORKER_OUTPUTS = ("once", "all", "none")
 
@@ -88,7 +91,8 @@ class PoolOptions:
     """Options of a pool, the same for both engines.
 
     Attributes:
-        num_workers: worker processes; None: min(num_envs, usable cores).
+        num_workers: worker processes; None: min(num_envs, usable cores); 'auto': env 0 is measured in a worker of its
+            own, and workers and threads are chosen.
         threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
             stay on that core while their envs mostly wait; processes that envs start may run on any core.
         build: 'parallel' or 'serial': whether the threads of a worker build their envs at the same time or one after
@@ -115,9 +119,10 @@ class PoolOptions:
             used again; for callers that refer to a batch only until the next one has been received.
         limits: time limits of operations.
         failures: the policy for workers that die or hang.
+        choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
     """
 
-    num_workers: int | None = None
+    num_workers: int | str | None = None
     threads_per_worker: int = 1
     build: str = "parallel"
     autoreset: Autoreset = Autoreset.NEXT_STEP
@@ -135,6 +140,7 @@ class PoolOptions:
     warns_of_views: bool = False
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
+    choice: str = ""
 
 
 def check_env_fns(env_fns: Any, name: str = "env_fns", make: str = MAKE) -> list[Callable[..., Any]]:
@@ -171,8 +177,17 @@ def check_options(options: PoolOptions) -> PoolOptions:
         ConfigError: a value makes no sense.
     """
     least = {"num_workers": 1, "threads_per_worker": 1, "depth": 2, "leases": 0, "num_threads": 1}
-    if options.num_workers is None:
+    if options.num_workers is None or options.num_workers == AUTO:
         del least["num_workers"]
+    elif isinstance(options.num_workers, str):
+        raise ConfigError(
+            f"num_workers: expected a whole number, None or '{AUTO}', got {options.num_workers!r}", key="num_workers"
+        )
+    if options.num_workers == AUTO and options.threads_per_worker != 1:
+        raise ConfigError(
+            f"threads_per_worker: num_workers='{AUTO}' chooses the threads, too; leave threads_per_worker out",
+            key="threads_per_worker",
+        )
     plain: dict[str, Any] = {name: check_whole(name, getattr(options, name), low) for name, low in least.items()}
     for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "warns_of_views"):
         plain[name] = check_flag(name, getattr(options, name))

@@ -199,6 +199,10 @@ class EnvDriver:
             return self._autoreset()
         return self._begin_episode()
 
+    def measured_reset(self) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode without a manager, for `core.processes.measure`."""
+        return self.reset(request=ResetRequest({}))
+
     def _autoreset(self) -> tuple[Any, dict[str, Any]]:
         if self._is_autoreset_disabled:
             return self._fill(), {}

@@ -17,11 +17,10 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from ..checks import check_choice
 from ..core.layout.rows import Op
 from ..core.options import PoolOptions
+from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
-from ..core.pool.process import ProcessPool
 from ..core.pool.serial import SerialPool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, SpaceError, StateError, warn_caller
@@ -31,7 +30,6 @@ __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
 _Self = TypeVar("_Self", bound="BaseVectorEnv")
 
-_BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
 #: Value of `_pending` after `close`.
 _CLOSED = "close"
 #: Methods that `call` refuses: the engine must see these calls.
@@ -105,8 +103,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _make_pool(
         self, backend: str, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
     ) -> Pool:
-        check_choice("backend", backend, tuple(_BACKENDS))
-        pool = self._pool = _BACKENDS[backend](env_fns, options, **parts)
+        pool = self._pool = make_pool(backend, env_fns, options, **parts)
         self.env_fns = pool.env_fns
         return pool
 

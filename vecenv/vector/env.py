@@ -84,7 +84,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         max_concurrency: int | None = None,
         *,
         backend: str = "process",
-        num_workers: int | None = None,
+        num_workers: int | str | None = None,
         threads_per_worker: int = 1,
         build: str = "parallel",
         infos: str = "all",
@@ -120,10 +120,16 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 or a pair (observation_space, single_observation_space).
             autoreset_mode: when an ended env is reset: NEXT_STEP (default), SAME_STEP or DISABLED, as in Gymnasium.
             max_concurrency: AsyncVectorEnv's name of `num_workers`.
-            backend: 'process' (default), or 'serial' for envs in this thread.
+            backend: 'process' (default), or 'serial' for envs in this thread. 'auto' measures as `num_workers='auto'`,
+                and may choose 'serial' where steps are cheap and few. Serial envs survive no segmentation fault, and
+                a hang of one does not end.
             num_workers: number of processes. None (default): one per usable core, at most one per env. Envs with
                 process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
                 process: they need `num_workers=num_envs`. `vecenv check` finds them.
+                'auto': env 0 is built in a worker of its own first, reset, stepped 100 times with random actions, and
+                closed; then workers and threads are chosen. The choice and its reason are in `statistics()["choice"]`
+                and in the log. The results of a run do not depend on the choice. Threads are not chosen for an env that
+                draws from global random generators.
             threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
                 that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
                 Processes that envs start may run on any core.

@@ -36,11 +36,9 @@ from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.layout.spec import Leaf
-from vecenv.core.options import check_env_fns
+from vecenv.core.options import AUTO, check_env_fns
 from vecenv.core.parent.batch import Batch
-from vecenv.core.pool.pool import Pool
-from vecenv.core.pool.process import ProcessPool
-from vecenv.core.pool.serial import SerialPool
+from vecenv.core.pool.backends import BACKENDS, make_pool
 from vecenv.core.system.clock import now_ns
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
@@ -53,7 +51,6 @@ from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
-_BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Duration of one env's reset above which envs are reset ahead.
@@ -119,7 +116,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
                 None (default): yes with spare envs, and if a reset of one env takes more than 1 ms when all are reset.
             tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
                 arrays or tensors.
-            backend: 'process' (default), or 'serial' for envs in this thread.
+            backend: 'process' (default), 'serial' for envs in this thread, or 'auto' as for `vecenv.VectorEnv`.
             timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
                 no limit for the others.
             failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
@@ -144,14 +141,14 @@ class ParallelAlfEnvironment(AlfEnvironment):
             check_flag("reset_ahead", reset_ahead)
         self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
         self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
-        check_choice("backend", backend, tuple(_BACKENDS))
+        check_choice("backend", backend, BACKENDS)
         self._tensors = wants_tensors(tensors)
-        if self._num_spares and options.get("num_workers") is None:
+        if self._num_spares and options.get("num_workers") is None and backend != AUTO:
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
-        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
+        self._pool = make_pool(backend, env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
         self._pool.start()
         try:
             self._read_descriptions()

@@ -25,6 +25,7 @@ from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
+from .waiting import WaitingCheck
 
 __all__ = ["AskedEnvs", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
 
@@ -111,6 +112,7 @@ class OpenedEnvs:
         journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
         before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
+        waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
     """
 
@@ -124,6 +126,7 @@ class OpenedEnvs:
     journal: Journal | None = None
     listener: Listener | None = None
     before_request: Callable[[], None] | None = None
+    waiting_check: WaitingCheck | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
 
 

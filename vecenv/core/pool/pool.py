@@ -495,12 +495,16 @@ class Pool:
             unproven, truncated: episodes that were restored after a crash, restored from a state that may be
             incomplete, or ended; steps_replayed, replay_seconds: the cost of that; log_nbytes: memory for restoring
             envs, which `max_log_bytes` limits. It does not count pages that wait to be reused, half of that at most,
-            and a few messages of each env that are always kept.
+            and a few messages of each env that are always kept. num_workers, threads_per_worker: at the start, 0 and
+            1 if the envs live in this process; choice: the reason why 'auto' has chosen them, '' if they were given.
         """
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         found.update(self._engine.statistics())
         slots = range(self._envs.plan.num_slots) if self._lifecycle.is_started else ()
         found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
+        found.setdefault("num_workers", 0)
+        found.setdefault("threads_per_worker", 1)
+        found["choice"] = self.options.choice
         return found
 
     @property

@@ -21,8 +21,9 @@ from ..layout.arena import ArenaPlan
 from ..layout.commands import RestorePlan, RestorePoint
 from ..layout.messages import describe_place, dump_by_value, unpack_error
 from ..layout.native import implementation
-from ..options import Limits, PoolOptions, check_env_fns, check_options
+from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
+from ..processes.measure import Measurement
 from ..processes.worker import (
     Worker,
     check_may_start,
@@ -45,11 +46,14 @@ from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket, poll_briefly
+from .auto import choose_options
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
+from .sizing import Setting
 from .slots import SlotTable, split_evenly
 from .starting import Progress, StartLimits
 from .supervisor import Supervisor, death_of
+from .waiting import WaitingCheck
 
 __all__ = ["ProcessEngine", "ProcessPool"]
 
@@ -62,6 +66,8 @@ _PARENT_SPIN_NS = 20_000
 _MOST_SPARES = 8
 #: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
 _START_POLL_SECONDS = 0.1
+#: Seconds that the measurement of an env may take, without its constructor.
+_MEASURE_SECONDS = 30.0
 
 
 class ProcessEngine:
@@ -97,7 +103,7 @@ class ProcessEngine:
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
-        self.num_workers = min(self.options.num_workers or usable_cores(), self.num_envs)
+        self.num_workers = self._count_workers()
         self.journal: Journal | None = None
         self.recovery: Recovery | None = None
         self._adapt = adapt or _identity
@@ -114,12 +120,18 @@ class ProcessEngine:
         self._waiter: WaitState | None = None
         self._supervisor: Supervisor | None = None
 
+    def _count_workers(self) -> int:
+        given = self.options.num_workers
+        return min(given if isinstance(given, int) else usable_cores(), self.num_envs)
+
     # ---- start -----------------------------------------------------------------------------
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Start all workers at once and wait until they serve."""
         self._check_not_closing = check_not_closing
         self._implementation = implementation()
+        if self.options.num_workers == AUTO:
+            self._choose_setting()
         policy = self.options.failures
         if policy.recovers:
             self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
@@ -150,6 +162,52 @@ class ProcessEngine:
         self._await_ready(group.workers)
         group.serve(opened.hub)
         return opened
+
+    def _choose_setting(self) -> None:
+        """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
+        prober = ProcessEngine(
+            self.env_fns[:1],
+            dataclasses.replace(self.options, num_workers=1),
+            adapt=self._adapt,
+            snapshotter=self._snapshotter,
+        )
+        self.options = choose_options(self.options, self.num_envs, prober.measure(self._check_not_closing))
+        self.num_workers = self._count_workers()
+
+    def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
+        """Build env 0 in a worker, measure it there, close it, and end the worker; in the place of `open`.
+
+        If the env cannot be measured, the result contains the reason.
+
+        Args:
+            check_not_closing: as for `open`.
+
+        Raises:
+            Exception: as `open`, for the constructor of this env.
+        """
+        self._check_not_closing = check_not_closing
+        self._implementation = implementation()
+        try:
+            boot = Boot(
+                worker_id=0,
+                env_ids=[0],
+                env_ids_by_thread=[[0]],
+                env_fns=self._pickle_env_fns([0]),
+                measures=True,
+                **self._common_boot(),
+            )
+            worker = self._spawn(boot, [0])
+            self._await_reports([worker])
+            try:
+                list(self._await([worker], _MEASURE_SECONDS))
+                found: Measurement = worker.next_message()
+                return found
+            except EOFError:
+                return Measurement(failure=str(death_of(worker, "measure")).partition("\n")[0])
+            except WorkerTimeoutError:
+                return Measurement(failure=f"its first steps took longer than {_MEASURE_SECONDS:g} s")
+        finally:
+            self._group.end(0.0)
 
     def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
         fns = {env_id: self.env_fns[env_id] for env_id in env_ids}
@@ -215,7 +273,8 @@ class ProcessEngine:
 
     def _take_reports(self, workers: Sequence[Worker]) -> list[Report]:
         reports: dict[int, Report] = {}
-        for worker in self._await(workers, Progress(sum(len(worker.env_ids) for worker in workers))):
+        progress = Progress(sum(len(worker.env_ids) for worker in workers))
+        for worker in self._await(workers, self.options.limits.construct, progress):
             try:
                 report: Report = worker.next_message()
             except EOFError:
@@ -229,10 +288,12 @@ class ProcessEngine:
             reports[worker.worker_id] = report
         return [reports[worker.worker_id] for worker in workers]
 
-    def _await(self, workers: Sequence[Worker], progress: Progress | None = None) -> Iterator[Worker]:
+    def _await(
+        self, workers: Sequence[Worker], limit: float | None, progress: Progress | None = None
+    ) -> Iterator[Worker]:
         """Wait for a message of each of these workers, or for its end; yield the workers as they are ready."""
         waiting = list(workers)
-        limits = StartLimits(self.options.limits.construct)
+        limits = StartLimits(limit)
         while waiting:
             self._check_not_closing("construct")
             # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
@@ -307,7 +368,14 @@ class ProcessEngine:
             journal=self.journal,
             listener=self.recovery,
             before_request=self._recycle if self._may_recycle() else None,
+            waiting_check=self._make_waiting_check(plan, segment),
         )
+
+    def _make_waiting_check(self, plan: ArenaPlan, segment: Segment) -> WaitingCheck | None:
+        if self.options.choice or self._slots.num_used == self.num_envs:  # each env has a slot already
+            return None
+        setting = Setting(self.num_workers, self.options.threads_per_worker)
+        return WaitingCheck(plan.timings(segment.memory), self._slots, setting, usable_cores())
 
     def _make_hub(self, plan: ArenaPlan, segment: Segment) -> Hub:
         group = self._group
@@ -348,7 +416,7 @@ class ProcessEngine:
         worker.send_attach(attach, descriptors)
 
     def _await_ready(self, workers: Sequence[Worker]) -> None:
-        for worker in self._await(workers):
+        for worker in self._await(workers, self.options.limits.construct):
             try:
                 worker.next_message()
             except EOFError:
@@ -502,8 +570,9 @@ class ProcessEngine:
             self.recovery.set_limits(limits)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts of failures."""
-        return {} if self.recovery is None else self.recovery.statistics()
+        """Return counts of failures, and the workers and threads."""
+        found = {} if self.recovery is None else self.recovery.statistics()
+        return {**found, "num_workers": self.num_workers, "threads_per_worker": self.options.threads_per_worker}
 
     def reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.FailureContext:
         """Describe the commands of an env until its failure, so that they can be repeated elsewhere.

@@ -54,7 +54,9 @@ class Requests:
     def __init__(self, envs: OpenedEnvs, waiter: Waiter, *, checks_bounds: bool = False) -> None:
         self._hub = envs.hub
         self._journal = envs.journal
-        self._before_request = envs.before_request
+        self._check = envs.waiting_check
+        self._before_all = envs.before_request
+        self._before_request = self._before_all if self._check is None else self._check_waiting
         self._dump_payload = envs.dump_payload
         self._waiter = waiter
         self._inbox = waiter.inbox
@@ -80,6 +82,14 @@ class Requests:
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
+
+    def _check_waiting(self) -> None:
+        """Judge whether the envs wait, once enough is measured; until then, this runs before each request."""
+        if self._before_all is not None:
+            self._before_all()
+        if self._check is not None and self._check.is_due():
+            check, self._check, self._before_request = self._check, None, self._before_all
+            check.judge()  # it may raise its warning; nothing has been sent yet
 
     # ---- steps -----------------------------------------------------------------------------
 

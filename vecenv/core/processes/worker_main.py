@@ -45,12 +45,12 @@ from ..layout.rows import Autoreset
 from ..layout.spec import Array
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
-from ..system.clock import now_ns
 from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
-from ..system.stack_dump import enable_stack_dumps
+from ..system.stack_dump import enable_stack_dumps, note_phase
 from .builder import Builder, EnvThread, build_env
+from .measure import Measurement, measure_env
 
 __all__ = [
     "Attach",
@@ -92,6 +92,7 @@ class Boot:
         modules: modules that it imports to build its envs, so that a fork server can load them before.
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
+        measures: whether the worker only measures its env, and ends.
     """
 
     worker_id: int
@@ -117,6 +118,7 @@ class Boot:
     modules: frozenset[str] = frozenset()
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
+    measures: bool = False
 
 
 @dataclass
@@ -464,6 +466,14 @@ def _end_capture(boot: Boot, capture: OutputCapture | None) -> None:
         silence()
 
 
+def _measure(env_id: int, envs: dict[int, Any], rngs: GlobalRngs, times: dict[int, tuple[int, int]]) -> Measurement:
+    """Measure an env and close it."""
+    note_phase("measure", env_id)
+    found: Measurement = rngs.call_swapped(env_id, measure_env, envs[env_id])
+    found.construct_ns, found.draws = times[env_id][0], rngs.has_drawn(env_id)
+    return found
+
+
 def _run(
     boot: Boot,
     threads: list[EnvThread],
@@ -478,6 +488,11 @@ def _run(
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
     if report.error is not None:
+        return
+    if boot.measures:
+        found = messages.dump(_measure(boot.env_ids[0], envs, rngs, times))
+        with log.socket_lock:
+            control.send_bytes(found)
         return
     if len(threads) > 1:
         rngs.disable_swapping(boot.env_ids[0])

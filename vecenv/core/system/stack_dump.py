@@ -34,7 +34,7 @@ _MOST_NBYTES = 1 << 16
 #: A note: index of the phase, env_id, time in nanoseconds, number of envs that are done.
 _NOTE = struct.Struct("=4q")
 #: Phases by their index; a thread without a note has 0.
-_PHASES = ("", "pause", "construct", "close")
+_PHASES = ("", "pause", "construct", "measure", "close")
 _dump_fd = -1
 #: Start of the frames of the engine in a stack. These frames and those below are cut off.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}'
@@ -72,7 +72,7 @@ def enable_stack_dumps(fd: int) -> None:
 
 
 def note_phase(phase: str, env_id: int, *, thread: int = 0, num_done: int = 0) -> None:
-    """Worker: write a note that `phase` ('construct' or 'close') of an env begins now in a thread.
+    """Worker: write a note that `phase` ('construct', 'measure' or 'close') of an env begins now in a thread.
 
     Args:
         phase, env_id: the phase that begins.

@@ -1,0 +1,59 @@
+"""Choose workers, threads and backend from the measurement of one env."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from ..options import PoolOptions
+from ..processes.measure import Measurement
+from ..processes.worker import usable_cores
+from .sizing import Setting, Workload, choose_setting
+
+__all__ = ["choose_options"]
+
+_LOG = logging.getLogger("vecenv")
+
+
+def choose_options(
+    options: PoolOptions, num_envs: int, found: Measurement, *, may_be_serial: bool = False
+) -> PoolOptions:
+    """Return the options with the chosen `num_workers` and `threads_per_worker`, and the reason as `choice`; log it.
+
+    Args:
+        options: of the pool.
+        num_envs: how many envs the pool has.
+        found: the measurement of env 0.
+        may_be_serial: whether the serial backend may be chosen; `num_workers` is None then.
+    """
+    cores = usable_cores()
+    per_step = found.per_step()
+    if per_step is None:
+        setting = Setting(min(num_envs, cores))
+        reason = f"env 0 cannot be measured: {found.failure}"
+    else:
+        workload = Workload(*per_step)
+        setting = choose_setting(workload, num_envs, cores, may_thread=not found.draws, may_be_serial=may_be_serial)
+        reason = _explain(found, workload)
+    text = f"auto: {setting} for {num_envs} envs; {reason}"
+    if not setting.num_workers:
+        text += ". In this process neither a segmentation fault nor a hang of an env can be survived"
+    _LOG.info("%s", text)
+    return dataclasses.replace(
+        options, num_workers=setting.num_workers or None, threads_per_worker=setting.threads_per_worker, choice=text
+    )
+
+
+def _explain(found: Measurement, workload: Workload) -> str:
+    resets = found.resets if found.resets.num else found.first_reset
+    text = (
+        f"constructor {_us(found.construct_ns)}, reset {_us(resets.means()[0])}, step {_us(found.steps.means()[0])}; "
+        f"with resets, a step takes {_us(workload.step_ns)} and waits for {workload.waiting:.0%} of that"
+    )
+    if workload.is_waiting and found.draws:
+        text += "; no threads, because the env draws from global random generators"
+    return text + (f"; the measurement ended early: {found.failure}" if found.failure else "")
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"

@@ -1,0 +1,124 @@
+"""Find envs that wait most of their time, from the times that workers write into the arena, and recommend a setting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import PerformanceWarning, warn_caller
+from ..layout.spec import Array
+from ..system.clock import now_ns
+from .sizing import Setting, Workload, choose_setting, round_ns
+from .slots import SlotTable
+
+__all__ = ["WaitingCheck", "read_workload"]
+
+_LOG = logging.getLogger("vecenv")
+#: The verdict needs so many steps of each env, nanoseconds since the first request, and measured operations.
+_STEPS, _SINCE_NS, _MEASURED = 20, 200_000_000, 5
+#: After so many steps of each env without enough measured operations there is no verdict.
+_MOST_STEPS = 2_000
+#: A class of operations without any measured one counts as computing, up to this share of the time.
+_UNMEASURED_SHARE = 0.2
+#: A setting is recommended only if it promises so many times the speed.
+_LEAST_GAIN = 1.2
+
+
+class WaitingCheck:
+    """Judges once whether the envs of a pool wait, and warns if another setting would be faster.
+
+    Args:
+        timings: of the arena, see `ArenaPlan.timings`.
+        slots: which slot serves each env.
+        setting: workers and threads of the pool.
+        cores: how many cores the pool may use.
+    """
+
+    def __init__(self, timings: Array, slots: SlotTable, setting: Setting, cores: int) -> None:
+        self._timings = timings
+        self._slots = slots
+        self._setting = setting
+        self._cores = cores
+        self._num_requests = 0
+        self._first_ns = 0
+
+    def is_due(self) -> bool:
+        """Count a request; return whether enough is measured for a verdict, or nothing will be. Takes microseconds."""
+        self._num_requests += 1
+        self._first_ns = self._first_ns or now_ns()
+        if self._num_requests <= _STEPS or now_ns() - self._first_ns < _SINCE_NS:
+            return False
+        num_steps = int(self._timings["num_steps"].sum()) / len(self._timings)
+        return num_steps >= _STEPS and (num_steps >= _MOST_STEPS or self._read() is not None)
+
+    def judge(self) -> None:
+        """Emit one line in the log and one `PerformanceWarning` if the envs wait and another setting would be faster.
+
+        With the filter "error" the warning is raised; nothing else is changed then.
+        """
+        workload = self._read()
+        num_envs = len(self._timings)
+        if workload is None or not workload.is_waiting:
+            return
+        best = choose_setting(workload, num_envs, self._cores, may_thread=True)
+        now, then = (round_ns(workload, num_envs, one, self._cores) for one in (self._setting, best))
+        if now < _LEAST_GAIN * then:
+            return
+        text = _describe(workload, num_envs, self._setting, best, now / then)
+        _LOG.info("%s", text)
+        warn_caller(text, PerformanceWarning)
+
+    def _read(self) -> Workload | None:
+        return read_workload(self._timings, self._slots.by_env, self._slots.worker_of)
+
+
+def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[[int], int]) -> Workload | None:
+    """Return the mean cost of a step, resets included; None if too little was measured.
+
+    The threads of one worker wait for each other when they compute. So a worker counts as waiting only while none of
+    its threads computes.
+
+    Args:
+        timings: of all envs.
+        slot_of: the slot of each env.
+        worker_of: returns the worker_id of a slot.
+    """
+    num_steps = int(timings["num_steps"].sum())
+    wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
+    long_ns = timings["long_ns"].astype(np.float64)
+    if num_steps == 0 or int(timings["short_num"].sum() + timings["long_num"].sum()) < _MEASURED:
+        return None
+    busy_ns = np.zeros(len(timings))
+    for name, class_ns in (("short", wall_ns - long_ns), ("long", long_ns)):
+        measured_ns = float(timings[f"{name}_wall_ns"].sum())
+        if not measured_ns and class_ns.sum() > _UNMEASURED_SHARE * wall_ns.sum():
+            return None
+        computing_ns = float(timings[f"{name}_cpu_ns"].sum() + timings[f"{name}_delay_ns"].sum())
+        busy_ns += class_ns * (min(1.0, computing_ns / measured_ns) if measured_ns else 1.0)
+    slot_wall_ns = np.bincount(slot_of, wall_ns)
+    worker_wall_ns: dict[int, float] = {}
+    for slot, slot_ns in enumerate(slot_wall_ns):
+        worker_id = worker_of(slot)
+        worker_wall_ns[worker_id] = max(worker_wall_ns.get(worker_id, 0.0), float(slot_ns))
+    busy_share = float(busy_ns.sum()) / max(1.0, sum(worker_wall_ns.values()))
+    step_ns = float(wall_ns.sum()) / num_steps
+    return Workload(step_ns, min(1.0, busy_share) * step_ns)
+
+
+def _describe(workload: Workload, num_envs: int, setting: Setting, best: Setting, gain: float) -> str:
+    per_slot = -(-num_envs // min(num_envs, setting.num_workers * setting.threads_per_worker))
+    threads = "" if best.threads_per_worker == 1 else f", threads_per_worker={best.threads_per_worker}"
+    for_draws = f" (num_workers={num_envs} for envs that draw from global random generators)" if threads else ""
+    return (
+        f"the envs wait for {workload.waiting:.0%} of their time: a step takes {_ms(workload.step_ns)} with its share "
+        f"of the resets, and {_ms(workload.busy_ns)} of that is work. {setting} step up to {per_slot} envs one after "
+        f"the other. Use num_workers={best.num_workers}{threads}{for_draws}: expect about {gain:.2g} times as many "
+        "steps per second. num_workers='auto' measures and chooses. send() and recv() let quick envs go on without "
+        "slow ones"
+    )
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3g} ms"
