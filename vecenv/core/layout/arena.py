@@ -30,7 +30,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "SAVED_ROWS", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 8
+ABI = 9
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32

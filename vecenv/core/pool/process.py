@@ -173,6 +173,7 @@ class ProcessEngine:
         )
         self.options = choose_options(self.options, self.num_envs, prober.measure(self._check_not_closing))
         self.num_workers = self._count_workers()
+        self._has_descriptors = has_descriptors_for(self.num_workers)
 
     def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
         """Build env 0 in a worker, measure it there, close it, and end the worker; in the place of `open`.
