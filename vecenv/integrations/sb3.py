@@ -51,8 +51,8 @@ class SB3VecEnv(_VecEnv):
     `TimeLimit.truncated`, and `terminal_observation` where an episode has ended. Arrays are the caller's own.
     Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ.
 
-    Envs with process-wide state, such as a module-level counter or globals of a C library, need `num_workers=num_envs`,
-    because the envs of one worker disturb each other; `SubprocVecEnv` always has one process per env.
+    Envs with process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
+    worker. They need `num_workers=num_envs`; `SubprocVecEnv` always has one process per env.
 
     Example:
         >>> import gymnasium
