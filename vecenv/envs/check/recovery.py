@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import cloudpickle
-import gymnasium
-import numpy as np
-
 from vecenv.checks import check_callable
-from vecenv.envs.adapt import adapt, ensure_spaces, original
-from vecenv.envs.check.actions import sample_action
-from vecenv.envs.state.state import SNAPSHOTTER, uncovered_layers
-from vecenv.nested import equal
+from vecenv.envs.check.episodes import Run, find_difference
+from vecenv.envs.state.state import uncovered_layers
 
-__all__ = ["RecoveryReport", "Run", "check_recovery", "find_difference"]
+__all__ = ["RecoveryReport", "check_recovery"]
 
 MAX_STEPS = 300
-NAMES = ("observation", "reward", "terminated", "truncated")
 
 
 class RecoveryReport(NamedTuple):
@@ -86,111 +77,3 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         carried = "its state cannot be captured" if state is None else third.load(state)
         carried = carried or find_difference(one_after, third.play(max_steps, {}), "the unseeded episode")
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
-
-
-class _GlobalRngs:
-    """The states of the global generators for one env; `with` installs them, and then restores the caller's."""
-
-    def __init__(self, seed: int) -> None:
-        words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
-        self._own: Any = (random.Random(int(words[0])).getstate(), np.random.RandomState(words[1:]).get_state())
-        self._outer: Any = None
-
-    def __enter__(self) -> None:
-        self._outer = _swap(self._own)
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._own = _swap(self._outer)
-
-    def get_state(self) -> Any:
-        return self._own
-
-    def set_state(self, state: Any) -> None:
-        self._own = state
-
-
-def _swap(states: Any) -> Any:
-    before = (random.getstate(), np.random.get_state())
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    return before
-
-
-def _positions() -> tuple[bytes, bytes]:
-    return pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state())
-
-
-class Run:
-    """One env with its own actions and its own states of the global generators."""
-
-    def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
-        self.rngs = _GlobalRngs(seed)
-        self.draws_globally = False
-        with self.rngs:
-            self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
-            try:
-                ensure_spaces(self.env)
-                self.actions: Any = pickle.loads(cloudpickle.dumps(self.env.action_space))
-            except BaseException:
-                self.env.close()
-                raise
-        self.actions.seed(seed)
-
-    def save(self) -> bytes | None:
-        """Return the state of the env, global generators and actions between two episodes; None if not possible."""
-        snapshot = SNAPSHOTTER.capture(self.env)
-        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.rngs.get_state(), self.actions))
-
-    def load(self, saved: bytes) -> str | None:
-        """Restore a state that another run saved. Return the reason if that is not possible, else None."""
-        state, rngs, self.actions = pickle.loads(saved)
-        with self.rngs:
-            try:
-                SNAPSHOTTER.restore(self.env, state)
-            except Exception as error:  # also of the env's reset or hook: the failure is the result
-                return f"its state cannot be restored in a new env: {type(error).__name__}: {error}"
-        self.rngs.set_state(rngs)
-        return None
-
-    def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Play one episode; return its results, those of the reset first."""
-        return list(self.results(max_steps, reset))
-
-    def results(self, max_steps: int, reset: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Play one episode; yield the result of the reset, then that of each step.
-
-        Between two results, the process has its own states of the global generators.
-        """
-        with self._watched():
-            obs, _ = self.env.reset(**reset)
-        yield (pickle.dumps(obs),)  # pickled, because envs may reuse their arrays
-        for _ in range(max_steps):
-            with self._watched():
-                action = sample_action(original(self.env), self.actions, obs)
-                obs, reward, terminated, truncated, _ = self.env.step(action)
-            yield pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)
-            if terminated or truncated:
-                return
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Call the env with its global generators; note whether it draws from them."""
-        with self.rngs:
-            before = None if self.draws_globally else _positions()
-            yield
-            self.draws_globally = self.draws_globally or _positions() != before
-
-    def close(self) -> None:
-        with self.rngs:
-            self.env.close()
-
-
-def find_difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:
-    """Return the first difference between two episodes named `what`, as `Run.play` returns them; None if equal."""
-    for step, (left, right) in enumerate(zip(one, other, strict=False)):
-        for name, a, b in zip(NAMES, left, right, strict=False):
-            values = (pickle.loads(a), pickle.loads(b)) if isinstance(a, bytes) else (a, b)
-            if not equal(*values):
-                where = "its reset" if step == 0 else f"step {step - 1}"
-                return f"{what} differs, {name} of {where}"
-    return None

@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 
 from vecenv.envs.check.data import Violation
+from vecenv.envs.check.episodes import Run, find_difference
 from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment
-from vecenv.envs.check.recovery import Run, find_difference
 from vecenv.registrations import pickle_registrations
 
 __all__ = ["play_copies", "sharing_violations"]
