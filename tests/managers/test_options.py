@@ -163,7 +163,7 @@ def test_attributes_are_not_those_of_the_env_driver(manager_cls):
         assert found == [[[1, 2]] * 2, ["mine"] * 2, [7] * 2, ["inner"] * 2]
     with manager_cls([ActorEnv], {}) as manager:
         manager.launch()
-        for name in ("_seeds", "notes_agents", "env", "offer_seed"):
+        for name in ("_seeds", "notes_agents", "env", "generator_owners"):
             with pytest.raises(AttributeError, match="neither"):
                 getattr(manager, name)
 
