@@ -55,7 +55,7 @@ def test_pool_of_any_size_outlives_a_death_and_a_hang(count: int, tmp_path: Path
         assert (tmp_path / "hung").exists() and pool.statistics()["restarts"] == 2
 
 
-@pytest.mark.parametrize("count", [940, 1252, 1900])
+@pytest.mark.parametrize("count", [*(pytest.param(n, marks=pytest.mark.extended) for n in (940, 1252)), 1900])
 def test_env_that_hangs_in_close_is_named(count: int, caplog: pytest.LogCaptureFixture) -> None:
     """The parent once named env 1753 of 2000 for each later one, and failed where a line of its notes was cut."""
     env_fns: list[Any] = [toys.NullEnv] * 2000
@@ -67,6 +67,7 @@ def test_env_that_hangs_in_close_is_named(count: int, caplog: pytest.LogCaptureF
     assert line.startswith(f"worker 0 (envs 0-1999) did not finish close of env {count} within 1 s; it is killed")
 
 
+@pytest.mark.extended
 def test_step_that_hangs_among_thousands_is_named() -> None:
     env_fns: list[Any] = [toys.NullEnv] * 4096
     env_fns[3000] = functools.partial(toys.HangAtStep, 1)

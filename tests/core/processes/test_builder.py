@@ -93,7 +93,7 @@ def test_construct_limit_holds_for_each_env() -> None:
         pass
 
 
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", [1, pytest.param(4, marks=pytest.mark.extended)])
 def test_constructor_that_hangs_among_many_is_named(threads: int) -> None:
     env_fns: list[Any] = [toys.ToyEnv] * 2000
     env_fns[1900] = toys.HangAtInit
