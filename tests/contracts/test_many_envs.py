@@ -64,7 +64,9 @@ def test_env_that_hangs_in_close_is_named(count: int, caplog: pytest.LogCaptureF
     pool.start()
     pool.close()
     [line] = [record.getMessage() for record in caplog.records if "did not finish" in record.getMessage()]
-    assert line.startswith(f"worker 0 (envs 0-1999) did not finish close of env {count} within 1 s; it is killed")
+    assert line.startswith(
+        f"vecenv: worker 0 (envs 0-1999) did not finish close of env {count} within 1 s; it is killed"
+    )
 
 
 @pytest.mark.extended

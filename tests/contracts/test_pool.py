@@ -581,7 +581,8 @@ def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(toys.ToyEnv, 3)
     big = 2**70
     batch = reset(pool, seeds=[None, 11, big], kwargs=[{"options": {"a": 1}}, None, None])
-    assert batch.seeds.tolist()[:2] == [-1, 11]
+    drawn = pool.call(lambda env: env.unwrapped.np_random_seed, [0])
+    assert batch.seeds.tolist()[:2] == [*drawn, 11], "an env without a generator gets a drawn seed"
     np.testing.assert_array_equal(batch.obs[1], toys.ToyEnv().reset(seed=11)[0])
     np.testing.assert_array_equal(batch.obs[2], toys.ToyEnv().reset(seed=big)[0])
 
@@ -1370,7 +1371,7 @@ def test_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
     ("env_fns", "options", "text"),
     [
         ([], {}, "empty"),
-        ([3], {}, r"env_fns\[0\] is not callable"),
+        ([3], {}, r"env_fns\[0\]: expected a function"),
         (5, {}, "expected a list"),
         ([toys.ToyEnv], {"num_workers": 0}, "num_workers"),
         ([toys.ToyEnv], {"depth": 1}, "depth"),

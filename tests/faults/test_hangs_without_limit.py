@@ -84,7 +84,9 @@ def test_hang_without_a_limit_is_one_warning_and_one_log_entry(
         first,
     )
     assert any("in wait_for_a_server" in line for line in stack)
-    assert [record.message for record in caplog.records if record.message.startswith("worker 1")] == [text]
+    assert [record.message for record in caplog.records if record.message.startswith("vecenv: worker 1")] == [
+        "vecenv: " + text
+    ]
 
 
 def test_hang_is_reported_while_other_envs_answer() -> None:

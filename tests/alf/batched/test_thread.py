@@ -134,7 +134,7 @@ def test_hanging_step_without_a_limit_is_reported_with_its_stack(monkeypatch, ca
         opener.join()
     (text,) = [str(warning.message) for warning in seen]
     assert "Set step_timeout, in seconds" in text and "self.gate.wait()" in text
-    assert [record.message for record in caplog.records] == [text]
+    assert [record.message for record in caplog.records] == ["vecenv: " + text]
 
 
 @pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])

@@ -210,7 +210,7 @@ def test_operation_without_a_limit_is_reported_at_10_s_60_s_and_every_10_min(
         "a worker that takes longer is then replaced\n  stack of slot 0"
     )
     assert scene.reports_within(0.2) == [text]
-    assert [record.message for record in caplog.records] == [text], "the same in the log"
+    assert [record.message for record in caplog.records] == ["vecenv: " + text], "the same in the log"
     assert scene.reports_within(49.8) == []
     assert "running for 60.0 s" in scene.reports_within(0.2)[0]
     assert scene.reports_within(539.8) == []

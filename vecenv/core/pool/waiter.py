@@ -32,7 +32,7 @@ __all__ = ["Waiter"]
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
 #: After so many receives of some rows the limits of operations are checked, if that is due.
-_MOST_UNCHECKED = 8
+_MOST_UNCHECKED = 15
 #: Types of the arguments of `recv` that need no further check.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
@@ -111,9 +111,9 @@ class Waiter:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
                 raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
             most = self._num_envs if max_count is None else min(max(least, max_count), self._num_envs)
-            if least < owed and self._serve is None:  # it may never wait, and only waits check limits
+            if least < owed:  # it may never wait, and only waits check limits
                 self._num_unchecked += 1
-                if self._num_unchecked >= _MOST_UNCHECKED:
+                if self._num_unchecked > _MOST_UNCHECKED:
                     self._check_limits_if_due()
         if exact:
             most = least
@@ -297,7 +297,7 @@ class Waiter:
     def _check_limits_if_due(self) -> None:
         """Check the limits of operations if no wait has done so for a poll interval."""
         self._num_unchecked = 0
-        if now_ns() >= self._next_check_ns:
+        if now_ns() >= self._next_check_ns and self._serve is None:  # else nothing runs between receives
             self._hub.pump()
             self._handle(Event("timeout", -1), Deadline(None))  # a slot may be waiting for these two
             self._check_limits(after_pause=True)
