@@ -22,7 +22,6 @@ from vecenv.integrations.torch import PinnedMemory, ToDevice, as_tensors, to_dev
 BACKENDS = ["serial", "process"]
 NESTED = Dict(camera=Box(0, 255, (3, 4), np.uint8), speed=Discrete(4), note=Text(5))
 WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
-WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA")
 
 
 def lies_in(tensor, memory):
@@ -141,7 +140,7 @@ def test_to_device_needs_a_vecenv_env():
         ToDevice(foreign, "cpu")
 
 
-@WITH_CUDA
+@pytest.mark.gpu
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pinned_copies_equal_the_rows(backend, depth):
@@ -161,7 +160,7 @@ def test_pinned_copies_equal_the_rows(backend, depth):
         assert not as_tensors(obs).is_pinned()
 
 
-@WITH_CUDA
+@pytest.mark.gpu
 def test_arrays_outside_the_arena_are_copied_at_once():
     with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial")) as envs, ToDevice(envs, "cuda") as to_cuda:
         assert not to_cuda.is_pinned
@@ -171,7 +170,7 @@ def test_arrays_outside_the_arena_are_copied_at_once():
         np.testing.assert_array_equal(moved.cpu().numpy(), expected)
 
 
-@WITH_CUDA
+@pytest.mark.gpu
 def test_memory_is_registered_once_and_again_after_close():
     with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial", copy=False)) as envs:
         with PinnedMemory(envs), pytest.raises(RuntimeError, match="already"):
