@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.parent import reports
 from vecenv.core.pool import starting
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
@@ -166,6 +167,18 @@ def test_env_that_cannot_be_closed_and_built_again_is_named() -> None:
     with pytest.raises(ValueError, match="not closed") as caught:
         start([functools.partial(RaisesAtClose, "numpy")] * 2, threads_per_worker=2)
     assert any("which has to be built again" in note for note in caught.value.__notes__)
+
+
+def test_constructor_without_a_limit_is_reported_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "_REPORT_SECONDS", (0.3, 600.0))
+    env_fns = [toys.ToyEnv, functools.partial(SlowToBuild, 2.0)]
+    pool = ProcessPool(env_fns, PoolOptions(num_workers=1, limits=Limits(construct=None)))
+    with pool, pytest.warns(RuntimeWarning) as caught:
+        pool.start()
+    first, *stack = str(caught[0].message).split("\n")
+    assert len(caught) == 1 and first.startswith("worker 0 (envs 0-1): construct of env 1 has been running for 0.")
+    assert "has no limit. Set construct_timeout" in first
+    assert any("in __init__" in line for line in stack)
 
 
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])

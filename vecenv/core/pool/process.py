@@ -51,7 +51,7 @@ from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
-from .starting import Progress, StartLimits
+from .starting import ConstructReports, Progress, StartLimits, running_constructors
 from .supervisor import Supervisor, death_of
 from .waiting import WaitingCheck
 
@@ -295,6 +295,7 @@ class ProcessEngine:
         """Wait for a message of each of these workers, or for its end; yield the workers as they are ready."""
         waiting = list(workers)
         limits = StartLimits(limit)
+        reports = ConstructReports() if limit is None else None
         while waiting:
             self._check_not_closing("construct")
             # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
@@ -302,9 +303,10 @@ class ProcessEngine:
             for worker in waiting:
                 ends += (worker.control, worker.pidfd, *worker.output_ends())
             pause = Deadline(_START_POLL_SECONDS)
-            planned_ns = pause.at_ns
+            began_ns, planned_ns = now_ns(), pause.at_ns
             ready = poll_briefly(ends, pause)
-            limits.exclude(pause.at_ns - planned_ns)
+            stopped_ns = pause.at_ns - planned_ns
+            limits.exclude(stopped_ns)
             for worker in waiting:
                 worker.emit_log_records()
             self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
@@ -316,16 +318,18 @@ class ProcessEngine:
             if late:
                 worker = min(late, key=lambda worker: worker.worker_id)
                 raise self._late_start(worker, limits.of(worker))
+            if reports is not None:
+                for worker in waiting:
+                    reports.show(worker, now_ns() - began_ns - stopped_ns)
             if progress is not None:
                 progress.show(lambda: sum(_num_built(worker) for worker in workers))
 
     def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
-        running = [note for note in worker.notes() if note is not None and note.phase == "construct"]
+        running = running_constructors(worker)
         what, env_id = "construct of its envs", None
         if running:
-            oldest = min(running, key=lambda note: note.began_ns)
-            env_id = oldest.env_id
-            what = f"construct of env {env_id}, which it began {(now_ns() - oldest.began_ns) / 1e9:.3g} s ago,"
+            env_id = running[0].env_id
+            what = f"construct of env {env_id}, which it began {(now_ns() - running[0].began_ns) / 1e9:.3g} s ago,"
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
             f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "

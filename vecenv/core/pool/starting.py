@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...own_log import own_logger
+from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns
+from ..system.stack_dump import PhaseNote
 
-__all__ = ["Progress", "StartLimits"]
+__all__ = ["ConstructReports", "Progress", "StartLimits", "running_constructors"]
 
 _LOG = own_logger()
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
@@ -35,6 +37,34 @@ class Progress:
         while self._next_seconds <= seconds:
             self._next_seconds *= 2
         _LOG.warning("%d of %d envs are built after %.0f s", count(), self._num_envs, seconds)
+
+
+class ConstructReports:
+    """Reports constructors that have no limit: after 10 s, after 60 s, and then every 10 minutes."""
+
+    def __init__(self) -> None:
+        self._schedules: dict[tuple[int, int], ReportSchedule] = {}  # by worker_id and env_id
+
+    def show(self, worker: Worker, more_ns: int) -> None:
+        """Report the oldest constructor of a worker if that is due, `more_ns` nanoseconds after the last call."""
+        running = running_constructors(worker)
+        if not running:
+            return
+        env_id = running[0].env_id
+        schedule = self._schedules.setdefault((worker.worker_id, env_id), ReportSchedule())
+        if schedule.is_due(more_ns):
+            stack = worker.stack.request(worker.pid)
+            report(
+                f"{worker.name}: construct of env {env_id} has been running for {schedule.counted_ns / 1e9:.1f} s and "
+                "has no limit. Set construct_timeout, in seconds: a longer start then raises TimeoutError"
+                f"{chr(10) if stack else ''}{stack}"
+            )
+
+
+def running_constructors(worker: Worker) -> list[PhaseNote]:
+    """Return the notes of the constructors that a worker runs at present, the oldest first."""
+    running = [note for note in worker.notes() if note is not None and note.phase == "construct"]
+    return sorted(running, key=lambda note: note.began_ns)
 
 
 class StartLimits:
