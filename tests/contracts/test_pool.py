@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import math
 import os
 import pickle
@@ -1417,6 +1418,19 @@ def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> N
     reset(pool)
     pool.close()
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+@pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
+def test_closed_pool_frees_its_memory_without_a_garbage_collection(open_pool: OpenPool) -> None:
+    gc.disable()
+    try:
+        pool = open_pool(toys.ToyEnv, 2)
+        reset(pool, seeds=[0, 1])
+        memory = weakref.ref(pool._envs.memory)
+        pool.close()
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:

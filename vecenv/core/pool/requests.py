@@ -54,9 +54,9 @@ class Requests:
     def __init__(self, envs: OpenedEnvs, waiter: Waiter, *, checks_bounds: bool = False) -> None:
         self._hub = envs.hub
         self._journal = envs.journal
-        self._check = envs.waiting_check
-        self._before_all = envs.before_request
-        self._before_request = self._before_all if self._check is None else self._check_waiting
+        self._before_request = envs.before_request
+        self._waiting_check = envs.waiting_check
+        self._has_hooks = self._before_request is not None or self._waiting_check is not None
         self._dump_payload = envs.dump_payload
         self._waiter = waiter
         self._inbox = waiter.inbox
@@ -83,20 +83,21 @@ class Requests:
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
 
-    def _check_waiting(self) -> None:
-        """Judge whether the envs wait, once enough is measured; until then, this runs before each request."""
-        if self._before_all is not None:
-            self._before_all()
-        if self._check is not None and self._check.is_due():
-            check, self._check, self._before_request = self._check, None, self._before_all
+    def _run_hooks(self) -> None:
+        """Do what is due before a request; once enough steps are measured, judge whether the envs wait."""
+        if self._before_request is not None:
+            self._before_request()
+        if self._waiting_check is not None and self._waiting_check.is_due():
+            check, self._waiting_check = self._waiting_check, None
+            self._has_hooks = self._before_request is not None
             check.judge()  # it may raise its warning; nothing has been sent yet
 
     # ---- steps -----------------------------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
         """Step envs; see `Pool.send`."""
-        if self._before_request is not None:
-            self._before_request()
+        if self._has_hooks:
+            self._run_hooks()
         ids: Array | None = None
         if (
             env_ids is None
@@ -131,8 +132,8 @@ class Requests:
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
         """Step envs with any objects as actions; see `Pool.send_objects`."""
-        if self._before_request is not None:
-            self._before_request()
+        if self._has_hooks:
+            self._run_hooks()
         self._send_payloads(actions, self._chosen(env_ids), ordered)
 
     def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
@@ -166,8 +167,8 @@ class Requests:
         seeds_per_env: int,
     ) -> None:
         """Reset envs; see `Pool.reset`."""
-        if self._before_request is not None:
-            self._before_request()
+        if self._has_hooks:
+            self._run_hooks()
         ids = self._chosen(env_ids)
         superseded = self._owed_by(ids)
         _check_count("reset", "seeds", seeds, len(ids))
