@@ -18,7 +18,6 @@ from vecenv.alf.batched.parallel import ParallelAlfEnvironment
 from vecenv.alf.batched.thread import ThreadEnvironment
 from vecenv.alf.gym.wrapper import AlfGymWrapper
 from vecenv.errors import SpaceError, VecenvError
-from vecenv.integrations.sb3 import SB3VecEnv
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -91,8 +90,8 @@ def manager(env_fn: Callable[[], Any], kind: str) -> Iterator[Callable[[], None]
 
 @contextlib.contextmanager
 def sb3(env_fn: Callable[[], Any]) -> Iterator[Callable[[], None]]:
-    pytest.importorskip("stable_baselines3")
-    with contextlib.closing(SB3VecEnv([env_fn], backend="serial")) as envs:
+    sb3_module = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    with contextlib.closing(sb3_module.SB3VecEnv([env_fn], backend="serial")) as envs:
         yield lambda: play(envs, np.zeros(1, np.int64))
 
 

@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import re
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,10 +16,15 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from vecenv import BatchedVectorEnv, SpaceError, VectorEnv
 from vecenv.envs.toys import HangAtStep, ToyEnv
-from vecenv.integrations.sb3 import SB3VecEnv
 
 BACKENDS = ["serial", "process"]
 ACTIONS = np.zeros(2, np.int64)
+
+
+def sb3_class() -> Any:
+    return pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
+
+
 WARNING = r"close: {}_async was called before"
 
 #: State -> the call that leads to it.
@@ -152,7 +158,7 @@ def test_close_is_silent_after_a_wait_that_timed_out(backend):
 
 def test_close_of_sb3_vec_env_is_silent_about_a_pending_step():
     """`DummyVecEnv` and `SubprocVecEnv` close in silence, too."""
-    envs = SB3VecEnv([ToyEnv] * 2, backend="serial")
+    envs = sb3_class()([ToyEnv] * 2, backend="serial")
     envs.reset()
     envs.step_async(ACTIONS)
     envs.close()
@@ -174,7 +180,7 @@ def test_a_single_action_is_a_type_error_as_in_sync_vector_env(space, actions):
     theirs.reset(seed=0)
     with pytest.raises(TypeError if space == "Discrete" else (TypeError, IndexError)):  # the latter for NumPy's numbers
         theirs.step(actions)
-    for make in (VectorEnv, SB3VecEnv):
+    for make in (VectorEnv, sb3_class()):
         with contextlib.closing(make([build] * 2, backend="serial")) as envs:
             envs.reset()
             with pytest.raises(TypeError, match="^action: expected .*2") as caught:
