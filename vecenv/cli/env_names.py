@@ -19,7 +19,7 @@ from vecenv.errors import ConfigError
 __all__ = ["find_env_fn"]
 
 
-def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+def find_env_fn(name: str, kwargs: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Callable[[], Any]:
     """Return a constructor for the env called `name`; it is not called.
 
     Args:
@@ -27,13 +27,16 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
             `module:factory`, where factory is a function, a class or a dotted path to one. Modules are looked
             for in the working directory too.
         kwargs: for the constructor.
+        optional: further arguments, for registered envs and for a factory that has parameters of these names; those in
+            `kwargs` win.
 
     Raises:
         ConfigError: the module cannot be imported, or has no such name.
     """
     module_name, colon, path = name.partition(":")
+    for_registered = {"disable_env_checker": True, **(optional or {}), **kwargs}
     if not colon:
-        return registered_env(name, {"disable_env_checker": True, **kwargs})
+        return registered_env(name, for_registered)
     with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
         if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
             sys.path.insert(0, os.getcwd())
@@ -49,17 +52,24 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
         found = getattr(found, part, None)
     if callable(found):
         # A constructor that wants a config (BaseEnv's) gets the arguments as one dict.
-        return EnvFactory(found, (dict(kwargs),)) if _wants_config(found) else EnvFactory(found, kwargs=kwargs)
+        if _wants_config(found):
+            return EnvFactory(found, (dict(kwargs),))
+        taken = {key: value for key, value in (optional or {}).items() if key in _parameters(found)}
+        return EnvFactory(found, kwargs={**taken, **kwargs})
     if path in gymnasium.registry:
-        return registered_env(name, {"disable_env_checker": True, **kwargs})
+        return registered_env(name, for_registered)
     raise ConfigError(f"{name!r}: module {module_name!r} has no function or class {path!r}, and registers no such id")
 
 
-def _wants_config(function: Any) -> bool:
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return False
+        return {}
+
+
+def _wants_config(function: Any) -> bool:
+    parameters = list(_parameters(function).values())
     if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
         return False
     first = parameters[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from vecenv.cli.target import build_env
     from vecenv.managers import BaseEnvManager
 
-    env_fn = _rendering(find_env_fn, options.env, dict(options.env_kwarg))
+    env_fn = find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"})
     envs: list[Any] = []
 
     def build() -> Any:
@@ -100,22 +99,6 @@ def _seed_actions(env: Any, seed: int) -> None:
     space = getattr(env, "action_space", None)
     if space is not None:
         space.seed(seed)
-
-
-def _rendering(find_env_fn: Any, name: str, kwargs: dict[str, Any]) -> Any:
-    """Find the env's constructor and have it make an env that renders, where it takes `render_mode`."""
-    env_fn = find_env_fn(name, kwargs)
-    function = getattr(env_fn, "function", None)
-    if "render_mode" not in kwargs and (function is None or _takes_render_mode(function)):
-        env_fn = find_env_fn(name, {**kwargs, "render_mode": "rgb_array"})
-    return env_fn
-
-
-def _takes_render_mode(function: Any) -> bool:
-    try:
-        return "render_mode" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def _files(folder: Path) -> set[Path]:

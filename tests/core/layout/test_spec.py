@@ -153,7 +153,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
         (BOX, [None, 1], "got list of objects$"),
         (spaces.Box(0, 255, (1,), np.uint8), [300], r"got int64 \(1,\) of 300 to 300$"),
         (FIXED_SPACES["dict"], {"position": None, "gear": 1}, r"obs/position: expected float32 \(2,\), got None$"),
-        (spaces.Discrete(4), 1.5, r"expected int64 \(\), got float64 \(\)"),
+        (spaces.Discrete(4), 1.5, r"expected int64 \(\), got float 1.5"),
         (spaces.Discrete(4), np.array([1]), r"got int64 \(1,\)"),
         (spaces.Box(0, 255, (2,), np.uint8), np.array([1, 256]), r"expected uint8 \(2,\), got int64 \(2,\)"),
         (spaces.Box(0, 255, (2,), np.uint8), np.array([-1, 5]), "got int64"),
