@@ -96,7 +96,7 @@ class ManyViolations(Ding):
     def step(self, action):
         self._count += 1
         self.buffer[:] = random.random()
-        return BaseEnvTimestep(self.buffer, 1.0, np.bool_(self._count >= 3), {"eval_episode_return": np.float32(1)})
+        return BaseEnvTimestep(self.buffer, 1.0, np.bool_(self._count >= 3), {"eval_episode_return": "one"})
 
 
 def test_violations_are_collected_in_one_error():
@@ -251,7 +251,9 @@ class Answers(Ding):
         ({"done": np.bool_(True), "info": {"eval_episode_return": 1.0}}, "done"),
         ({"done": 1, "info": {"eval_episode_return": 1.0}}, "done"),
         ({"done": True, "info": {}}, "score"),
-        ({"done": True, "info": {"eval_episode_return": np.ones(1)}}, "score"),
+        ({"done": True, "info": {"eval_episode_return": "1.0"}}, "score"),
+        ({"done": True, "info": {"eval_episode_return": None}}, "score"),
+        ({"done": True, "info": {"eval_episode_return": np.array(["1.0"])}}, "score"),
         ({"obs": None}, "step"),  # it counted as abnormal, so the check skipped it
     ],
 )
@@ -259,6 +261,12 @@ def test_step_is_checked(parts, rule):
     with pytest.raises(CheckError) as error:
         check_step(Answers(**parts))
     assert rules(error) == {rule} and len(error.value.violations) == 1
+
+
+@pytest.mark.parametrize("score", [1, 1.5, np.float32(1.5), np.array([1.5], np.float32), np.ones(2)])
+def test_score_may_be_an_array(score):
+    """DI-engine's own demo env and its wrapper for scores give float32 (1,)."""
+    check_step(Answers(done=True, info={"eval_episode_return": score}))
 
 
 def test_abnormal_timestep_needs_no_observation():

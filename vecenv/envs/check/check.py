@@ -393,9 +393,9 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
         seen.add("score")
         older = "; 'final_eval_reward' is its older name" if "final_eval_reward" in info else ""
         yield Violation("score", f"no info['eval_episode_return'] at the end of an episode{older}")
-    elif isinstance(score, np.generic) or not isinstance(score, numbers.Real):
+    elif not (isinstance(score, numbers.Real) or (isinstance(score, np.ndarray) and score.dtype.kind in "iuf")):
         seen.add("score")
-        yield Violation("score", f"info['eval_episode_return']: expected a Python number, got {describe(score)}")
+        yield Violation("score", f"info['eval_episode_return']: expected a number or an array, got {describe(score)}")
 
 
 def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
