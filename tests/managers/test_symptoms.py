@@ -390,3 +390,20 @@ def test_envs_of_managers_in_this_process(manager_cls):
         manager.step([0, 1] if "V2" in manager_cls.__name__ else {0: 0, 1: 1})
         assert actions == [1]
     manager.close()
+
+
+def test_envs_of_managers_in_this_process_remain_after_close(tmp_path):
+    """DI-engine's programs read states of closed envs, as they can with `SyncVectorEnv.envs`."""
+    manager = BaseEnvManager([odd(notes=str(tmp_path))] * 2)
+    manager.launch()
+    before = manager.envs
+    manager.close()
+    assert manager.envs == manager._envs == before and len(lines(tmp_path / "closes")) == 2
+    manager.launch()
+    assert not {id(env) for env in manager.envs} & {id(env) for env in before}
+    manager.close()
+
+
+def test_reference_env_has_the_name_of_di_engine(manager_cls):
+    with manager_cls([CountEnv] * 2) as manager:
+        assert manager._env_ref is manager.env_ref

@@ -22,6 +22,7 @@ from ..core.parent.batch import Batch, raise_first
 from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env
 from ..errors import (
+    ClosedError,
     ConfigError,
     EnvError,
     StateError,
@@ -175,21 +176,24 @@ class BaseEnvManager(EnvManager):
     def envs(self) -> list[Any]:
         """The objects that `env_fn` returned, in their order; only in managers without worker processes.
 
-        The list is a copy: replacing one of its items has no effect, but changes of an env have.
+        The list is a copy: replacing one of its items has no effect, but changes of an env have. After `close` the envs
+        are closed.
 
         Raises:
             AttributeError: the envs live in worker processes.
-            ClosedError: the manager has not been launched, or is closed.
+            ClosedError: the manager has never been launched.
         """
+        name = type(self).__name__
         if self._has_workers:
-            name = type(self).__name__
             self._raise_from_property(
                 AttributeError(
                     f"{name} has no envs in this process: they live in its workers. Read attributes by the names that "
                     "the envs have, or use BaseEnvManager"
                 )
             )
-        return [driver.expose() for driver in self._launch.require_local_pool("envs").envs]
+        if self._launch.local_pool is None:
+            raise ClosedError(f"envs: {name} has not been launched; call launch first")
+        return [driver.expose() for driver in self._launch.local_pool.envs]
 
     _envs = envs  # DI-engine's name
 

@@ -35,6 +35,7 @@ class Launch:
     Attributes:
         has_workers: as the argument.
         pool: None before launch and after close.
+        local_pool: the pool of a manager without workers. It is kept after close, until the next launch; None before.
         may_autoreset: the pool was built to begin the next episode in the row that ended one.
         is_autoreset: workers still do so. Otherwise each reset is a command of its own.
     """
@@ -57,6 +58,7 @@ class Launch:
         self.has_workers = has_workers
         self._can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
         self.pool: Pool | None = None
+        self.local_pool: SerialPool | None = None
         self.may_autoreset = False
         self.is_autoreset = False
 
@@ -69,12 +71,6 @@ class Launch:
         if self.pool is None:
             raise ClosedError(f"{what}: {self._owner} is closed; call launch first")
         return self.pool
-
-    def require_local_pool(self, what: str) -> SerialPool:
-        """Return the pool of a manager without workers; raises as `require_pool`."""
-        pool = self.require_pool(what)
-        assert isinstance(pool, SerialPool), "a manager with workers has no envs in this process"
-        return pool
 
     def start(self) -> Pool:
         """Build and start the pool.
@@ -99,6 +95,7 @@ class Launch:
         except BaseException:
             self.pool = None
             raise
+        self.local_pool = pool if isinstance(pool, SerialPool) else None
         return pool
 
     def _is_autoreset_allowed(self) -> bool:

@@ -127,6 +127,8 @@ class EnvManager:
         except AttributeError as error:
             self._raise_from_property(error)
 
+    _env_ref = env_ref  # DI-engine's name
+
     @property
     def observation_space(self) -> Space[Any]:
         """Observation space of one env. Before the first launch the reference env is built to read it.
