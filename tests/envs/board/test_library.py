@@ -88,7 +88,7 @@ def _history(moves):
 
 
 def test_impossible_histories_are_refused():
-    with pytest.raises(ConfigError, match="place 1"):
+    with pytest.raises(ConfigError, match="index 1"):
         ChessEnv().reset(init_state=[*_history(FOOLS_MATE[:1]), 0])
 
 
