@@ -50,6 +50,7 @@ _MODULE_OF = {
     "Connect4RuleBot": "envs.board",
     "DelayRewardWrapper": "wrappers",
     "DependencyError": "errors",
+    "DifferentSpacesError": "errors",
     "DingEnvWrapper": "wrappers.ding",
     "ENV_MANAGER_REGISTRY": "registry",
     "ENV_REGISTRY": "registry",

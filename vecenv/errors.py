@@ -4,6 +4,7 @@
     ├── ConfigError(ValueError, AssertionError)   a key or value is wrong; no process was started
     │   └── UnknownNameError(KeyError)            a registry or suite has no such name
     ├── SpaceError(ValueError, AssertionError)    a value does not fit its space
+    │   ├── DifferentSpacesError(RuntimeError)    the spaces of two envs of a pool differ
     │   └── NotASequenceError(TypeError)          one value, where a sequence with one per env is expected
     ├── StateError(RuntimeError, AssertionError)  right call, wrong moment
     │   └── ClosedError                           after close(); your code closed it
@@ -36,6 +37,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "DependencyError",
+    "DifferentSpacesError",
     "EnvError",
     "InternalError",
     "NotASequenceError",
@@ -129,6 +131,10 @@ class SpaceError(VecenvError, ValueError, AssertionError):
 
 class NotASequenceError(SpaceError, TypeError):
     """A single value was given where a sequence is expected, such as `step(0)` of several envs."""
+
+
+class DifferentSpacesError(SpaceError, RuntimeError):
+    """The spaces of an env differ from those of env 0."""
 
 
 class StateError(VecenvError, RuntimeError, AssertionError):

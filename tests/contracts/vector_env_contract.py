@@ -631,7 +631,7 @@ class VectorEnvContract:
         "kwargs, text",
         [
             ({"autoreset_mode": "Sometimes"}, "autoreset_mode: expected one of"),
-            ({"observation_mode": "mixed"}, "observation_mode: expected"),
+            ({"observation_mode": "mixed"}, "Invalid `observation_mode`, expected"),
             ({"num_workers": 0}, "num_workers"),
             ({"max_concurrency": True}, "max_concurrency: expected a whole number"),
             ({"batch_size": True}, "batch_size: expected a whole number"),

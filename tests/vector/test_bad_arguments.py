@@ -295,7 +295,7 @@ def test_spaces_that_differ_are_named_by_leaf_and_property():
         return env
 
     env_fns = [functools.partial(build, 1)] * 2 + [functools.partial(build, 2)]
-    says = "^env 2: observation_space/speed: high is 2.0 at index 0, that of env 0 is 1.0$"
+    says = r"^env 2: observation_space/speed: high is 2.0 at index 0, that of env 0 is 1.0\. "
     for options in ({"backend": "serial"}, {"num_workers": 1}, {"num_workers": 3}):
         with pytest.raises(SpaceError, match=says) as caught:
             VectorEnv(env_fns, **options)

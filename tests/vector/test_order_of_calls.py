@@ -25,7 +25,7 @@ def sb3_class() -> Any:
     return pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
 
 
-WARNING = r"close: {}_async was called before"
+WARNING = "Calling `close` while waiting for a pending call to `{}` to complete. "
 
 #: State -> the call that leads to it.
 STATES = {

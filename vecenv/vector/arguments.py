@@ -15,8 +15,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from ..core.layout.differences import first_difference
 from ..core.layout.info_cells import Infos
 from ..core.layout.spec import Array
-from ..errors import ConfigError
-from .errors import DifferentSpacesError
+from ..errors import ConfigError, DifferentSpacesError
 
 __all__ = [
     "combine_spaces",
@@ -130,13 +129,22 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
         return None, options
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray):
-        raise TypeError(f"options['reset_mask']: expected a bool array, got {type(mask).__name__}")
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}; write np.array(mask, bool)")
     if mask.shape != (num_envs,):  # before the dtype, as in Gymnasium
-        raise ConfigError(f"options['reset_mask']: expected shape ({num_envs},), got {mask.shape}", key="reset_mask")
+        raise ConfigError(
+            f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}; it has one bool per env",
+            key="reset_mask",
+        )
     if mask.dtype != np.bool_:
-        raise TypeError(f"options['reset_mask']: expected a bool array, got {mask.dtype}")
+        raise TypeError(
+            f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}; write mask.astype(bool)"
+        )
     if not mask.any():
-        raise ConfigError("options['reset_mask']: expected at least one True", key="reset_mask")
+        raise ConfigError(
+            "`options['reset_mask']` must contain a boolean array with at least one True value, got "
+            f"reset_mask={mask}; True selects the envs to reset",
+            key="reset_mask",
+        )
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     return (None if mask.all() else np.flatnonzero(mask)), rest
 
@@ -154,8 +162,8 @@ def wants_same_spaces(mode: Any) -> bool:
         return False
     if mode not in ("same", "different"):
         raise ConfigError(
-            "observation_mode: expected 'same', 'different' or (observation_space, single_observation_space), "
-            f"got {mode!r}",
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation "
+            f"space, actual got {mode}; a tuple is (observation_space, single_observation_space)",
             key="observation_mode",
         )
     return bool(mode == "same")

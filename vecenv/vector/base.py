@@ -23,8 +23,8 @@ from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.pool.serial import SerialPool
 from ..core.system.clock import check_timeout
-from ..errors import ClosedError, ConfigError, SpaceError, StateError, warn_caller
-from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
+from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
+from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
 
 __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
@@ -121,7 +121,10 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ClosedVectorEnvError(f"{what}: the vector env is closed")
         if self._pending is not None:
             name = self._pending
-            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
+            raise PendingCallError(
+                f"Calling `{what}` while waiting for a pending call to `{name}` to complete: call {name}_wait first",
+                name=name,
+            )
 
     @contextlib.contextmanager
     def _sync_call(self, what: str) -> Iterator[None]:
@@ -139,7 +142,9 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._pending == _CLOSED:
             raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
         if self._pending != name:
-            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
+            raise NoCallError(
+                f"Calling `{name}_wait` without any prior call to `{name}_async`. Call {name}_async first", name=name
+            )
 
     def _raise_as_gymnasium(self, what: str, error: StateError) -> NoReturn:
         """Raise the pool's StateError as the matching error of Gymnasium; raise others unchanged."""
@@ -186,7 +191,8 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             if pending not in (None, _CLOSED):
                 warn_caller(
-                    f"close: {pending}_async was called before, and its results are lost without {pending}_wait"
+                    f"Calling `close` while waiting for a pending call to `{pending}` to complete. Its results are "
+                    f"lost without {pending}_wait"
                 )
         finally:  # warnings may be errors
             self._pool.close(0.0 if terminate else timeout)

@@ -30,7 +30,7 @@ from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.state.state import SNAPSHOTTER
-from ..errors import ConfigError, StateError
+from ..errors import ConfigError, DifferentSpacesError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..registrations import has_own_batches
 from .arguments import (
@@ -48,6 +48,12 @@ from .results import NUM_LEASES, ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
 __all__ = ["OPTION_NAMES", "VectorEnv", "check_options"]
+
+#: End of the error for observation spaces that differ; the first sentences are those of Gymnasium, for searches.
+_HOW_TO_DIFFER = (
+    "In Gymnasium: SyncVectorEnv(..., observation_mode='same') however the sub-environments observation spaces are not "
+    "equivalent. If this is intentional, use `observation_mode='different'` instead. Shapes and dtypes must be equal"
+)
 
 
 class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
@@ -236,7 +242,12 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
         pool = self._pool
-        self._start_pool()
+        try:
+            self._start_pool()
+        except DifferentSpacesError as error:
+            if is_same and (error.path or "").startswith("observation_space"):
+                raise DifferentSpacesError(f"{error}. {_HOW_TO_DIFFER}", path=error.path) from error
+            raise
         try:
             found = [pool.observation_space] * self.num_envs
             if not is_same:

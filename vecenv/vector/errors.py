@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
-from ..errors import ClosedError, SpaceError, StateError
+from ..errors import ClosedError, StateError
 
-__all__ = ["ClosedVectorEnvError", "DifferentSpacesError", "NoCallError", "PendingCallError"]
+__all__ = ["ClosedVectorEnvError", "NoCallError", "PendingCallError"]
 
 
 class ClosedVectorEnvError(ClosedError, ClosedEnvironmentError):
@@ -38,7 +38,3 @@ class NoCallError(StateError, NoAsyncCallError):
     def __init__(self, message: str = "", *, name: str = "") -> None:
         super().__init__(message)
         self.name = name
-
-
-class DifferentSpacesError(SpaceError, RuntimeError):
-    """The spaces of an env differ from those of env 0."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
+from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
 from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
@@ -339,14 +339,14 @@ class ProcessEngine:
         return worker.locate(error, "construct", env_id)
 
     def _compare(self, worker: Worker, report: Report) -> None:
-        """Raise SpaceError if an env's spaces differ from env 0's."""
+        """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
         found = find_difference(self._spaces, report, 0)
         if found is not None:
             name, text = found
-            raise SpaceError(f"env {worker.env_ids[0]}: {text}", path=name)
+            raise DifferentSpacesError(f"env {worker.env_ids[0]}: {text}", path=name)
         if report.mismatch is not None:
             env_id, name, text = report.mismatch
-            raise SpaceError(f"env {env_id}: {text}", path=name)
+            raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
 
     def _open_arena(self, spaces: EnvSpaces, report: Report, slots: list[list[tuple[int, list[int]]]]) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ...errors import SpaceError, StateError, add_notes
+from ...errors import DifferentSpacesError, StateError, add_notes
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
@@ -350,12 +350,12 @@ class SerialPool(Pool):
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
-    """Raise SpaceError for the first env whose spaces differ from env 0's."""
+    """Raise DifferentSpacesError for the first env whose spaces differ from env 0's."""
     for env_id, env in envs.items():
         found = find_difference(envs[0], env, 0)
         if found is not None:
             name, text = found
-            raise SpaceError(f"env {env_id}: {text}", path=name)
+            raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
 
 
 def _identity(env: Any) -> Any:
