@@ -152,6 +152,7 @@ add_layout_constants(PyObject *module)
         {"F_VOID", VECENV_F_VOID},
         {"F_FINAL_INFO", VECENV_F_FINAL_INFO},
         {"F_NOTICE", VECENV_F_NOTICE},
+        {"C_OPTIONS", VECENV_C_OPTIONS},
         {"C_PAYLOAD", VECENV_C_PAYLOAD},
         {"C_SEED", VECENV_C_SEED},
         {"C_SNAPSHOT", VECENV_C_SNAPSHOT},

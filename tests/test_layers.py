@@ -40,6 +40,7 @@ BASE = {
     "registrations",
     "registry",
     "replaying",
+    "reset_options",
     "tree",
 }
 ENGINE = {"core", "_native"}
@@ -58,6 +59,7 @@ MAY_IMPORT = {
     "registrations": {"errors"},
     "registry": {"errors"},
     "replaying": set(),
+    "reset_options": set(),
     "nested": {"errors"},
     "tree": {"errors"},
     "core": BASE | {"_native"},
@@ -82,6 +84,7 @@ FOREIGN: dict[str, set[str]] = {
     "registrations": {"cloudpickle", "gymnasium"},
     "registry": set(),
     "replaying": set(),
+    "reset_options": set(),
     "nested": {"numpy"},
     "tree": {"numpy"},
     "core": {"numpy", "cloudpickle", "psutil"},

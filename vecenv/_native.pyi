@@ -32,6 +32,7 @@ F_VOID: int
 F_FINAL_INFO: int
 F_NOTICE: int
 
+C_OPTIONS: int
 C_PAYLOAD: int
 C_SEED: int
 C_SNAPSHOT: int

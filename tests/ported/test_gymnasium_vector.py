@@ -296,6 +296,60 @@ def test_sync_and_async_vector_env_give_equal_results(make, mode):
     envs[1].close()
 
 
+class NotesOptions(ToyEnv):
+    """The info of a reset has its `options`, whose default is not None."""
+
+    def reset(self, *, seed=None, options="default"):
+        obs, _ = super().reset(seed=seed)
+        return obs, {"options": str(options)}
+
+
+class NeedsOptions(NotesOptions):
+    """`options` has no default."""
+
+    def reset(self, *, seed, options):
+        return super().reset(seed=seed, options=options)
+
+
+class PassesOn(gymnasium.Wrapper):
+    """A wrapper that passes all arguments on."""
+
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+
+class TakesNoOptions(ToyEnv):
+    """`reset` has no parameter `options`."""
+
+    def reset(self, *, seed=None):
+        return super().reset(seed=seed)
+
+
+def test_options_are_passed_also_if_they_are_none(make):
+    """The env's own default was used."""
+    envs = make([NotesOptions, NeedsOptions, lambda: PassesOn(NeedsOptions())], autoreset_mode=AutoresetMode.DISABLED)
+    assert envs.reset(seed=0)[1]["options"].tolist() == ["None"] * 3
+    assert envs.reset()[1]["options"].tolist() == ["None"] * 3
+    assert envs.reset(options={"a": 1})[1]["options"].tolist() == ["{'a': 1}"] * 3
+    mask = np.array([True, False, True])
+    assert envs.reset(options={"reset_mask": mask})[1]["options"].tolist() == ["{}", None, "{}"]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in AutoresetMode if mode != AutoresetMode.DISABLED])
+def test_autoresets_pass_no_options(make, mode):
+    """As in Gymnasium, autoresets have no arguments."""
+    envs = make([functools.partial(NotesOptions, length=1)], autoreset_mode=mode)
+    envs.reset()
+    infos = [envs.step(np.zeros(1, np.int64))[4] for _ in range(3)]
+    assert "default" in str(infos) and "'None'" not in str(infos)
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_env_without_the_parameter_options_is_reset(backend):
+    with VectorEnv([TakesNoOptions, lambda: PassesOn(TakesNoOptions())], backend=backend) as envs:
+        assert envs.reset(seed=3)[0].shape == envs.reset()[0].shape
+
+
 # ---- states ---------------------------------------------------------------------------------
 
 BEGIN = {

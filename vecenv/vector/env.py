@@ -434,8 +434,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """Begin an episode in every env, or in the envs of a mask, and wait for the first observations.
 
         Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. As in
-        Gymnasium's classes, envs without a seed get `seed=None`. If `options` is None, the env's `reset` is called
-        without that argument, unlike in Gymnasium's classes, so the env's own default is used.
+        Gymnasium's classes, envs without a seed get `seed=None`, and `options` is passed also if it is None. Unlike in
+        those classes, an env whose `reset` does not accept `options` gets it only if it is not None.
 
         Args:
             seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue. In a first
@@ -528,7 +528,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         if ordered and self._pool.outstanding():
             self._cancel_outstanding(what, chosen, [Op.RESET], "envs")
         asked = [seeds[env_id] for env_id in chosen]
-        kwargs = None if options is None else [{"options": options}] * len(asked)
+        kwargs = [{"options": options}] * len(asked)
         try:
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         except StateError as error:

@@ -264,7 +264,7 @@ class Host:
         if op == Op.CALL:
             self._answer_call(env_id, payload)
         elif op == Op.RESET:
-            kwargs = reset_kwargs(payload.kwargs if payload else {}, flags, seed)
+            kwargs = reset_kwargs(self._envs[env_id], payload.kwargs if payload else {}, flags, seed)
             self._given = (kwargs["seed"],) if "seed" in kwargs else ()
             drawn = seed if flags & CommandFlag.DRAWN else None
             self._answer_reset(env_id, kwargs, RowFlag.RESET, drawn, forced=bool(flags & CommandFlag.SNAPSHOT))

@@ -249,7 +249,7 @@ class Restorer:
         payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
         try:
             if entry.op == Op.RESET:
-                kwargs = reset_kwargs(payload.kwargs if payload else {}, entry.flags, entry.argument)
+                kwargs = reset_kwargs(env, payload.kwargs if payload else {}, entry.flags, entry.argument)
                 starts_digest = starts_digest or kwargs.get("seed") is not None
                 self._slot.touch(Op.RESET)
                 if entry.flags & CommandFlag.DRAWN:

@@ -10,21 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...reset_options import accepts_options
 from .rows import CommandFlag
 
 __all__ = ["RestorePlan", "Entry", "History", "RestorePoint", "reset_kwargs"]
 
 
-def reset_kwargs(given: dict[str, Any], flags: int, argument: int) -> dict[str, Any]:
+def reset_kwargs(env: Any, given: dict[str, Any], flags: int, argument: int) -> dict[str, Any]:
     """Return the keyword arguments of a reset.
 
     Args:
+        env: the env that will be reset.
         given: those of its payload.
         flags, argument: of its command; see `CommandFlag`.
     """
-    if not flags & CommandFlag.SEED:
-        return dict(given)
-    return {**given, "seed": argument if argument >= 0 and not flags & CommandFlag.DRAWN else None}
+    kwargs = dict(given)
+    if flags & CommandFlag.SEED:
+        kwargs["seed"] = argument if argument >= 0 and not flags & CommandFlag.DRAWN else None
+    if flags & CommandFlag.OPTIONS and accepts_options(env):
+        kwargs["options"] = None
+    return kwargs
 
 
 class Entry(NamedTuple):

@@ -45,8 +45,9 @@ class RowFlag:
 
 
 class CommandFlag:
-    """Bits of the flags of a command, beside the form of its action."""
+    """Bits of the flags of a command, beside the form of its action. OPTIONS is for resets, which have no form."""
 
+    OPTIONS = 0x01  #: pass options=None to this reset, if the env's `reset` accepts it
     PAYLOAD = 0x10  #: further values come in a message
     SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
     SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it

@@ -281,7 +281,8 @@ class Pool:
             seeds: one per env asked; None calls `reset(seed=None)`. Without this list, `reset` gets no `seed`. If an
                 earlier reset of the env had a seed and was cancelled, the env may never have got that seed; then None
                 means that seed again.
-            kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
+            kwargs: further arguments of each env's `reset`, such as `{'options': ...}`. `options=None` is passed only
+                if the env's `reset` accepts `options`.
             ordered: as for `send`.
             seeds_per_env: number of seeds that are drawn for each env, one for each env of a batch.
 

@@ -183,15 +183,20 @@ class Requests:
         for i, env_id in enumerate(ids.tolist()):
             seed = None if seeds is None else seeds[i]
             extra = {} if kwargs is None else dict(kwargs[i] or {})
+            if "options" in extra and extra["options"] is None:
+                del extra["options"]
+                flags[i] = CommandFlag.OPTIONS
             if seed is None and (not extra or (seeds is not None and "seed" not in extra)):
                 seed = self._cancelled_seeds.get(env_id)
             if isinstance(seed, int) and 0 <= seed < _MANY_SEEDS:
-                numbers[i], flags[i] = seed, CommandFlag.SEED
+                numbers[i] = seed
+                flags[i] |= CommandFlag.SEED
             elif seed is not None:
                 extra["seed"] = seed
             elif extra.get("seed") is None:
                 if seeds is not None and "seed" not in extra:
-                    numbers[i], flags[i] = -1, CommandFlag.SEED
+                    numbers[i] = -1
+                    flags[i] |= CommandFlag.SEED
                 if self._may_lack_generator[env_id % self._num_envs]:
                     numbers[i] = self._draw_seed(env_id, seeds_per_env)
                     flags[i] |= CommandFlag.DRAWN

@@ -214,7 +214,7 @@ class Reproducer:
             function = messages.load(entry.payload).function  # type: ignore[arg-type]
             yield Event(entry.step_id, "call", calls.call_swapped(function, env), 0.0, False, False, {})
         elif entry.op == Op.RESET:
-            kwargs, seed = _reset_kwargs(entry), None
+            kwargs, seed = _reset_kwargs(env, entry), None
             if entry.flags & CommandFlag.DRAWN:
                 calls.call_swapped(seed_generators, env, entry.argument)
             obs, info = calls.call_swapped(env.reset, **kwargs)
@@ -275,9 +275,9 @@ class _Calls:
 # ---- commands ---------------------------------------------------------------------------
 
 
-def _reset_kwargs(entry: Entry) -> dict[str, Any]:
+def _reset_kwargs(env: Any, entry: Entry) -> dict[str, Any]:
     given = messages.load(entry.payload).kwargs if isinstance(entry.payload, bytes) else {}
-    return reset_kwargs(given, entry.flags, entry.argument)
+    return reset_kwargs(env, given, entry.flags, entry.argument)
 
 
 def _action(spec: Spec, entry: Entry) -> Any:
@@ -327,7 +327,7 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
     """
     if op == Op.RESET:
         failed = next((entry for entry in reversed(episode.entries) if entry.step_id == episode.step_id), None)
-        return None if failed is None else _reset_kwargs(failed).get("seed"), ()
+        return None if failed is None else _reset_kwargs(None, failed).get("seed"), ()
     answers = [record for record in records if 0 < int(record["step_id"]) < episode.step_id]
     if not answers:
         return None, ()
