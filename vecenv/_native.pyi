@@ -30,6 +30,7 @@ F_ERROR: int
 F_INFO: int
 F_VOID: int
 F_FINAL_INFO: int
+F_FINAL_INTS: int
 F_NOTICE: int
 
 C_OPTIONS: int

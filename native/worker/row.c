@@ -191,6 +191,24 @@ vecenv_slot_reply(Slot *self, vecenv_reply *reply)
     return status;
 }
 
+/* Return whether an observation is a Python int, or a tuple or dict that contains one. */
+static int
+holds_int(PyObject *obs)
+{
+    int found = PyLong_CheckExact(obs);
+    if (PyTuple_Check(obs)) {
+        for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(obs); i++) {
+            found = holds_int(PyTuple_GET_ITEM(obs, i));
+        }
+    } else if (PyDict_Check(obs)) {
+        PyObject *value;
+        for (Py_ssize_t at = 0; !found && PyDict_Next(obs, &at, NULL, &value);) {
+            found = holds_int(value);
+        }
+    }
+    return found;
+}
+
 int
 vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply)
 {
@@ -212,6 +230,7 @@ vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply)
     }
     if (status == TREE_OK) {
         self->num_staged = count;
+        self->staged_flags = holds_int(reply->obs) ? VECENV_F_FINAL_INTS : 0;
     } else {
         unstage(self);
     }

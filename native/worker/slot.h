@@ -64,6 +64,7 @@ typedef struct {
     checked_leaf *checked;
     uint8_t *staging;  /* SAME_STEP: a copy of the final observation, which the reset may change */
     size_t num_staged; /* its leaves, the first ones in `checked`; 0: none */
+    uint32_t staged_flags; /* FINAL_INTS if it contained a Python int, else 0 */
     double *reward;    /* of the reply under way, reward_size numbers */
     hosted_env *envs;
     int infos; /* which infos are sent, INFOS_* */

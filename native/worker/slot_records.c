@@ -63,6 +63,9 @@ vecenv_slot_check(Slot *self, vecenv_reply *reply, size_t *num_checked)
                      : info_read(&self->arena, &self->info_table, reply->final_info,
                                  self->infos, &self->final_cells);
     }
+    if (reply->flags & VECENV_F_FINAL && self->num_staged > 0) {
+        reply->flags |= self->staged_flags;
+    }
     if (reply->flags & VECENV_F_FINAL && self->final_cells.used > 0) {
         reply->flags |= VECENV_F_FINAL_INFO;
     }

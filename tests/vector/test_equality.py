@@ -18,6 +18,7 @@ from tests.spaces import ALL_SPACES
 from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
+from vecenv.nested import flatten
 
 NUM_ENVS = 3
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
@@ -132,6 +133,49 @@ def test_final_observation_objects_are_not_modified(backend, implementation):
         envs.step([0])
         obs, _, _, _, infos = envs.step([0])
         assert obs[0][0].steps == 0 and infos["final_obs"][0][0].steps == 2
+
+
+class IntsEnv(gymnasium.Env):
+    """Returns the observations of a list, whose Discrete parts are ints or NumPy's integers."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, space, *values):
+        self.observation_space, self.values = space, values
+
+    def reset(self, *, seed=None, options=None):
+        return self.values[0], {}
+
+    def step(self, action):
+        return self.values[1], 0.0, True, False, {}
+
+
+INTS = {
+    "int": (Discrete(9), 0, 2),
+    "integer of NumPy": (Discrete(9), np.int64(0), np.int64(2)),
+    "tuple": (
+        Tuple([Discrete(9), Box(0, 1, (1,), np.float32)]),
+        (0, np.zeros(1, np.float32)),
+        (2, np.ones(1, np.float32)),
+    ),
+    "dict": (Dict(a=Discrete(9), b=Discrete(9)), {"a": 0, "b": 0}, {"a": 2, "b": 3}),
+    "converted": (Tuple([Discrete(9), Box(0, 1, (1,), np.float32)]), (0, np.zeros(1)), (2, np.ones(1))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*converted")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", INTS)
+def test_final_observations_keep_ints(form, backend, implementation):
+    """They were integers of NumPy."""
+    env_fns = [functools.partial(IntsEnv, *INTS[form])] * 2
+    kinds = []
+    for make in (SyncVectorEnv, functools.partial(VectorEnv, backend=backend)):
+        with contextlib.closing(make(env_fns, autoreset_mode="SameStep")) as envs:
+            envs.reset()
+            finals = envs.step([0, 0])[4]["final_obs"]
+            kinds.append([type(leaf) for final in finals for leaf in flatten(final)])
+    assert kinds[0] == kinds[1]
 
 
 class GradReward:

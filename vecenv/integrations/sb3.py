@@ -266,7 +266,8 @@ class SB3VecEnv(_VecEnv):
             reset_infos[env_id] = infos[env_id]
             info = final_infos[env_id]
             info["TimeLimit.truncated"] = bool(truncated[env_id])
-            info["terminal_observation"] = row_of(space, final_obs, env_id)
+            has_ints = bool(batch.row_flags[env_id] & RowFlag.FINAL_INTS)
+            info["terminal_observation"] = row_of(space, final_obs, env_id, has_ints)
             if has_statistics:
                 check_no_statistics(info)
                 info["episode"] = _statistics_of(batch, env_id)

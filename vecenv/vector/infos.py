@@ -278,7 +278,7 @@ def _add_final_obs(infos: Infos, batch: Batch, space: Space[Any]) -> None:
     mask = (batch.row_flags & RowFlag.FINAL) != 0
     array = np.full(len(batch), None, object)
     for row in np.flatnonzero(mask).tolist():
-        array[row] = row_of(space, observations, row)
+        array[row] = row_of(space, observations, row, bool(batch.row_flags[row] & RowFlag.FINAL_INTS))
     infos.update(final_obs=array, _final_obs=mask)
 
 

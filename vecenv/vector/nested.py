@@ -53,12 +53,21 @@ def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
     return tuple(objects)
 
 
-def row_of(space: Space[Any], batch: Any, row: int) -> Any:
-    """Return a copy of one row of batched observations, in the form that a single env returns."""
+def row_of(space: Space[Any], batch: Any, row: int, has_ints: bool = False) -> Any:
+    """Return a copy of one row of batched observations, in the form that a single env returns.
+
+    Args:
+        space: the observation space of one env.
+        batch: nested like the space.
+        row: index of the row.
+        has_ints: whether values of Discrete spaces are returned as Python ints.
+    """
 
     def take(part: Space[Any], values: Any) -> Any:
         if isinstance(values, np.ndarray) and not isinstance(part, spaces.Discrete):
             return values[row, ...].copy()  # an array even if its shape is ()
+        if has_ints and isinstance(part, spaces.Discrete):
+            return int(values[row])
         return values[row]  # a number, or an object that was pickled
 
     return map_by_space(take, space, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,17 @@ import numpy as np
 from ...errors import SpaceError
 from ..layout.spec import Array
 
-__all__ = ["exact_flag", "exact_reward", "shorten", "type_name", "zero_reward", "unpack_reset"]
+__all__ = ["exact_flag", "exact_reward", "holds_int", "shorten", "type_name", "zero_reward", "unpack_reset"]
 
 #: Most characters of an action in a message.
 _ACTION_WIDTH = 60
+
+
+def holds_int(obs: Any) -> bool:
+    """Return whether an observation is a Python int, or a tuple, list or dict that contains one."""
+    if isinstance(obs, Mapping):
+        return any(map(holds_int, obs.values()))
+    return any(map(holds_int, obs)) if isinstance(obs, tuple | list) else type(obs) is int
 
 
 def unpack_reset(result: Any) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
-from .checks import exact_flag, exact_reward, shorten, type_name, unpack_reset, zero_reward
+from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import ExposedEnv, Shortcut
@@ -486,6 +486,8 @@ class Host:
     ) -> None:
         self._check_has_obs(obs)
         is_final = bool(flags & RowFlag.FINAL)  # then `info` comes from the reset
+        if final_obs is not None and holds_int(final_obs):
+            flags |= RowFlag.FINAL_INTS
         info = self._select_info(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
         has_text = bool(final_info) and "recovered" in final_info

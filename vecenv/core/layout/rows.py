@@ -41,6 +41,7 @@ class RowFlag:
     INFO = 0x20  #: cells hold values of the info
     VOID = 0x40  #: superseded: the row is dropped
     FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
+    FINAL_INTS = 0x200  #: with FINAL: the env returned that observation with Python ints
     NOTICE = 0x100  #: only in the flags of a batch: a worker has sent a message over its socket
 
 
