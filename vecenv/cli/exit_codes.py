@@ -1,21 +1,40 @@
-"""Exit codes: a command ends with at most one line of output and an exit code, also after an error."""
+"""Exit codes: a command ends with at most one line of output and an exit code, also after an error or a signal."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from vecenv.errors import ConfigError, DependencyError, VecenvError
 
 __all__ = ["USAGE_ERROR", "run_command", "one_line"]
 
 _FAILED, USAGE_ERROR, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
+_SIGNAL_BASE = 128  # a shell's exit code of a program that a signal ended, less the signal's number
+# A further signal within this time is ignored, since it would interrupt the closing of envs; `timeout` sends two.
+_CLOSING_SECONDS = 10.0
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP. Its base is Ctrl-C's exception, so that code which passes that one on passes this one on."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
 
 
 def run_command(where: str, command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; None counts as 0.
+
+    SIGTERM and SIGHUP end the command as Ctrl-C does: it closes its envs, ends its processes and removes its
+    temporary files. A signal that the caller handles or ignores (`nohup`) keeps its meaning.
 
     Args:
         where: how lines on standard error begin.
@@ -26,7 +45,8 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
     """
     try:
         try:
-            exit_code = _run(where, command)
+            with _termination_raised():
+                exit_code = _run(where, command)
         except SystemExit:  # of a parser that has printed its help
             _flush()
             raise
@@ -49,6 +69,9 @@ def one_line(message: object) -> str:
 def _run(where: str, command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
+    except _Terminated as error:
+        name = signal.Signals(error.signal_number).name
+        return _fail(where, f"ended by {name}", _SIGNAL_BASE + error.signal_number)
     except KeyboardInterrupt:
         return _fail(where, "interrupted", _INTERRUPTED)
     except (ConfigError, DependencyError) as error:
@@ -58,8 +81,36 @@ def _run(where: str, command: Callable[[], int | None]) -> int:
 
 
 def _fail(where: str, message: object, exit_code: int) -> int:
-    print(f"{where}: {one_line(message)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        print(f"{where}: {one_line(message)}", file=sys.stderr)
     return exit_code
+
+
+@contextlib.contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise `_Terminated` in the main thread, unless they have a handler or are ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    owner, last = os.getpid(), -math.inf
+
+    def handle(number: int, _frame: Any) -> None:
+        if os.getpid() != owner:  # a forked process of another library, which would print a traceback
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _CLOSING_SECONDS:
+            raise _Terminated(number)
+
+    for number in wanted:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _flush() -> None:

@@ -7,7 +7,7 @@ import importlib.metadata
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,18 @@ def _stolen_seconds() -> float:
 
 
 @contextlib.contextmanager
-def no_interrupts() -> Iterator[None]:
-    """Start processes under this, and Ctrl-C reaches none of them: their parent closes them and they print nothing."""
+def no_interrupts(later: Iterable[int] = ()) -> Iterator[None]:
+    """Start processes under this, and Ctrl-C reaches none of them: their parent closes them and they print nothing.
+
+    Args:
+        later: further signals, which the processes must unblock themselves. Python drops the exception of a signal
+            handler that runs right after a fork.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     # A blocked signal stays blocked in the children; here it is only late.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *later})
     try:
         yield
     finally:

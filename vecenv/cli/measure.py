@@ -12,9 +12,12 @@ Steps that only reset an env (Gymnasium's NEXT_STEP autoreset) do not count: the
 from __future__ import annotations
 
 import abc
+import functools
+import os
+import resource
+import signal
 import statistics
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +42,7 @@ __all__ = [
     "Result",
     "ceiling_loops",
     "gymnasium_async",
+    "gymnasium_limit",
     "interleave",
     "plain_loop",
     "summarise",
@@ -49,6 +53,11 @@ __all__ = [
 _WARM_UP_SECONDS = 0.1
 # Batches to receive before an asynchronous window starts, so that the envs are as out of step as they will stay.
 _WARM_UP_BATCHES = 4
+# Gymnasium's AsyncVectorEnv has one process per env, and keeps this many descriptors open for each.
+_MAX_GYMNASIUM_PROCESSES, _DESCRIPTORS_PER_PROCESS = 1024, 3
+_TERMINATION = (signal.SIGTERM, signal.SIGHUP)
+# Descriptors of everything else: imported files, the fork server, vecenv's workers, plain loops.
+_OTHER_DESCRIPTORS = 200
 
 
 class Window(NamedTuple):
@@ -140,12 +149,10 @@ class _VectorMode(Mode):
 
     def close(self) -> None:
         """End the workers, also during a step."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Gymnasium, when a step is still under way
-            if isinstance(self._envs, AsyncVectorEnv):
-                self._envs.close(terminate=True)
-            else:
-                self._envs.close()
+        if isinstance(self._envs, AsyncVectorEnv):
+            _end_processes(self._envs)
+        else:
+            self._envs.close()
 
     def _cpu_seconds(self) -> float:
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
@@ -253,10 +260,14 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
     Raises:
         ConfigError: it cannot be built, as for observations without a fixed shape, which do not fit its shared memory.
     """
+    envs: Any = None
+    env_fns = [functools.partial(_build_unblocked, env_fn, os.getpid()) for env_fn in env_fns]
     try:
-        with no_interrupts():
+        with no_interrupts(_TERMINATION):
             envs = AsyncVectorEnv(env_fns, copy=copy)
     except KeyboardInterrupt:
+        if envs is not None:
+            _end_processes(envs)
         raise
     except BaseException as error:  # TypeError, ValueError, or any exception of the user's space or constructor
         raise ConfigError(
@@ -264,6 +275,32 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
             "--skip gymnasium"
         ) from error
     return SyncMode("gymnasium async", envs, [process.pid for process in envs.processes if process.pid])
+
+
+def gymnasium_limit() -> int:
+    """Return the largest number of envs for which Gymnasium's `AsyncVectorEnv` is measured in this process."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return _MAX_GYMNASIUM_PROCESSES
+    return max(0, min(_MAX_GYMNASIUM_PROCESSES, (descriptors - _OTHER_DESCRIPTORS) // _DESCRIPTORS_PER_PROCESS))
+
+
+def _build_unblocked(env_fn: EnvFn, parent_pid: int) -> Any:
+    """Build an env; in a process of Gymnasium's, unblock the signals that end it first."""
+    if os.getpid() != parent_pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERMINATION)
+    return env_fn()
+
+
+def _end_processes(envs: AsyncVectorEnv) -> None:
+    """End Gymnasium's processes. Its own `close` waits for a step under way, and raises if a process is gone."""
+    for process in envs.processes:
+        process.kill()
+    for process in envs.processes:
+        process.join()
+    for pipe in envs.parent_pipes:
+        pipe.close()
+    envs.closed = True
 
 
 def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> VecenvSyncMode:
@@ -294,7 +331,11 @@ def interleave(modes: Sequence[Mode], seconds: float, rounds: int) -> Iterator[t
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. Ratios are None without the mode that they refer to; `lockstep` is that of windows."""
+    """One line of the table. Ratios are None without the mode that they refer to; `lockstep` is that of windows.
+
+    Attributes:
+        ratio_to_gymnasium: env steps per second, divided by those of Gymnasium's `AsyncVectorEnv`.
+    """
 
     name: str
     implementation: str | None
@@ -305,15 +346,21 @@ class Result:
     cpu_seconds_per_1000_steps: float
     lockstep: float | None
     rounds: list[float]
+    ratio_to_gymnasium: float | None = None
+
+    @property
+    def us_per_env_step(self) -> float | None:
+        """Wall time of one env step in microseconds; None if no step ended."""
+        return 1e6 / self.steps_per_second if self.steps_per_second else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON; `rounds` are the env steps per second of each round."""
-        return asdict(self)
+        return {**asdict(self), "us_per_env_step": self.us_per_env_step}
 
 
 def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[Result]:
     """Reduce each mode's windows to medians; ratios are medians over the rounds."""
-    plain, ceiling = windows.get("plain loop"), windows.get("ceiling")
+    plain, gymnasium, ceiling = (windows.get(name) for name in ("plain loop", "gymnasium async", "ceiling"))
     results = []
     for mode in modes:
         own = windows[mode.name]
@@ -328,6 +375,7 @@ def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[R
                 cpu_seconds_per_1000_steps=1000 * sum(w.cpu_seconds for w in own) / max(1, sum(w.steps for w in own)),
                 lockstep=_median([window.lockstep for window in own if window.lockstep is not None]),
                 rounds=[window.rate for window in own],
+                ratio_to_gymnasium=_median_ratio(own, gymnasium),
             )
         )
     return results
@@ -340,4 +388,6 @@ def _median(values: list[float]) -> float | None:
 def _median_ratio(windows: list[Window], others: list[Window] | None) -> float | None:
     if others is None:
         return None
-    return statistics.median(window.rate / other.rate for window, other in zip(windows, others, strict=True))
+    # In a short window of slow envs, all steps may be resets: its rate is 0.
+    pairs = zip(windows, others, strict=True)
+    return _median([window.rate / other.rate for window, other in pairs if other.rate])
