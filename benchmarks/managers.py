@@ -40,7 +40,7 @@ def main() -> int:
     options = _parse()
     if options.json:
         check_file("--json", options.json)
-    check_env(registered_env(options.env))
+    check_env(registered_env(options.env), options.env)
     effort = Effort(options.repeats, options.seconds)
     about = machine.describe_machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)

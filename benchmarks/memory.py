@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.from_step > options.to_step:
         parser.error("--from-step must not be above --to-step")
-    check_env(registered_env(options.env))
+    check_env(registered_env(options.env), options.env)
     for name, mib in growth(
         options.env, options.envs, options.from_step, options.to_step, num_workers=options.workers
     ).items():

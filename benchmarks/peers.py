@@ -39,7 +39,7 @@ def main() -> None:
     windows: dict[str, list[Window]] = {}
     with contextlib.ExitStack() as stack:
         modes = []
-        for opener in _openers(check_env(registered_env(options.env, atari=options.atari)), options.envs):
+        for opener in _openers(check_env(registered_env(options.env, atari=options.atari), options.env), options.envs):
             modes.append(opener())
             stack.callback(modes[-1].close)
         with report.progress(len(modes) * options.rounds) as advance:
@@ -50,7 +50,7 @@ def main() -> None:
     report.print_table(results)
     _print_ratios(windows)
     if options.json:
-        report.write_json(options.json, settings, about, results)
+        options.json.write_text(report.json_text(settings, about, results))
 
 
 def _openers(factory: EnvFactory, num_envs: int) -> list[Callable[[], Mode]]:

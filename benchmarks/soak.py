@@ -104,7 +104,7 @@ def main() -> int:
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
     for env_name, _ in envs:
-        check_env(registered_env(env_name))  # a missing package is reported before the first run
+        check_env(registered_env(env_name), env_name)  # a missing package is reported before the first run
     for env_name, num_envs in envs:
         with_kills = collect(
             env_name,

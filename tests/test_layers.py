@@ -96,7 +96,6 @@ FOREIGN_ALSO = {
     "core/pool/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
-    "cli/report.py": {"rich"},  # imported by the commands once they have checked for it
 }
 ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FRONT_ENDS
 

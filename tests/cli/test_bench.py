@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import gymnasium
 import matplotlib.image
+import psutil
 import pytest
 
 import vecenv
-from vecenv.cli import main, report
+from vecenv.cli import main, measure, report
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Result
+from vecenv.cli.result_file import ResultFile
+from vecenv.cli.verdict import verdict
+from vecenv.core.layout import arena
 from vecenv.errors import EXTRAS
 
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
+ROOT = Path(__file__).parents[2]
 SHORT = ["bench", "--seconds", "0.2", "--rounds", "2", "--envs", "4"]
 
 # Runs the command line in an interpreter that cannot import one package.
@@ -72,8 +81,11 @@ def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
     assert done.stderr == ""
     for mode in MODES:
         line = next(line for line in done.stdout.splitlines() if line.strip().startswith(mode))
-        assert len(line.split()) == len(mode.split()) + 6, "into a pipe, too, all columns stand in one line"
+        assert len(line.split()) == len(mode.split()) + 8, "into a pipe, too, all columns stand in one line"
+    last_line = done.stdout.splitlines()[-1]
+    assert "fastest" in last_line and last_line.endswith(".")
     content = json.loads(json_path.read_text())
+    assert content["verdict"] == last_line
     assert content["settings"]["env"] == "CartPole-v1"
     assert content["settings"]["envs"] == 4 and content["settings"]["wait_num"] == 2
     assert content["machine"]["usable_cores"] >= 1 and 0.0 <= content["machine"]["stolen"] <= 1.0
@@ -115,7 +127,9 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
     [
         (["--envs", "0"], ["--envs", "'0'"]),
         (["--envs", "many"], ["--envs", "'many'"]),
+        (["--envs", "100000"], ["--envs", f"from 1 to {arena.MAX_ROWS}", "'100000'"]),
         (["--workers", "0"], ["--workers"]),
+        (["--workers", "2000"], ["--workers", "from 1 to 1024"]),
         (["--workers", "5", "--envs", "4"], ["--workers 5", "--envs 4"]),
         (["--wait-num", "5", "--envs", "4"], ["--wait-num 5", "--envs 4"]),
         (["--wait-num", "-1"], ["--wait-num"]),
@@ -123,7 +137,10 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
         (["--seconds", "-1"], ["--seconds"]),
         (["--seconds", "nan"], ["--seconds", "'nan'"]),
         (["--seconds", "inf"], ["--seconds"]),
+        (["--seconds", "1e9"], ["--seconds 1e+09", "86400"]),
+        (["--seconds", "0.1", "--rounds", "1000"], ["--seconds 0.1", "--rounds 1000", "0.0001 s"]),
         (["--rounds", "0"], ["--rounds"]),
+        (["--rounds", "10001"], ["--rounds", "from 1 to 10000"]),
         (["--env-kwarg", "foo"], ["KEY=VALUE", "'foo'"]),
         (["--env-kwarg", "=3"], ["KEY=VALUE"]),
         (["--skip", "nothing"], ["--skip", "'nothing'"]),
@@ -131,9 +148,16 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
         (["--plot", "bench.xyz"], ["--plot bench.xyz", ".png"]),
         (["--json", "bench.png", "--plot", "./bench.png"], ["--json and --plot", "bench.png"]),
         (["--unknown"], ["--unknown"]),
+        (["--rond", "3"], ["--rond", "did you mean --rounds?"]),
+        (["CartPole-v1", "--seconds=1", "--wait-nun=3"], ["--wait-nun=3", "did you mean --wait-num?"]),
+        (["NoSuchEnv-v0"], ["NoSuchEnv"]),
         (["--env", "NoSuchEnv-v0"], ["NoSuchEnv"]),
-        (["--env", "CartPole-v999"], ["CartPole"]),
-        (["--env", "no_such_module:CartPole-v1"], ["no_such_module"]),
+        (["CartPole-v1", "--env", "Acrobot-v1"], ["CartPole-v1", "--env Acrobot-v1"]),
+        (["CartPole-v999"], ["CartPole"]),
+        (["no_such_module:CartPole-v1"], ["no_such_module"]),
+        (["vecenv.envs.toys:ToyEnv", "--atari"], ["ToyEnv", "--atari"]),
+        (["--json", ""], ["--json", "is a directory"]),
+        (["--json", "/dev/null", "--overwrite"], ["--json /dev/null", "not a regular file"]),
         (["--env-kwarg", "no_such_kwarg=1"], ["CartPole-v1", "no_such_kwarg"]),
     ],
     ids=lambda value: " ".join(value) or None,
@@ -217,7 +241,52 @@ def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_unmeasurable_env_is_one_line(run, odd_envs, name: str, skip, code: int, parts: list[str]):
-    assert_one_line(run(*SHORT, "--env", f"odd_envs:Odd{name}-v0", *skip), code, *parts)
+    assert_one_line(run(*SHORT, f"odd_envs:Odd{name}-v0", *skip), code, *parts)
+
+
+OWN_ENVS = """
+import gymnasium
+import numpy as np
+
+def make(length=5):
+    return gymnasium.make("CartPole-v1", max_episode_steps=length)
+
+class Old:
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, cfg):
+        self.left = 0
+
+    def seed(self, seed, dynamic_seed=True):
+        pass
+
+    def reset(self):
+        self.left = 3
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0, {}
+
+    def close(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize("name", ["make", "Old"])
+def test_bench_measures_own_factory_of_working_directory(tmp_path: Path, name: str):
+    """`module:factory` was taken for an id of Gymnasium's registry; DI-engine's envs have another step."""
+    (tmp_path / "own_envs.py").write_text(OWN_ENVS)
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from vecenv.cli import main; sys.exit(main())"
+    command = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+    argv = [SHORT[0], f"own_envs:{name}", *SHORT[1:], "--json", "-"]
+    done = subprocess.run([*command, "-c", script, *argv], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["settings"]["env"] == f"own_envs:{name}"
+    assert all(entry["steps_per_second"] > 0 for entry in content["results"])
+    assert content["verdict"] in done.stderr, "the table goes to standard error"
 
 
 @pytest.mark.parametrize("flag, name", [("--json", "bench.json"), ("--plot", "bench.png")])
@@ -228,22 +297,87 @@ def test_unwritable_file_is_found_before_the_run(run, tmp_path: Path, flag: str,
     directory.mkdir()
     assert_one_line(run("bench", flag, str(directory)), 2, flag, "is a directory")
     assert result.out == ""
+    result = run("bench", flag, f"/proc/{name}")
+    assert_one_line(result, 2, flag, f"/proc/{name}", "written")
+    assert result.out == ""
 
 
-def test_missing_command_is_one_line_and_exit_code_2(run):
-    assert_one_line(run(), 2, "command")
+def test_existing_file_is_kept_without_overwrite(run, tmp_path: Path):
+    path = tmp_path / "bench.json"
+    path.write_text("results of an hour")
+    assert_one_line(run("bench", "--json", str(path)), 2, f"--json {path}", "--overwrite")
+    assert path.read_text() == "results of an hour"
+    skip = ("--skip", "gymnasium", "--skip", "async", "--skip", "ceiling")
+    assert run(*SHORT, *skip, "--json", str(path), "--overwrite").code == 0
+    assert json.loads(path.read_text())["results"]
+    assert list(tmp_path.iterdir()) == [path], "the temporary file was renamed"
 
 
-def test_version(run):
-    assert run("--version") == Run(0, f"vecenv {vecenv.__version__}\n", "")
+def test_failed_run_leaves_no_file(run, odd_envs, tmp_path: Path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    argv = (*SHORT, "odd_envs:OddRaiseAtStep-v0", *ONLY_LOOPS, "--json", str(folder / "x.json"))
+    assert run(*argv, "--plot", str(folder / "x.png")).code == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_result_file_has_permissions_of_umask(tmp_path: Path):
+    path = tmp_path / "x.json"
+    before = os.umask(0o027)
+    try:
+        ResultFile("--json", path).write(lambda file: file.write(b"text"))
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"text" and path.stat().st_mode & 0o777 == 0o640
+
+
+def test_bare_command_prints_the_help(run):
+    """It was an error."""
+    result = run()
+    assert result.code == 0 and result.err == ""
+    assert "usage: vecenv" in result.out and "bench" in result.out
+
+
+@pytest.mark.parametrize(
+    "words, guess",
+    [
+        ("bnech", "did you mean bench?"),
+        ("xyz", "expected one of bench, check"),
+        ("--verison", "did you mean --version?"),
+    ],
+)
+def test_misspelt_command_gets_a_guess(run, words: str, guess: str):
+    assert_one_line(run(words), 2, words, guess)
+
+
+@pytest.mark.parametrize(
+    "value, text", [("python", "Python"), pytest.param("native", "native", marks=pytest.mark.native)]
+)
+def test_version_names_the_implementation(run, monkeypatch, value: str, text: str):
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", value)
+    result = run("--version")
+    assert result.code == 0 and result.err == ""
+    assert result.out.startswith(f"vecenv {vecenv.__version__} ({text}")
+
+
+def test_too_many_envs_leave_gymnasium_out(run, monkeypatch):
+    """`--envs 60000` began to start as many processes."""
+    monkeypatch.setattr(measure, "gymnasium_limit", lambda: 3)
+    result = run(*SHORT, "--skip", "ceiling", "--skip", "async")
+    assert result.code == 0
+    assert "AsyncVectorEnv is left out: it would start 4 processes" in result.out
+    assert "gymnasium async" not in result.out and "vecenv sync" in result.out
+
+
+def test_gymnasium_limit_is_below_the_number_of_descriptors():
+    assert 0 <= measure.gymnasium_limit() <= 1024
 
 
 @pytest.mark.parametrize(
     "package, argv, extra",
     [
-        ("rich", ["bench"], "cli"),
         ("matplotlib", ["bench", "--plot", "bench.png"], "cli"),
-        ("ale_py", ["bench", "--env", "ALE/Pong-v5"], "atari"),
+        ("ale_py", ["bench", "ALE/Pong-v5"], "atari"),
     ],
 )
 def test_missing_extra_is_named_with_its_install_command(package: str, argv: list[str], extra: str):
@@ -252,17 +386,38 @@ def test_missing_extra_is_named_with_its_install_command(package: str, argv: lis
     assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "{EXTRAS[extra][0]}"')
 
 
-def test_table_is_printed_without_matplotlib():
-    argv = [*SHORT, "--skip", "gymnasium", "--skip", "async"]
-    program = WITHOUT_PACKAGE.format(package="matplotlib", argv=argv)
+@pytest.mark.parametrize("package", ["rich", "matplotlib"])
+def test_table_is_printed_without_packages_of_the_extra(package: str):
+    argv = [*SHORT, "--skip", "gymnasium", "--skip", "async", "--skip", "ceiling"]
+    program = WITHOUT_PACKAGE.format(package=package, argv=argv)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "vecenv sync" in done.stdout
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130():
+@pytest.mark.parametrize(
+    "number, code, text",
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "ended by SIGTERM"),
+        (signal.SIGHUP, 129, "ended by SIGHUP"),
+    ],
+)
+def test_signal_to_all_processes_is_one_line(tmp_path: Path, number: int, code: int, text: str):
+    """SIGTERM left workers running; Gymnasium's processes printed tracebacks."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "vecenv", "bench", "--envs", "4", "--seconds", "600"],
+        [
+            sys.executable,
+            "-m",
+            "vecenv",
+            "bench",
+            "--envs",
+            "4",
+            "--seconds",
+            "600",
+            "--json",
+            str(tmp_path / "x.json"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -270,9 +425,45 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
     )
     assert process.stdout is not None
     process.stdout.readline()  # the header: processes start next
-    os.killpg(process.pid, signal.SIGINT)
+    deadline = time.monotonic() + 60
+    while not _has_gymnasium_processes(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    started = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)
-    assert_one_line(Run(process.returncode, out, err), 130, "interrupted")
+    assert_one_line(Run(process.returncode, out, err), code, text)
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def _has_gymnasium_processes(pid: int) -> bool:
+    """Return whether the process has forked: loops and the fork server of vecenv have other command lines."""
+    process = psutil.Process(pid)
+    return process.cmdline() in [child.cmdline() for child in process.children()]
+
+
+def test_termination_ends_a_forked_process_without_traceback(capfd):
+    """The handler of the parent raised KeyboardInterrupt in Gymnasium's processes."""
+
+    def command() -> int:
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        return os.waitpid(child, 0)[1]
+
+    assert run_command("here", command) == signal.SIGTERM
+    assert capfd.readouterr().err == ""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_ignored_hangup_does_not_end_a_command():
+    """A run under `nohup` goes on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_command("here", lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("lockstep, is_reported", [(0.61, True), (0.98, False), (None, False)])
@@ -288,10 +479,134 @@ def test_stolen_time_is_reported(capsys, stolen, is_reported):
     assert ("took 13% of its cores' time" in out) == is_reported and ("took" in out) == is_reported
 
 
-@pytest.mark.parametrize("width", [20, 60, 120])
-def test_narrow_terminal_keeps_all_digits(width, capsys, monkeypatch):
-    """After minutes of measuring it printed '34…' microseconds."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
-    report.print_table([Result("gymnasium async", None, 5431.2, 349.9, 0.06, 0.04, 0.1267, None, [5431.2])])
-    assert {"5,431", "349.9", "0.06", "0.04", "0.1267"} <= set(capsys.readouterr().out.split())
+RESULTS = [
+    Result("plain loop", None, 90_000.0, 711.1, 1.0, 0.5, 0.011, None, [80_000.0, 100_000.0], 16.6),
+    Result("gymnasium async", None, 5431.2, 349.9, 0.06, 0.04, 0.1267, None, [5431.2, 5431.2], 1.0),
+    Result("vecenv sync", "native", 120_000.0, 533.3, 1.33, 0.7, 0.02, None, [120_000.0] * 2, 22.1),
+    Result("vecenv async", "native", 1_234_567.0, 51.8, 13.7, 0.9, 0.02, None, [1_100_000.0, 1_300_000.0], 227.3),
+]
+SETTINGS = {
+    "env": "own_envs:make",
+    "env_kwargs": {"a_long_name": "a long value " * 8},
+    "atari": False,
+    "envs": 64,
+    "workers": 2,
+    "wait_num": 32,
+    "copy": True,
+    "rounds": 2,
+}
+
+
+@pytest.mark.parametrize("width, num_columns", [(30, 2), (40, 3), (60, 5), (80, 7), (99, 9), (None, 9)])
+def test_narrow_terminal_gets_fewer_columns(width, num_columns):
+    """After minutes of measuring it printed '34…' microseconds; later it folded lines."""
+    lines = report.table_lines(RESULTS, width)
+    assert len({len(line) for line in lines}) == 1 and (width is None or len(lines[0]) <= width)
+    cells = lines[4].split()[2:]
+    assert len(cells) == num_columns - 1 and cells[0] == "5,431"
+    assert cells == [cell for cell in report.table_lines(RESULTS)[4].split()[2:] if cell in cells], "whole numbers"
+
+
+def test_table_has_columns_for_gymnasium_and_env_steps():
+    lines = report.table_lines(RESULTS)
+    assert "us per" in lines[0] and "env step" in lines[1] and "gymnasium" in lines[1]
+    assert {"0.81", "227.30"} <= set(lines[-1].split())
+
+
+def test_text_is_wrapped_to_a_terminal(monkeypatch):
+    """Under a pseudo terminal of 40 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    parent, child = os.openpty()
+    try:
+        termios.tcsetwinsize(child, (24, 40)) if hasattr(termios, "tcsetwinsize") else monkeypatch.setenv(
+            "COLUMNS", "40"
+        )
+        with os.fdopen(child, "w") as terminal:
+            report.print_text("word " * 30, terminal)
+            report.print_table(RESULTS, file=terminal)
+            lines = os.read(parent, 10_000).decode().splitlines()
+    finally:
+        os.close(parent)
+    assert max(map(len, lines)) <= 40 and any("1,234,567" in line for line in lines)
+
+
+# Runs in its own process, because matplotlib keeps the files of fonts open.
+CHECK_PLOT = """
+import itertools
+from tests.cli.test_bench import ABOUT, RESULTS, SETTINGS
+from vecenv.cli import report
+
+figure = report.draw_plot(SETTINGS, ABOUT, RESULTS)
+figure.draw_without_rendering()
+(axes,) = figure.axes
+ticks = [label for label in axes.get_xticklabels() if axes.viewLim.x0 <= label.get_position()[0] <= axes.viewLim.x1]
+texts = [*axes.get_yticklabels(), *axes.texts, *ticks, axes.xaxis.label, *figure.texts]
+boxes = [text.get_window_extent() for text in texts]
+assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+assert axes.texts[-1].get_text() == "1,234,567   13.70 x plain   227.30 x gymnasium"
+assert any("," in tick.get_text() for tick in ticks)
+colours = [bar.get_facecolor() for bar in axes.patches]
+assert colours[0] == colours[1] != colours[2] == colours[3]
+"""
+
+
+def test_plot_texts_do_not_overlap():
+    """Numbers were drawn over dots, and long titles over the edge."""
+    done = subprocess.run([sys.executable, "-c", CHECK_PLOT], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+ABOUT = {
+    "processor": "A processor with a name of many words and numbers @ 3.20 GHz",
+    "usable_cores": 2,
+    "system": "Linux 6.1",
+    "python": "3.11.7",
+    "gymnasium": "1.2.0",
+}
+GYM_WINS = [dataclasses.replace(RESULTS[1], steps_per_second=2e6), RESULTS[2]]
+
+
+@pytest.mark.parametrize(
+    "results, sentence",
+    [
+        (
+            RESULTS,
+            (
+                "The fastest setting is vecenv async with num_workers=2, send() and recv(32): 1,234,567 env steps per "
+                "second, 227.3 x Gymnasium's AsyncVectorEnv and 13.7 x the plain loop."
+            ),
+        ),
+        (
+            RESULTS[:3],
+            (
+                "The fastest setting is vecenv sync with num_workers=2 and step(): 120,000 env steps per second, "
+                "22.1 x Gymnasium's AsyncVectorEnv and 1.33 x the plain loop."
+            ),
+        ),
+        (
+            [dataclasses.replace(RESULTS[0], steps_per_second=400_000.0), *RESULTS[1:3]],
+            (
+                "The plain loop is fastest: 400,000 env steps per second, 3.3 x vecenv sync; worker processes gain "
+                "nothing where a step takes 2.5 us, so use backend='serial'."
+            ),
+        ),
+        (GYM_WINS, "Gymnasium's AsyncVectorEnv is fastest: 2,000,000 env steps per second, 16.7 x vecenv sync."),
+        (
+            [dataclasses.replace(RESULTS[2], ratio_to_plain=1.01, ratio_to_gymnasium=None)],
+            (
+                "The fastest setting is vecenv sync with num_workers=2 and step(): 120,000 env steps per second, "
+                "about as fast as the plain loop."
+            ),
+        ),
+        ([dataclasses.replace(RESULTS[0], name="ceiling")], ""),
+    ],
+    ids=["async", "sync", "plain", "gymnasium", "equal", "ceiling"],
+)
+def test_verdict_names_the_fastest_setting(results, sentence):
+    assert verdict(results, SETTINGS) == sentence
+
+
+def test_verdict_does_not_call_the_ceiling_a_setting():
+    ceiling = dataclasses.replace(RESULTS[0], name="ceiling", steps_per_second=1e9)
+    assert "vecenv async" in verdict([ceiling, *RESULTS], SETTINGS)

@@ -172,13 +172,13 @@ def test_summary_is_the_median_and_ratios_are_per_round():
 
 
 def test_env_factories_pickle_and_checked_ones_are_quiet():
-    factory = check_env(registered_env("CartPole-v1", {"sutton_barto_reward": True}))
-    assert factory.kwargs["quiet"]
+    factory = check_env(registered_env("CartPole-v1", {"sutton_barto_reward": True}), "CartPole-v1")
+    assert factory == registered_env("CartPole-v1", {"sutton_barto_reward": True}, quiet=True)
     env = pickle.loads(pickle.dumps(factory))()
     assert env.unwrapped._sutton_barto_reward is True
     env.close()
     with pytest.raises(ConfigError, match="no_such_kwarg"):
-        check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}))
+        check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}), "CartPole-v1")
 
 
 def test_quiet_env_is_built_where_stderr_is_closed():

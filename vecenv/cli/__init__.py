@@ -5,7 +5,7 @@ sets `run` (a function from the parsed options to an exit code) as a default on 
 module and name it in `_COMMANDS`.
 
 Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted, 141
-the output was closed.
+the output was closed, 129 and 143 ended by SIGHUP and SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vecenv import __version__
+from vecenv.checks import nearest
 from vecenv.cli import bench, check, record, replay
 from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
 
@@ -26,7 +28,27 @@ _COMMANDS = (bench, check, record, replay)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints an error in one line, without the usage text of argparse."""
+    """Prints an error in one line, without the usage text of argparse.
+
+    Attributes:
+        option_strings: every option, such as `--help`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.option_strings: list[str] = []
+        super().__init__(*args, **kwargs)
+
+    def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
+        """Add an argument, and note its option strings."""
+        action = super().add_argument(*args, **kwargs)
+        self.option_strings.extend(action.option_strings)
+        return action
+
+    def report_unknown(self, words: Sequence[str]) -> NoReturn:
+        """End the program with an error about words that no argument takes, with a guess for misspelt options."""
+        guesses = {word: nearest(word.partition("=")[0], self.option_strings) for word in words if word[:1] == "-"}
+        found = ", ".join(guess for guess in guesses.values() if guess)
+        self.error(f"unrecognized arguments: {' '.join(words)}" + (f"; did you mean {found}?" if found else ""))
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"{self.prog}: {one_line(message)}\n")
@@ -45,16 +67,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    options = _build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser, commands = _build_parser()
+    command = words[0] if words and not words[0].startswith("-") else None
+    if command is not None and command not in commands:
+        guess = nearest(command, commands)
+        expected = f"did you mean {guess}?" if guess else f"expected one of {', '.join(commands)}"
+        parser.error(f"unknown command {command!r}; {expected}")
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        commands.get(options.command, parser).report_unknown(unknown)
+    if options.version:
+        print(_version())
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 0
     # else SDL, with which many envs draw, takes SIGTERM for a window to be closed, and the command goes on
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
     return run_command(f"vecenv {options.command}", functools.partial(options.run, options))
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _version() -> str:
+    from vecenv.core.layout.native import implementation
+
+    work = {"native": "native: steps in C", "python": "Python: steps without C, which is slower"}
+    return f"vecenv {__version__} ({work[implementation()]})"
+
+
+def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(prog="vecenv", description="Step many reinforcement-learning environments in parallel.")
-    parser.add_argument("--version", action="version", version=f"vecenv {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    parser.add_argument("--version", action="store_true", help="print the version, and whether steps are done in C")
+    subparsers = parser.add_subparsers(dest="command", metavar="command")
     for command in _COMMANDS:
         command.add_parser(subparsers)
-    return parser
+    return parser, dict(subparsers.choices)

@@ -1,18 +1,22 @@
-"""`vecenv bench`: step one registered env in every mode, in turns, and print a table.
+"""`vecenv bench`: step one env in every mode, in turns, print a table and a verdict.
 
 Only the options are here; the env is built in `target`, the time is measured in `measure`, the table is printed in
-`report`. These modules are imported when the command runs, so that `vecenv --version` and wrong options answer at once.
+`report`, the last sentence is made in `verdict`. These modules are imported when the command runs, so that
+`vecenv --version` and wrong options answer at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vecenv.cli.options import check_file, count, key_value, seconds
+from vecenv.cli.options import bounded, key_value, seconds
+from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of, require
 
 if TYPE_CHECKING:
@@ -23,6 +27,14 @@ __all__ = ["add_parser"]
 
 _MODES = ("plain", "ceiling", "gymnasium", "sync", "async")
 _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+_STDOUT = "-"
+
+_DEFAULT_ENV = "CartPole-v1"
+_MAX_ENVS = 65_535  # of a pool
+_MAX_WORKERS, _MAX_ROUNDS = 1024, 10_000
+_MAX_SECONDS = 86_400.0
+# A shorter window holds too few steps for a rate.
+_MIN_WINDOW_SECONDS = 0.001
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,22 +43,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "bench",
         allow_abbrev=False,
         help="steps per second of an env: plain loop, Gymnasium's AsyncVectorEnv, vecenv",
-        description="Step a registered env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
+        description="Step an env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
         "windows that take turns, and compare medians. The ceiling is one plain loop per usable core, all at once.",
     )
     add = parser.add_argument
-    add("--env", default="CartPole-v1", metavar="NAME", help="registered env (default: %(default)s)")
-    add("--envs", type=count, default=64, metavar="N", help="number of envs (default: %(default)s)")
-    add("--workers", type=count, metavar="W", help="vecenv's worker processes (default: one per usable core)")
-    add("--wait-num", type=count, metavar="K", help="answers that the async mode waits for (default: half the envs)")
+    about = f"registered id, or module:factory, a function or class that builds the env (default: {_DEFAULT_ENV})"
+    add("env", nargs="?", metavar="ENV", help=about)
+    add("--env", dest="env_option", metavar="ENV", help="old form of ENV")
+    envs, workers, rounds = bounded(1, _MAX_ENVS), bounded(1, _MAX_WORKERS), bounded(1, _MAX_ROUNDS)
+    add("--envs", type=envs, default=64, metavar="N", help="number of envs (default: %(default)s)")
+    add("--workers", type=workers, metavar="W", help="vecenv's worker processes (default: one per usable core)")
+    add("--wait-num", type=envs, metavar="K", help="answers that the async mode waits for (default: half the envs)")
     add("--seconds", type=seconds, default=3.0, metavar="S", help="time for each mode (default: %(default)s)")
-    add("--rounds", type=count, default=5, metavar="R", help="windows per mode, in turns (default: %(default)s)")
+    add("--rounds", type=rounds, default=5, metavar="R", help="windows per mode, in turns (default: %(default)s)")
     add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
-    add("--atari", action="store_true", help="84x84 grey frames in stacks of 4")
+    add("--atari", action="store_true", help="84x84 grey frames in stacks of 4, of a registered id")
     add("--copy", action=argparse.BooleanOptionalAction, default=True, help="hand out copies (default) or views")
     add("--skip", action="append", choices=_MODES, default=[], help="leave a mode out; repeatable")
-    add("--json", type=Path, metavar="FILE", help="write every number")
-    add("--plot", type=Path, metavar="FILE.png", help="draw a bar chart")
+    add("--json", metavar="FILE", help="write every number; - is standard output, and the table goes to standard error")
+    add("--plot", metavar="FILE.png", help="draw a bar chart")
+    add("--overwrite", action="store_true", help="replace files of --json and --plot that exist")
     parser.set_defaults(run=run)
 
 
@@ -56,18 +72,30 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         EnvError: an env raised while it was stepped or reset.
         ConfigError: options that contradict each other, an env that cannot be made, a file that cannot be written.
-        DependencyError: rich, matplotlib or a package of the env is missing.
+        DependencyError: matplotlib or a package of the env is missing.
     """
     _check(options)
-    require("rich", "cli")
-    if options.plot:
+    if options.plot is not None:
         require("matplotlib", "cli")
-    from vecenv.cli import machine, measure, report, target
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for flag, name in (("--json", options.json), ("--plot", options.plot)):
+            if name is not None and name != _STDOUT:
+                files[flag] = ResultFile(flag, Path(name), overwrite=options.overwrite)
+                stack.callback(files[flag].close)
+        _measure(options, files)
+    return 0
 
+
+def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
+    from vecenv.cli import machine, measure, report
+    from vecenv.cli.verdict import verdict
+
+    env_name = options.env or options.env_option or _DEFAULT_ENV
     kwargs = dict(options.env_kwarg)
-    factory = target.check_env(target.registered_env(options.env, kwargs, atari=options.atari))
+    factory = _find_env(env_name, kwargs, atari=options.atari)
     settings = {
-        "env": options.env,
+        "env": env_name,
         "env_kwargs": kwargs,
         "atari": options.atari,
         "envs": options.envs,
@@ -78,10 +106,19 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
     }
     about = machine.describe_machine()
-    report.print_header(settings, about)
+    text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+    report.print_header(settings, about, text_file)
+    skip = list(options.skip)
+    if "gymnasium" not in skip and options.envs > measure.gymnasium_limit():
+        skip.append("gymnasium")
+        report.print_text(
+            f"Gymnasium's AsyncVectorEnv is left out: it would start {options.envs:,} processes, one per env, and the "
+            f"limit here is {measure.gymnasium_limit():,} (see also: ulimit -n).",
+            text_file,
+        )
     windows: dict[str, list[Window]] = {}
     with _wrap_foreign_errors(), contextlib.ExitStack() as stack:
-        modes = _open_modes(stack, factory, settings, options.skip)
+        modes = _open_modes(stack, factory, settings, skip)
         window_seconds = options.seconds / options.rounds
         steal = machine.StealMeter()
         with report.progress(len(modes) * options.rounds) as advance:
@@ -90,14 +127,30 @@ def run(options: argparse.Namespace) -> int:
                 advance(name)
         about["stolen"] = steal.share()
     results = measure.summarise(modes, windows)
-    report.print_table(results, about["stolen"])
-    if options.json:
-        with _file_errors("--json", options.json):
-            report.write_json(options.json, settings, about, results)
-    if options.plot:
-        with _file_errors("--plot", options.plot):
-            report.write_plot(options.plot, settings, about, results)
-    return 0
+    report.print_table(results, about["stolen"], text_file)
+    sentence = verdict(results, settings)
+    report.print_text(sentence, text_file)
+    if options.json is not None:
+        text = report.json_text(settings, about, results, verdict=sentence)
+        if options.json == _STDOUT:
+            print(text, end="")
+        else:
+            files["--json"].write(lambda file: file.write(text.encode()))
+    if options.plot is not None:
+        figure = report.draw_plot(settings, about, results)
+        kind = Path(options.plot).suffix.lower().removeprefix(".")
+        files["--plot"].write(functools.partial(figure.savefig, format=kind, dpi=120))
+
+
+def _find_env(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> EnvFactory:
+    """Find the env's constructor and try it; envs with old calls get Gymnasium's, so that every mode can step them."""
+    from vecenv.cli.env_names import find_env_fn
+    from vecenv.cli.target import check_env
+    from vecenv.envs.adapt import adapt_and_build
+    from vecenv.envs.factory import EnvFactory
+
+    factory = check_env(find_env_fn(env_name, kwargs, checks_results=True, atari=atari), env_name)
+    return EnvFactory(factory, wrappers=(adapt_and_build,))
 
 
 def _open_modes(
@@ -129,12 +182,18 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
     if set(options.skip) == set(_MODES):
         raise ConfigError("every mode is skipped; nothing is left to measure")
-    for flag, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is not None:
-            check_file(flag, path)
-    if options.json and options.plot and options.json.resolve() == options.plot.resolve():
+    if options.seconds > _MAX_SECONDS:
+        raise ConfigError(f"--seconds {options.seconds:g}: expected at most {_MAX_SECONDS:g}, which is a day")
+    if options.seconds / options.rounds < _MIN_WINDOW_SECONDS:
+        raise ConfigError(
+            f"--seconds {options.seconds:g} in --rounds {options.rounds}: expected windows of at least "
+            f"{_MIN_WINDOW_SECONDS} s, got {options.seconds / options.rounds:.2g} s"
+        )
+    if options.env is not None and options.env_option is not None:
+        raise ConfigError(f"ENV was given twice: {options.env}, and --env {options.env_option}; leave --env out")
+    if options.json and options.plot and Path(options.json).resolve() == Path(options.plot).resolve():
         raise ConfigError(f"--json and --plot both name {options.plot}; the second would overwrite the first")
-    if options.plot and options.plot.suffix.lower() not in _PLOT_SUFFIXES:
+    if options.plot is not None and Path(options.plot).suffix.lower() not in _PLOT_SUFFIXES:
         raise ConfigError(f"--plot {options.plot}: expected a name ending in {', '.join(_PLOT_SUFFIXES)}")
 
 
@@ -148,11 +207,3 @@ def _wrap_foreign_errors() -> Iterator[None]:
     except BaseException as error:  # SystemExit, too: it would end the program without a word
         failure = EnvError(f"{type(error).__name__} raised: {error}")
         raise locate(failure, **place_of(error)) from error
-
-
-@contextlib.contextmanager
-def _file_errors(flag: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {error.strerror or error}") from error

@@ -19,7 +19,14 @@ from vecenv.errors import ConfigError
 __all__ = ["find_env_fn"]
 
 
-def find_env_fn(name: str, kwargs: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+def find_env_fn(
+    name: str,
+    kwargs: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
+    *,
+    checks_results: bool = False,
+    atari: bool = False,
+) -> Callable[[], Any]:
     """Return a constructor for the env called `name`; it is not called.
 
     Args:
@@ -29,14 +36,18 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any], optional: Mapping[str, Any
         kwargs: for the constructor.
         optional: further arguments, for registered envs and for a factory that has parameters of these names; those in
             `kwargs` win.
+        checks_results: keep the wrapper with which `gymnasium.make` checks the first results of a registered env.
+        atari: make 84x84 grey frames in stacks of 4; only for registered envs.
 
     Raises:
-        ConfigError: the module cannot be imported, or has no such name.
+        ConfigError: the module cannot be imported, or has no such name; or `atari` for a factory.
     """
     module_name, colon, path = name.partition(":")
-    for_registered = {"disable_env_checker": True, **(optional or {}), **kwargs}
+    for_registered = {**(optional or {}), **kwargs}
+    if not checks_results:
+        for_registered.setdefault("disable_env_checker", True)
     if not colon:
-        return registered_env(name, for_registered)
+        return registered_env(name, for_registered, atari=atari)
     with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
         if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
             sys.path.insert(0, os.getcwd())
@@ -51,13 +62,15 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any], optional: Mapping[str, Any
     for part in path.split("."):
         found = getattr(found, part, None)
     if callable(found):
+        if atari:
+            raise ConfigError(f"{name!r}: --atari needs the id of a registered env, such as ALE/Pong-v5")
         # A constructor that wants a config (BaseEnv's) gets the arguments as one dict.
         if _wants_config(found):
             return EnvFactory(found, (dict(kwargs),))
         taken = {key: value for key, value in (optional or {}).items() if key in _parameters(found)}
         return EnvFactory(found, kwargs={**taken, **kwargs})
     if path in gymnasium.registry:
-        return registered_env(name, for_registered)
+        return registered_env(name, for_registered, atari=atari)
     raise ConfigError(f"{name!r}: module {module_name!r} has no function or class {path!r}, and registers no such id")
 
 

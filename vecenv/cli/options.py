@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vecenv.errors import ConfigError
 
-__all__ = ["check_file", "count", "key_value", "natural", "seconds"]
+__all__ = ["check_file", "bounded", "count", "key_value", "natural", "seconds"]
 
 
 def count(text: str) -> int:
@@ -24,13 +26,20 @@ def natural(text: str) -> int:
     return _integer(text, 0)
 
 
-def _integer(text: str, low: int) -> int:
+def bounded(low: int, high: int) -> Callable[[str], int]:
+    """Return a type of option that reads an integer from `low` to `high`."""
+
+    return functools.partial(_integer, low=low, high=high)
+
+
+def _integer(text: str, low: int, high: int | None = None) -> int:
     try:
         value = int(text)
     except ValueError:
         value = low - 1
-    if value < low:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least {low}, got {text!r}")
+    if value < low or (high is not None and value > high):
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise argparse.ArgumentTypeError(f"expected an integer {bounds}, got {text!r}")
     return value
 
 

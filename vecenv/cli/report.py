@@ -1,57 +1,72 @@
 """The output of a benchmark: header, progress bar and table for the terminal, JSON and a bar chart for files.
 
-Results go to standard output, progress to standard error; into a pipe or a file the table keeps its full width.
+Results go to standard output, progress to standard error. Everything but the progress bar and the chart is plain text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from vecenv.cli.measure import Result
 
-__all__ = ["print_header", "print_table", "progress", "write_json", "write_plot"]
+__all__ = ["draw_plot", "json_text", "print_header", "print_table", "print_text", "progress", "table_lines"]
 
-# A pipe has no width of its own, and rich would fold the table to 80 columns.
-_PIPE_WIDTH = 160
-# In a terminal that is narrower rich would cut digits off; the terminal folds the lines instead.
-_TABLE_WIDTH = 80
 # A lockstep reaches this share even with uneven envs; below it the machine is the cause.
 _EVEN = 0.9
 # The share of its cores that a machine can lose without its numbers being worse for it.
 _MOST_STOLEN = 0.02
 
-_COLUMNS = (
-    "mode",
-    "env steps\nper second",
-    "us per\nbatch",
-    "x plain\nloop",
-    "x\nceiling",
-    "implemen-\ntation",
-    "CPU s per\n1000 steps",
-)
+_GAP = "  "
+_OURS, _OTHERS = "tab:orange", "lightgray"
+_CHARACTERS_PER_LINE = 90  # of the chart's title and notes
 
 
-def print_header(settings: dict[str, Any], machine: dict[str, Any]) -> None:
-    """Print the settings of the run and the machine."""
-    console = _stdout()
-    console.print(_title(settings), highlight=False)
-    console.print(_machine_line(machine), highlight=False)
-    console.file.flush()
+class _Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        header: two lines.
+        rank: columns of the highest rank are left out first in a narrow terminal.
+        read: returns the text of a result's cell.
+    """
+
+    header: tuple[str, str]
+    rank: int
+    read: Callable[[Result], str]
+
+
+def print_header(settings: dict[str, Any], machine: dict[str, Any], file: TextIO | None = None) -> None:
+    """Print the settings of the run and the machine to `file` (None: standard output)."""
+    print_text(_title(settings), file)
+    print_text(_machine_line(machine), file)
+
+
+def print_text(text: str, file: TextIO | None = None) -> None:
+    """Print a sentence to `file` (None: standard output), wrapped at words to the width of a terminal."""
+    file = file or sys.stdout
+    width = _width(file)
+    print(textwrap.fill(text, width, break_on_hyphens=False) if width else text, file=file, flush=True)
 
 
 @contextlib.contextmanager
 def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar; the value is a function to call with the mode's name after each window."""
+    """Show a progress bar where rich is installed and standard error is a terminal.
+
+    The value is a function to call with the mode's name after each window.
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield lambda name: None
+        return
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<16}"),
@@ -72,79 +87,117 @@ def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def print_table(results: Sequence[Result], stolen: float = 0.0) -> None:
+def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | None = None) -> None:
     """Print one line per mode, and a note to repeat the run if the machine lost a share of its cores.
 
     Args:
         stolen: the share of the cores' time that was taken from below while this ran.
+        file: None: standard output.
     """
-    table = Table(*_COLUMNS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for column in table.columns:
-        column.no_wrap = True
-    for result in results:
-        table.add_row(
-            result.name,
-            f"{result.steps_per_second:,.0f}",
-            f"{result.us_per_batch:,.1f}",
-            _ratio(result.ratio_to_plain),
-            _ratio(result.ratio_to_ceiling),
-            result.implementation or "-",
-            f"{result.cpu_seconds_per_1000_steps:.4f}",
-        )
-    console = _stdout()
-    _Console(width=max(console.width, _TABLE_WIDTH)).print(table)
+    file = file or sys.stdout
+    print("", *table_lines(results, _width(file)), "", sep="\n", file=file, flush=True)
     for result in results:
         if result.lockstep is not None and result.lockstep < _EVEN:
-            console.print(
+            print_text(
                 "The cores were uneven while this ran: loops that wait for each other after each round of their envs "
                 f"reach {result.lockstep:.2f} of the {result.name} at most, whatever makes them wait.",
-                highlight=False,
+                file,
             )
     if stolen > _MOST_STOLEN:
-        console.print(
+        print_text(
             f"The machine below this virtual one took {stolen:.0%} of its cores' time while this ran: those who sleep "
             "and are woken often lost most of it.",
-            highlight=False,
+            file,
         )
 
 
-def write_json(path: Path, settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write settings, machine and all results, the single rounds included."""
-    content = {"settings": settings, "machine": machine, "results": [result.as_dict() for result in results]}
-    path.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+def table_lines(results: Sequence[Result], width: int | None = None) -> list[str]:
+    """Return the table as lines of equal length.
+
+    Args:
+        width: the largest length. Columns are left out until the lines fit; the mode and its env steps per second
+            always remain. None: all columns.
+    """
+    columns = [[*column.header, *(column.read(result) for result in results)] for column in _COLUMNS]
+    widths = [max(map(len, cells)) for cells in columns]
+    shown = sorted(range(len(columns)), key=lambda index: _COLUMNS[index].rank)
+    while width and len(shown) > 2 and sum(widths[index] + len(_GAP) for index in shown) - len(_GAP) > width:
+        shown.pop()
+    shown.sort()
+    lines = [
+        _GAP.join(
+            columns[index][row].rjust(widths[index]) if index else columns[index][row].ljust(widths[index])
+            for index in shown
+        )
+        for row in range(len(columns[0]))
+    ]
+    lines.insert(2, "─" * len(lines[0]))
+    return lines
 
 
-def write_plot(path: Path, settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> None:
-    """Draw env steps per second, one bar per mode, a dot per round."""
+def json_text(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result], **more: Any) -> str:
+    """Return settings, machine, all results with their single rounds, and `more` as JSON."""
+    content = {"settings": settings, "machine": machine, "results": [result.as_dict() for result in results], **more}
+    return json.dumps(content, indent=2, default=str) + "\n"
+
+
+def draw_plot(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> Any:
+    """Return a figure of matplotlib: env steps per second, one bar per mode, a dot per round.
+
+    vecenv's bars have a colour of their own. Numbers and ratios stand at the right edge, outside the bars.
+    """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    figure = Figure(figsize=(8, 1.5 + 0.5 * len(results)), layout="constrained")
+    figure = Figure(figsize=(10, 1.8 + 0.5 * len(results)), layout="constrained")
     axes = figure.subplots()
-    names = [result.name for result in results]
-    bars = axes.barh(names, [result.steps_per_second for result in results], color="tab:blue", alpha=0.6)
-    axes.bar_label(bars, labels=[f" {result.steps_per_second:,.0f}" for result in results])
-    for result in results:
-        axes.plot(result.rounds, [result.name] * len(result.rounds), ".", color="black", markersize=4)
+    rows = range(len(results))
+    axes.barh(
+        rows,
+        [result.steps_per_second for result in results],
+        color=[_OURS if _is_ours(result) else _OTHERS for result in results],
+    )
+    for row, result in zip(rows, results):
+        axes.plot(result.rounds, [row] * len(result.rounds), ".", color="black", markersize=4)
+        axes.annotate(
+            _number_and_ratios(result),
+            (1.0, row),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(rows, [result.name for result in results])
+    for label, result in zip(axes.get_yticklabels(), results):
+        label.set_fontweight("bold" if _is_ours(result) else "normal")
     axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel(f"env steps per second, median of {settings['rounds']} rounds\n{_machine_line(machine)}")
-    axes.set_title(_title(settings), fontsize="medium")
-    figure.savefig(path, dpi=120)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    note = f"env steps per second: median (bar) and each (dot) of {settings['rounds']} rounds"
+    axes.set_xlabel("\n".join([note, *textwrap.wrap(_machine_line(machine), _CHARACTERS_PER_LINE)]))
+    figure.suptitle("\n".join(textwrap.wrap(_title(settings), _CHARACTERS_PER_LINE)), fontsize="medium")
+    return figure
 
 
-class _Console(Console):
-    """Lets `run_command` end a command whose output is closed; rich would end it with exit code 1."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        """Raise what rich has caught."""
-        raise  # noqa: PLE0704  # rich calls this while it handles the error
+def _is_ours(result: Result) -> bool:
+    return result.name.startswith("vecenv")
 
 
-def _stdout() -> Console:
-    console = _Console()
-    return console if console.is_terminal else _Console(width=_PIPE_WIDTH)
+def _number_and_ratios(result: Result) -> str:
+    ratios = {"plain": result.ratio_to_plain, "gymnasium": result.ratio_to_gymnasium}
+    known = [f"{ratio:.2f} x {name}" for name, ratio in ratios.items() if ratio is not None]
+    return "   ".join([f"{result.steps_per_second:,.0f}", *known])
+
+
+def _width(file: TextIO) -> int | None:
+    """Return the number of columns of a terminal (the variable COLUMNS goes first), or None for another file."""
+    if not file.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    with contextlib.suppress(OSError):
+        return int(columns) if columns.isdecimal() and int(columns) else os.get_terminal_size(file.fileno()).columns
+    return None
 
 
 def _title(settings: dict[str, Any]) -> str:
@@ -163,5 +216,18 @@ def _machine_line(machine: dict[str, Any]) -> str:
     )
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+_COLUMNS = (
+    _Column(("", "mode"), 0, lambda result: result.name),
+    _Column(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
+    _Column(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
+    _Column(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
+    _Column(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
+    _Column(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
+    _Column(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
+    _Column(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
+    _Column(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -45,54 +44,59 @@ def registered_env(
         env_name: of Gymnasium's registry.
         kwargs: of `gymnasium.make`.
         atari: make 84x84 grey frames in stacks of 4.
-        quiet: let nothing be written to stderr while the env is built.
+        quiet: discard the output on stderr while the env is built.
 
     Example:
         >>> registered_env("CartPole-v1")().spec.id
         'CartPole-v1'
     """
-    return EnvFactory(_make, (env_name, dict(kwargs or {})), {"atari": atari, "quiet": quiet})
+    factory = EnvFactory(_make, (env_name, dict(kwargs or {})), {"atari": atari})
+    return EnvFactory(_build_quietly, (factory,)) if quiet else factory
 
 
-def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool, quiet: bool) -> gymnasium.Env[Any, Any]:
+def _build_quietly(env_fn: EnvFn) -> Any:
+    with _silent_stderr():
+        return env_fn()
+
+
+def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> gymnasium.Env[Any, Any]:
     """Build a registered env.
 
     Raises:
         DependencyError: the env needs a package that is not installed.
         Exception: raised by `gymnasium.make` or the env's constructor.
     """
-    with _silent_stderr() if quiet else contextlib.nullcontext():
-        if atari or env_name.startswith("ALE/"):
-            register_atari(is_needed=True)
-        if not atari:
-            return gymnasium.make(env_name, **kwargs)
-        require("cv2", "atari")
-        env = gymnasium.make(env_name, **{"frameskip": 1, **kwargs})  # AtariPreprocessing does the skipping
-        return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env, screen_size=84), 4)
+    if atari or env_name.startswith("ALE/"):
+        register_atari(is_needed=True)
+    if not atari:
+        return gymnasium.make(env_name, **kwargs)
+    require("cv2", "atari")
+    env = gymnasium.make(env_name, **{"frameskip": 1, **kwargs})  # AtariPreprocessing does the skipping
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env, screen_size=84), 4)
 
 
-def check_env(factory: EnvFactory) -> EnvFactory:
+def check_env(env_fn: EnvFn, name: str) -> EnvFactory:
     """Build the env once and close it, so that a mistake is found before any process starts.
 
     Args:
-        factory: as of `registered_env`.
+        env_fn: builds the env.
+        name: of the env, for errors.
 
     Returns:
-        The same factory, but quiet: its output on stderr has now appeared once.
+        A factory of the same env, which is quiet: output on stderr has now appeared once.
 
     Raises:
         ConfigError: the name is unknown, or the env cannot be built with these arguments, or closed.
         DependencyError: the env needs a package that is not installed.
     """
-    env_name = factory.args[0]
-    env = build_env(factory, env_name)
+    env = build_env(env_fn, name)
     try:
         env.close()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of any class, as below
-        raise ConfigError(f"cannot close {env_name!r}: {type(error).__name__}: {error}") from error
-    return dataclasses.replace(factory, kwargs={**factory.kwargs, "quiet": True})
+        raise ConfigError(f"cannot close {name!r}: {type(error).__name__}: {error}") from error
+    return EnvFactory(_build_quietly, (env_fn,))
 
 
 def build_env(env_fn: Callable[[], Any], name: str) -> Any:

@@ -1,0 +1,72 @@
+"""The verdict of a benchmark: one sentence that names the fastest way to step the envs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vecenv.cli.measure import Result
+
+__all__ = ["verdict"]
+
+# Ratios closer to 1 than this change from run to run.
+_NOISE = 0.03
+_NAMES = {
+    "plain loop": "the plain loop",
+    "gymnasium async": "Gymnasium's AsyncVectorEnv",
+    "vecenv sync": "vecenv sync",
+    "vecenv async": "vecenv async",
+}
+
+
+def verdict(results: Sequence[Result], settings: dict[str, Any]) -> str:
+    """Return which setting is fastest, and by how much over the plain loop and Gymnasium's `AsyncVectorEnv`.
+
+    Args:
+        results: lines of the table. The ceiling is left out: it is a limit, not a setting.
+        settings: `workers` and `wait_num` of the run.
+
+    Returns:
+        A sentence; "" if no mode was measured that could be chosen.
+    """
+    choices = [result for result in results if result.name in _NAMES and result.steps_per_second]
+    if not choices:
+        return ""
+    best = max(choices, key=lambda result: result.steps_per_second)
+    ours = [result for result in choices if result.name.startswith("vecenv")]
+    speed = f"{best.steps_per_second:,.0f} env steps per second"
+    if best in ours:
+        comparisons = [
+            _compare(ratio, _NAMES[name])
+            for name, ratio in (("gymnasium async", best.ratio_to_gymnasium), ("plain loop", best.ratio_to_plain))
+            if ratio is not None
+        ]
+        parts = [f"The fastest setting is {_call(best, settings)}: {speed}", " and ".join(comparisons)]
+        return ", ".join(filter(None, parts)) + "."
+    behind = max(ours, key=lambda result: result.steps_per_second, default=None)
+    margin = ""
+    if behind is not None:
+        margin = ", " + _compare(best.steps_per_second / behind.steps_per_second, behind.name)
+    if best.name == "plain loop":
+        return (
+            f"The plain loop is fastest: {speed}{margin}; worker processes gain nothing where a step takes "
+            f"{best.us_per_env_step:,.1f} us, so use backend='serial'."
+        )
+    return f"{_NAMES[best.name]} is fastest: {speed}{margin}."
+
+
+def _call(result: Result, settings: dict[str, Any]) -> str:
+    """Return a mode of vecenv with the setting to write in a program."""
+    workers = f"num_workers={settings['workers']}"
+    if result.name == "vecenv async":
+        return f"vecenv async with {workers}, send() and recv({settings['wait_num']})"
+    return f"vecenv sync with {workers} and step()"
+
+
+def _compare(ratio: float, name: str) -> str:
+    if abs(ratio - 1) < _NOISE:
+        return f"about as fast as {name}"
+    if ratio < 1:  # medians of rounds and the median round can differ
+        return f"{ratio:.2f} x {name}"
+    return f"{ratio:.1f} x {name}" if ratio >= 2 else f"{ratio:.2f} x {name}"
