@@ -140,6 +140,8 @@ add_layout_constants(PyObject *module)
         {"SLOT_NBYTES", sizeof(vecenv_slot_lines)},
         {"COMMAND_NBYTES", sizeof(vecenv_command)},
         {"TIMINGS_NBYTES", sizeof(vecenv_timings)},
+        {"NUM_BUCKETS", VECENV_NUM_BUCKETS},
+        {"FIRST_OCTAVE", VECENV_FIRST_OCTAVE},
         {"INFO_KEYS", VECENV_INFO_KEYS},
         {"INFO_KEY_NBYTES", VECENV_INFO_KEY_NBYTES},
         {"CHAIN", 3},

@@ -226,6 +226,7 @@ static PyMethodDef hub_methods[] = {
     {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
     {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
+    {"waits", vecenv_hub_waits, METH_NOARGS, vecenv_hub_waits_doc},
     {"take_fragment", vecenv_hub_take_fragment, METH_O, vecenv_hub_take_fragment_doc},
     {"write_payload", vecenv_hub_write_payload, METH_VARARGS, vecenv_hub_write_payload_doc},
     {"lend", vecenv_hub_lend, METH_O, vecenv_hub_lend_doc},

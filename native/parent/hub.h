@@ -44,6 +44,8 @@ typedef struct {
     PyObject **block_ranges;                 /* per block, the row range of all envs */
     vecenv_sender sender;
     vecenv_waiter waiter;
+    int64_t first_wait_ns; /* monotonic clock at the begin of the first wait; 0: there was none */
+    int64_t waited_ns;     /* sum of all waits for rows */
 } Hub;
 
 /* Return rows start .. stop - 1 of a block as an object of row_range_type. NULL with an
@@ -65,6 +67,7 @@ HUB_QUICK_METHOD(send); /* hub_send.c */
 HUB_METHOD(command);
 HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_METHOD(wait);
+HUB_METHOD(waits);
 HUB_METHOD(take_fragment); /* hub_state.c */
 HUB_METHOD(write_payload);
 HUB_METHOD(lend);

@@ -97,8 +97,9 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
         if (status == VECENV_ENOBLOCK) {
             return event_of(self, RECV_NO_BLOCK, -1, 0);
         }
+        int64_t began_ns = vecenv_now_ns();
         if (from_now != 0) {
-            deadline_ns = vecenv_now_ns() + from_now;
+            deadline_ns = began_ns + from_now;
             from_now = 0;
         }
         int descriptor = -1;
@@ -106,6 +107,12 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
         Py_BEGIN_ALLOW_THREADS
         outcome = vecenv_wait_for(&self->waiter, &condition, deadline_ns, &descriptor);
         Py_END_ALLOW_THREADS
+        if (self->arena.timings != NULL) {
+            if (self->first_wait_ns == 0) {
+                self->first_wait_ns = began_ns;
+            }
+            self->waited_ns += vecenv_now_ns() - began_ns;
+        }
         if (PyErr_CheckSignals() < 0) {
             return NULL;
         }
@@ -130,6 +137,18 @@ const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "Replies that have arrived are kept for the next call.\n\n"
 "Releases the GIL while it waits. Runs signal handlers, whose exceptions are raised. Raises\n"
 "ValueError unless 1 <= min_count <= max_count.");
+
+PyObject *
+vecenv_hub_waits(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    const Hub *self = (const Hub *)op;
+    return Py_BuildValue("(LL)", (long long)self->first_wait_ns, (long long)self->waited_ns);
+}
+
+const char vecenv_hub_waits_doc[] = PyDoc_STR(
+"waits($self, /)\n--\n\n"
+"Return when `recv` first waited for rows, 0 if it never did, and for how long it did in all.\n\n"
+"Both in nanoseconds, the first on the monotonic clock. Zeros without timings.");
 
 PyObject *
 vecenv_hub_wait(PyObject *op, PyObject *arg)

@@ -35,7 +35,10 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     arena->byte_rings_down = start + header[VECENV_H_BYTE_RINGS_DOWN];
     arena->byte_ring_nbytes = (size_t)header[VECENV_H_BYTE_RING_NBYTES];
     arena->records = (vecenv_record *)(void *)(start + header[VECENV_H_RECORDS]);
-    arena->timings = (vecenv_timings *)(void *)(start + header[VECENV_H_TIMINGS]);
+    arena->timings = NULL;
+    if (header[VECENV_H_TIMINGS] != 0) {
+        arena->timings = (vecenv_timings *)(void *)(start + header[VECENV_H_TIMINGS]);
+    }
     arena->blocks = start + header[VECENV_H_BLOCKS];
     arena->block_stride = (size_t)header[VECENV_H_BLOCK_STRIDE];
     return VECENV_OK;

@@ -9,7 +9,7 @@
  *   rings up    per slot, a byte ring worker -> parent, for messages
  *   rings down  per slot, a byte ring parent -> worker, for payloads
  *   records     per env, two records of one line each about its latest replies
- *   timings     per env, two lines: how long its operations take
+ *   timings     per env, how long its operations take; absent if nothing is timed
  *   actions     one column per action leaf, one row per env
  *   blocks      num_blocks times: one column per quantity, `rows` rows each
  *
@@ -24,7 +24,7 @@
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 9
+#define VECENV_ABI 10
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -168,17 +168,26 @@ typedef struct {
     vecenv_word num, wall_ns, cpu_ns, delay_ns;
 } vecenv_measured;
 
-/* The times of one env, written by its worker; see timing.h. */
+/* A histogram of durations has four buckets per octave: an error of at most an eighth. The first
+ * bucket is below 256 ns; the last one has everything from 13 minutes on. */
+#define VECENV_NUM_BUCKETS 128
+#define VECENV_FIRST_OCTAVE 8
+
+/* The times of one env, written by its worker; see timing.h. Each pair is of steps and of resets. */
 typedef struct {
-    vecenv_word num[2];     /* steps and resets */
+    vecenv_word num[2];
     vecenv_word wall_ns[2]; /* of all steps and of all resets */
     vecenv_word long_ns;    /* of those that were long, steps and resets together */
-    vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
-    uint8_t pad[VECENV_LINE - 56];
+    vecenv_word max_ns[2];
+    vecenv_word ended_ns;        /* monotonic clock at the end of the last one; 0: there was none */
     vecenv_measured measured[2]; /* of short and of long operations */
+    vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
+    uint8_t pad[VECENV_LINE - 16];
+    vecenv_word buckets[2][VECENV_NUM_BUCKETS]; /* operations by duration */
 } vecenv_timings;
 
-_Static_assert(sizeof(vecenv_timings) == 2 * VECENV_LINE, "timings are two lines");
+_Static_assert(sizeof(vecenv_timings) == (3 + VECENV_NUM_BUCKETS / 4) * VECENV_LINE,
+               "timings are three lines and two histograms");
 
 /* The condition that the parent waits for. */
 enum {
@@ -276,7 +285,7 @@ typedef struct {
     uint8_t *byte_rings_up, *byte_rings_down;
     size_t byte_ring_nbytes;
     vecenv_record *records; /* two per env */
-    vecenv_timings *timings; /* per env */
+    vecenv_timings *timings; /* per env; NULL: nothing is timed */
     uint8_t *blocks;
     size_t block_stride;
 } vecenv_arena;

@@ -1,14 +1,16 @@
 /* Timing: how long the steps and resets of an env take, and how much of that time it computes.
  *
- * The wall time of every operation is added up. The CPU time and the run-queue delay are measured
+ * The wall time of every operation is added up and counted in a histogram. The CPU time and the run-queue delay are measured
  * for one operation in VECENV_TIMING_INTERVAL, since their clocks are slow, and for an operation
  * whose predecessor of the same kind was long. The sums of long operations are separate, because
  * a larger part of these is measured.
  *
  *     waiting = wall time - CPU time - run-queue delay
  *
- * The worker that hosts an env writes the sums; any process reads each word at any time. Sums of
- * different words may be those of two instants. */
+ * The worker that hosts an env is the only writer of its words; any process reads them at any time.
+ * Each word is 64 bits wide and aligned, so a reader never gets half of a value. Different words may
+ * be those of two instants. An operation is stored in this order: bucket, maximum, sum, number. A
+ * reader that loads the number first thus finds at least as many operations in the other words. */
 #ifndef VECENV_TIMING_H
 #define VECENV_TIMING_H
 
@@ -88,6 +90,20 @@ vecenv_add_ns(vecenv_word *sum, int64_t ns)
     store_release(sum, load_acquire(sum) + (uint64_t)ns);
 }
 
+/* Return the bucket of a duration. The two bits below the highest one select a quarter of its
+ * octave. */
+static inline uint32_t
+vecenv_bucket_of(int64_t ns)
+{
+    if (ns < INT64_C(1) << VECENV_FIRST_OCTAVE) {
+        return 0;
+    }
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll((unsigned long long)ns);
+    uint32_t quarter = (uint32_t)(ns >> (octave - 2)) & 3u;
+    uint32_t bucket = 1u + 4u * (octave - VECENV_FIRST_OCTAVE) + quarter;
+    return bucket < VECENV_NUM_BUCKETS ? bucket : VECENV_NUM_BUCKETS - 1;
+}
+
 /* End the operation under way. It took `took_ns` and ended at `now_ns`. */
 static inline void
 vecenv_timer_end(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
@@ -97,8 +113,13 @@ vecenv_timer_end(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sum
     if (kind == VECENV_TIMING_NONE) {
         return;
     }
-    vecenv_add_ns(&sums->num[kind], 1);
+    vecenv_add_ns(&sums->buckets[kind][vecenv_bucket_of(took_ns)], 1);
+    if ((uint64_t)took_ns > load_acquire(&sums->max_ns[kind])) {
+        store_release(&sums->max_ns[kind], (uint64_t)took_ns);
+    }
     vecenv_add_ns(&sums->wall_ns[kind], took_ns);
+    vecenv_add_ns(&sums->num[kind], 1);
+    store_release(&sums->ended_ns, (uint64_t)now_ns);
     env->was_long[kind] = took_ns >= VECENV_LONG_NS;
     if (env->was_long[kind]) {
         vecenv_add_ns(&sums->long_ns, took_ns);

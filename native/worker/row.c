@@ -45,8 +45,10 @@ finish(Slot *self)
     hosted_env *env = &self->envs[self->command.env_id];
     env->last_ns = self->now_ns - began;
     env->busy_ns += env->last_ns;
-    vecenv_timer_end(&self->timer, &env->timed, &self->arena.timings[self->command.env_id],
-                     env->last_ns, self->now_ns);
+    if (self->arena.timings != NULL) {
+        vecenv_timer_end(&self->timer, &env->timed, &self->arena.timings[self->command.env_id],
+                         env->last_ns, self->now_ns);
+    }
     int must_notify = is_last || !is_quick(self, head);
     if (must_notify || self->now_ns - self->notified_ns > NOTIFY_INTERVAL_NS) {
         self->notified_ns = self->now_ns;

@@ -209,12 +209,13 @@ begin(Slot *self)
     store_release32(&lines->current_op, self->command.op);
 }
 
-/* Begin to time the command under way; calls are not timed. */
+/* Begin to time the command under way. Calls are not timed, nor is anything without timings. */
 static void
 begin_timing(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    int kind = self->command.op == VECENV_OP_CALL    ? VECENV_TIMING_NONE
+    int kind = self->arena.timings == NULL           ? VECENV_TIMING_NONE
+               : self->command.op == VECENV_OP_CALL  ? VECENV_TIMING_NONE
                : self->command.op == VECENV_OP_RESET ? VECENV_TIMING_RESET
                : env->needs_reset                    ? VECENV_TIMING_RESET
                                                      : VECENV_TIMING_STEP;
@@ -290,7 +291,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Slot *self = (Slot *)op;
     vecenv_slot_lines *lines = lines_of(self);
-    if (self->waits && self->timer.has_delay_file == 0) {
+    if (self->waits && self->arena.timings != NULL && self->timer.has_delay_file == 0) {
         vecenv_timer_open(&self->timer); /* for the thread that serves this slot */
     }
     for (;;) {

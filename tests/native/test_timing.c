@@ -104,9 +104,55 @@ test_a_cancelled_operation_does_not_count(void)
     free(arena.base);
 }
 
+static void
+test_a_bucket_covers_a_quarter_of_an_octave(void)
+{
+    CHECK(vecenv_bucket_of(-1) == 0); /* the clock of another core may be behind */
+    CHECK(vecenv_bucket_of(0) == 0 && vecenv_bucket_of(255) == 0);
+    CHECK(vecenv_bucket_of(256) == 1 && vecenv_bucket_of(319) == 1);
+    CHECK(vecenv_bucket_of(320) == 2 && vecenv_bucket_of(511) == 4);
+    CHECK(vecenv_bucket_of(512) == 5 && vecenv_bucket_of(639) == 5);
+    CHECK(vecenv_bucket_of(INT64_MAX) == VECENV_NUM_BUCKETS - 1);
+    uint32_t last = 0;
+    for (int64_t ns = 1; ns < INT64_MAX / 9 * 8; ns += ns / 8 + 1) {
+        uint32_t bucket = vecenv_bucket_of(ns);
+        CHECK(bucket == last || bucket == last + 1);
+        last = bucket;
+    }
+    CHECK(last == VECENV_NUM_BUCKETS - 1);
+}
+
+static void
+test_histogram_maximum_and_end_are_those_of_the_operations(void)
+{
+    vecenv_timer timer = {.kind = VECENV_TIMING_NONE};
+    vecenv_timed_env env;
+    vecenv_timings sums = {0};
+    const int64_t took_ns[] = {100, 300, 300, 5000, 700};
+    vecenv_timed_env_init(&env);
+    for (int i = 0; i < 5; i++) {
+        vecenv_timer_begin(&timer, &env, VECENV_TIMING_STEP);
+        vecenv_timer_end(&timer, &env, &sums, took_ns[i], 10000 + i);
+    }
+    vecenv_timer_begin(&timer, &env, VECENV_TIMING_RESET);
+    vecenv_timer_end(&timer, &env, &sums, 900, 20000);
+    vecenv_word *steps = sums.buckets[VECENV_TIMING_STEP];
+    CHECK(steps[0] == 1 && steps[1] == 2 && steps[vecenv_bucket_of(5000)] == 1);
+    uint64_t num = 0;
+    for (int i = 0; i < VECENV_NUM_BUCKETS; i++) {
+        num += steps[i];
+    }
+    CHECK(num == 5 && sums.num[VECENV_TIMING_STEP] == 5);
+    CHECK(sums.max_ns[VECENV_TIMING_STEP] == 5000 && sums.max_ns[VECENV_TIMING_RESET] == 900);
+    CHECK(sums.buckets[VECENV_TIMING_RESET][vecenv_bucket_of(900)] == 1);
+    CHECK(sums.ended_ns == 20000);
+}
+
 int
 main(void)
 {
+    test_a_bucket_covers_a_quarter_of_an_octave();
+    test_histogram_maximum_and_end_are_those_of_the_operations();
     if (test_every_operation_counts_and_one_of_many_is_measured()) {
         test_waiting_is_wall_less_cpu_and_delay();
     }

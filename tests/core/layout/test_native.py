@@ -102,7 +102,7 @@ def obs_of(number):
 def test_layout_is_the_same_in_c_and_python():
     assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
     sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "SLOT_NBYTES", "COMMAND_NBYTES", "TIMINGS_NBYTES")
-    sizes += ("INFO_KEYS", "INFO_KEY_NBYTES")
+    sizes += ("NUM_BUCKETS", "FIRST_OCTAVE", "INFO_KEYS", "INFO_KEY_NBYTES")
     for name in ("MAGIC", "ABI", *sizes):
         assert getattr(arena, name) == getattr(_native, name), name
     assert arena.CHAIN == _native.CHAIN

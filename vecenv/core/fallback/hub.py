@@ -77,6 +77,7 @@ class FallbackHub(Hub):
         self._fragments: dict[int, list[bytes]] = {}
         self._unblocked_ns = [0] * plan.num_slots
         self._has_notice = False
+        self._first_wait_ns = self._waited_ns = 0
 
     # ---- methods of the transport --------------------------------------------------------
 
@@ -157,7 +158,11 @@ class FallbackHub(Hub):
         if deadline_ns < 0:
             deadline_ns = now_ns() - deadline_ns
         while not self._outstanding.gather(min_count):
+            began_ns = now_ns()
             event = self._wait_for_frame(deadline_ns)
+            if self._plan.is_timed:
+                self._first_wait_ns = self._first_wait_ns or began_ns
+                self._waited_ns += now_ns() - began_ns
             if event is None and self._has_notice:
                 event = Event("message", -1)
             if event is not None and not self._outstanding.gather(min_count):
@@ -166,6 +171,9 @@ class FallbackHub(Hub):
             rows = GatheredRows(self._words.rows, self._outstanding.take(max_count))
         flags = int(np.bitwise_or.reduce(rows.column("flags")))
         return rows, flags | RowFlag.NOTICE if self._has_notice else flags
+
+    def waits(self) -> tuple[int, int]:
+        return self._first_wait_ns, self._waited_ns
 
     def wait(self, deadline_ns: int, /) -> Event:
         if any(self._messages):

@@ -18,7 +18,7 @@ from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .parent_watch import MAYBE_STOPPED_NS, check_parent
 from .records import RecordedState, Records
-from .timing import NOT_TIMED, RESET, STEP, SlotTimer, TimedEnv, timed_envs
+from .timing import RESET, STEP, SlotTimer, TimedEnv, timed_envs
 from .values import check_leaves, load_action, read_reward
 from .words import (
     BLOCKED_WORD,
@@ -61,7 +61,7 @@ def _no_step(action: Any) -> Any:
 class _HostedEnv(RecordedState):
     """The state of one env; `needs_reset`: the episode is over, and the next step resets the env."""
 
-    timed: TimedEnv
+    timed: TimedEnv | None  # None: nothing is timed
     step: Callable[[Any], Any] = _no_step
     needs_reset: bool = False
     began_ns: int = 0
@@ -92,13 +92,13 @@ class FallbackSlot(Slot):
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
         self._on_draw: Callable[[int], object] | None = None
         self._records = Records(words, len(attach.plan.obs.leaves))
-        self._timings = timed_envs(words.timings, attach.plan.num_envs)
+        self._timings = None if words.timings is None else timed_envs(words.timings)
         self._timer = SlotTimer()
 
     # ---- commands ----------------------------------------------------------------------
 
     def serve(self) -> SlotEvent:
-        if self._waits:
+        if self._waits and self._timings is not None:
             self._timer.open()  # for the thread that serves this slot
         while not self._words.stop[0]:
             command = self._transport.next(self._slot)
@@ -114,8 +114,8 @@ class FallbackSlot(Slot):
                 self._timer.cancel()
                 self._end()
                 continue
-            kind = NOT_TIMED if command.op == Op.CALL else RESET if command.op == Op.RESET or env.needs_reset else STEP
-            self._timer.begin(env.timed, kind)
+            if env.timed is not None and command.op != Op.CALL:
+                self._timer.begin(env.timed, RESET if command.op == Op.RESET or env.needs_reset else STEP)
             if command.op != Op.STEP or command.payload is not None or env.needs_reset:
                 if command.op == Op.STEP:  # its payload may contain an action
                     command = self._command = command._replace(argument=int(env.needs_reset))
@@ -154,7 +154,9 @@ class FallbackSlot(Slot):
         assert self._command is not None
         now = now_ns()
         took_ns = now - int(self._progress[STARTED_WORD])
-        self._timer.end(self._envs[self._command.env_id].timed, took_ns, now)
+        timed = self._envs[self._command.env_id].timed
+        if timed is not None:
+            self._timer.end(timed, took_ns, now)
         return took_ns
 
     def _is_superseded(self) -> bool:
@@ -289,7 +291,8 @@ class FallbackSlot(Slot):
         if env_id in self._envs:
             self._envs[env_id].step = step
         else:
-            self._envs[env_id] = _HostedEnv(timed=TimedEnv(self._timings[env_id]), step=step)
+            timed = None if self._timings is None else TimedEnv(self._timings[env_id])
+            self._envs[env_id] = _HostedEnv(timed=timed, step=step)
 
     def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]

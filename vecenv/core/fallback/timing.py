@@ -6,17 +6,20 @@ import os
 import time
 from typing import Any
 
+from ..layout.arena import FIRST_OCTAVE, LINE, NUM_BUCKETS
+from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.run_delay import open_run_delay, read_run_delay
 
-__all__ = ["NOT_TIMED", "RESET", "STEP", "SlotTimer", "TimedEnv"]
+__all__ = ["NOT_TIMED", "RESET", "STEP", "SlotTimer", "TimedEnv", "bucket_of", "timed_envs"]
 
 #: Kinds of operations.
 STEP, RESET, NOT_TIMED = range(3)
 _INTERVAL = 64
 _LONG_NS = 1_000_000
 #: Indices of the int64 words of `ArenaPlan.timings`.
-_NUM, _WALL_NS, _LONG_SUM_NS, _MEASURED, _MEASURED_WORDS = 0, 2, 4, 8, 4
+_NUM, _WALL_NS, _LONG_SUM_NS, _MAX_NS, _ENDED_NS, _MEASURED, _MEASURED_WORDS = 0, 2, 4, 5, 7, 8, 4
+_BUCKETS = 3 * LINE // 8
 
 
 class TimedEnv:
@@ -94,11 +97,16 @@ class SlotTimer:
         kind = self._kind
         if kind == NOT_TIMED:
             return
-        env.sums[_NUM + kind] += 1
-        env.sums[_WALL_NS + kind] += took_ns
+        sums = env.sums
+        sums[_BUCKETS + kind * NUM_BUCKETS + bucket_of(took_ns)] += 1
+        if took_ns > sums[_MAX_NS + kind]:
+            sums[_MAX_NS + kind] = took_ns
+        sums[_WALL_NS + kind] += took_ns
+        sums[_NUM + kind] += 1
+        sums[_ENDED_NS] = ended_ns
         env.was_long[kind] = took_ns >= _LONG_NS
         if env.was_long[kind]:
-            env.sums[_LONG_SUM_NS] += took_ns
+            sums[_LONG_SUM_NS] += took_ns
         if self._before is not None:
             self._stop(env, kind, ended_ns, *self._before)
         self.cancel()
@@ -119,8 +127,17 @@ class SlotTimer:
             env.sums[at + offset] += value
 
 
-def timed_envs(timings: Any, num_envs: int) -> list[memoryview]:
+def bucket_of(ns: int) -> int:
+    """Return the bucket of a duration. The two bits below the highest one select a quarter of its octave."""
+    octave = ns.bit_length() - 1
+    if octave < FIRST_OCTAVE:
+        return 0
+    return min(NUM_BUCKETS - 1, 1 + 4 * (octave - FIRST_OCTAVE) + (ns >> (octave - 2) & 3))
+
+
+def timed_envs(timings: Array) -> list[memoryview]:
     """Return the int64 words of each env in `ArenaPlan.timings`."""
-    words = memoryview(timings).cast("B").cast("q")
-    per_env = len(words) // num_envs
-    return [words[i * per_env : (i + 1) * per_env] for i in range(num_envs)]
+    data: Any = timings.view("u1")
+    words = memoryview(data).cast("q")
+    per_env = len(words) // len(timings)
+    return [words[i * per_env : (i + 1) * per_env] for i in range(len(timings))]

@@ -8,7 +8,7 @@
                newest        per env, the newest step_id sent to it
                mail          per slot, one byte ring up and one down
                records       per env, two 64-byte records of its latest replies
-               timings       per env, two 64-byte lines: how long its operations take
+               timings       per env, how long its operations take; absent if nothing is timed
                actions       one column per action leaf, one row per env
                blocks        num_blocks times one column per quantity, `rows` rows each
 
@@ -30,7 +30,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "SAVED_ROWS", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 9
+ABI = 10
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
@@ -39,7 +39,9 @@ CONTROL_NBYTES = 4 * LINE
 NOTICE_OFFSET = 3 * LINE + 4
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
-TIMINGS_NBYTES = 2 * LINE
+#: Histograms of durations: buckets, and the exponent of the first octave in nanoseconds (native/shm/layout.h).
+NUM_BUCKETS, FIRST_OCTAVE = 128, 8
+TIMINGS_NBYTES = 3 * LINE + 2 * 8 * NUM_BUCKETS
 BYTE_RING_NBYTES = 1 << 16
 #: Number of the block of saved rows, which is outside the arena.
 SAVED_ROWS = -1
@@ -75,16 +77,18 @@ _RECORD = np.dtype(
     }
 )
 
-#: The times of one env, as in native/shm/layout.h; `long_` operations take 1 ms or more. Nanoseconds, except `num_*`.
+#: The times of one env, as in native/shm/layout.h; `long_` operations take 1 ms or more. Nanoseconds, except `num_*`
+#: and the histograms.
 _TIMINGS = np.dtype(
     {
         "names": [
-            "num_steps", "num_resets", "step_ns", "reset_ns", "long_ns", "construct_ns", "construct_cpu_ns",
+            "num_steps", "num_resets", "step_ns", "reset_ns", "long_ns", "max_step_ns", "max_reset_ns", "ended_ns",
             "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
             "long_num", "long_wall_ns", "long_cpu_ns", "long_delay_ns",
+            "construct_ns", "construct_cpu_ns", "step_buckets", "reset_buckets",
         ],
-        "formats": ["<i8"] * 15,
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 64, 72, 80, 88, 96, 104, 112, 120],
+        "formats": ["<i8"] * 18 + [("<i8", NUM_BUCKETS)] * 2,
+        "offsets": [*range(0, 8 * 18, 8), 3 * LINE, 3 * LINE + 8 * NUM_BUCKETS],
         "itemsize": TIMINGS_NBYTES,
     }
 )  # fmt: skip
@@ -115,6 +119,7 @@ class ArenaPlan:
         depth: number of batches that a caller may hold at once; a view of a batch is valid until
             `depth - 1` later ones have been received.
         leases: number of additional blocks, which may be lent to the caller (`leases.Leases`).
+        is_timed: whether workers write how long operations take.
         words: the words of the header: sizes and byte offsets by name.
         obs_offsets, final_offsets: byte offset of each observation leaf within a block.
         action_offsets: byte offset of each action leaf in the arena.
@@ -129,6 +134,7 @@ class ArenaPlan:
     has_final: bool
     envs_per_slot: int
     leases: int = 0
+    is_timed: bool = True
     words: dict[str, int] = field(init=False)
     obs_offsets: list[int] = field(init=False)
     final_offsets: list[int] = field(init=False)
@@ -183,7 +189,7 @@ class ArenaPlan:
         words["byte_rings_up"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["byte_rings_down"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["records"] = group(self.num_envs * 2 * LINE)
-        words["timings"] = group(self.num_envs * TIMINGS_NBYTES)
+        words["timings"] = group(self.num_envs * TIMINGS_NBYTES) if self.is_timed else 0
         self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
         words["blocks"] = group(0, PAGE)
 
@@ -253,8 +259,13 @@ class ArenaPlan:
         """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""
         return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
 
-    def timings(self, memory: Any) -> Array:
-        """Return the times of each env, (num_envs,), with the fields of `_TIMINGS`, as its worker counts them."""
+    def timings(self, memory: Any) -> Array | None:
+        """Return the times of each env, (num_envs,), with the fields of `_TIMINGS`; None if nothing is timed.
+
+        The worker of an env writes its words, see native/shm/timing.h.
+        """
+        if not self.is_timed:
+            return None
         return self.view(memory, self.words["timings"], _TIMINGS, (self.num_envs,))
 
 

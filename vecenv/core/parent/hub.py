@@ -98,6 +98,12 @@ class Hub(Protocol):
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until any event occurs."""
 
+    def waits(self) -> tuple[int, int]:
+        """Return when `recv` first waited for rows, 0 if it never did, and for how long it did in all.
+
+        Both are nanoseconds, the first on the monotonic clock. They are 0 without timings.
+        """
+
     def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
 
@@ -206,7 +212,7 @@ class NativeHub:
         self._notice = plan.notice(memory)
         self.send = self._hub.send
         self.recv = self._hub.recv
-        self.wait = self._hub.wait
+        self.wait, self.waits = self._hub.wait, self._hub.waits
         self.outstanding = self._hub.outstanding
         self.num_stragglers = self._hub.num_stragglers
         self.owed = self._hub.owed

@@ -86,6 +86,7 @@ class EnvSpaces:
             has_final=options.final_obs or options.autoreset == Autoreset.SAME_STEP,
             envs_per_slot=envs_per_slot,
             leases=self._count_leases(num_envs, options),
+            is_timed=options.timings,
         )
 
     def _count_leases(self, num_envs: int, options: PoolOptions) -> int:

@@ -377,10 +377,11 @@ class ProcessEngine:
         )
 
     def _make_waiting_check(self, plan: ArenaPlan, segment: Segment) -> WaitingCheck | None:
-        if self.options.choice or self._slots.num_used == self.num_envs:  # each env has a slot already
+        timings = plan.timings(segment.memory)
+        if timings is None or self.options.choice or self._slots.num_used == self.num_envs:  # all envs have a slot
             return None
         setting = Setting(self.num_workers, self.options.threads_per_worker)
-        return WaitingCheck(plan.timings(segment.memory), self._slots, setting, usable_cores())
+        return WaitingCheck(timings, self._slots, setting, usable_cores())
 
     def _make_hub(self, plan: ArenaPlan, segment: Segment) -> Hub:
         group = self._group

@@ -342,8 +342,9 @@ def _make_hosts(
     memory = mmap.mmap(segment_fd, attach.plan.nbytes)
     os.close(segment_fd)
     timings = attach.plan.timings(memory)
-    for env_id, (wall_ns, cpu_ns) in times.items():
-        timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
+    if timings is not None:
+        for env_id, (wall_ns, cpu_ns) in times.items():
+            timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
     if boot.implementation == "native":
         event_fd = _recv_descriptor(control)
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
