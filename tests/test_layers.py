@@ -41,6 +41,7 @@ BASE = {
     "registry",
     "replaying",
     "reset_options",
+    "statistics",
     "tree",
 }
 ENGINE = {"core", "_native"}
@@ -60,6 +61,7 @@ MAY_IMPORT = {
     "registry": {"errors"},
     "replaying": set(),
     "reset_options": set(),
+    "statistics": set(),
     "nested": {"errors"},
     "tree": {"errors"},
     "core": BASE | {"_native"},
@@ -85,6 +87,7 @@ FOREIGN: dict[str, set[str]] = {
     "registry": set(),
     "replaying": set(),
     "reset_options": set(),
+    "statistics": {"numpy"},
     "nested": {"numpy"},
     "tree": {"numpy"},
     "core": {"numpy", "cloudpickle", "psutil"},

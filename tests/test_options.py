@@ -235,6 +235,11 @@ def test_worker_output_is_an_option_of_each_front_end(front_end: str) -> None:
     assert FRONT_ENDS[front_end]({"worker_output": "none"}).worker_output == "none"
 
 
+def test_timings_are_an_option_of_each_front_end(front_end: str) -> None:
+    assert FRONT_ENDS[front_end]({}).timings is True
+    assert FRONT_ENDS[front_end]({"timings": False}).timings is False
+
+
 @pytest.mark.parametrize("timeouts, failures", [(Timeouts(), FailurePolicy()), ({}, {}), (None, None)], ids=repr)
 def test_values_without_arguments_change_nothing(front_end: str, timeouts: Any, failures: Any) -> None:
     plain = FRONT_ENDS[front_end]({})

@@ -39,6 +39,7 @@ _MODULE_OF = {
     "BatchedVectorEnv": "vector",
     "BoundedTensorSpec": "alf.base.spec",
     "BoardEnv": "envs.board",
+    "CallerTimes": "statistics",
     "CheckError": "envs.check.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
@@ -55,8 +56,10 @@ _MODULE_OF = {
     "ENV_MANAGER_REGISTRY": "registry",
     "ENV_REGISTRY": "registry",
     "ENV_WRAPPER_REGISTRY": "registry",
+    "Durations": "statistics",
     "EnvError": "errors",
     "EnvState": "managers",
+    "EnvTimes": "statistics",
     "EnvWrapper": "wrappers",
     "EpisodicLifeEnv": "wrappers",
     "EpisodicLifeWrapper": "wrappers",
@@ -104,6 +107,7 @@ _MODULE_OF = {
     "ShmBufferContainer": "envs.buffers",
     "SpaceError": "errors",
     "StateError": "errors",
+    "Statistics": "statistics",
     "StaticObsNormWrapper": "wrappers",
     "StepType": "alf.base.timestep",
     "SubprocessEnvManagerV2": "managers",
@@ -127,6 +131,7 @@ _MODULE_OF = {
     "WorkerDiedError": "errors",
     "WorkerError": "errors",
     "WorkerTimeoutError": "errors",
+    "WorkerTimes": "statistics",
     "affine_transform": "envs.arrays",
     "check_all": "envs.check.check",
     "check_array_space": "envs.check.check",
@@ -180,6 +185,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.options import *
     from vecenv.registry import *
     from vecenv.replaying import *
+    from vecenv.statistics import *
     from vecenv.tree import *
     from vecenv.vector import *
     from vecenv.wrappers import *

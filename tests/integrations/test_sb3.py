@@ -215,6 +215,13 @@ def test_reset_and_final_infos_are_unchanged(backend):
         assert num_ends > 0
 
 
+def test_vec_env_has_the_statistics_of_its_pool():
+    with SB3VecEnv([ToyEnv] * 2, backend="serial") as envs:
+        envs.reset()
+        envs.step(np.zeros(2, np.int64))
+        assert envs.statistics().steps == 2 and envs.statistics().envs.step.num.tolist() == [1, 1]
+
+
 def test_vec_env_reports_waiting_and_closed():
     envs = SB3VecEnv([ToyEnv] * 2, backend="serial")
     envs.reset()

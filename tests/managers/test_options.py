@@ -44,6 +44,7 @@ OURS = {
     "on_step_error": "renew",
     "context": "forkserver",
     "worker_output": "all",
+    "timings": False,
 }
 
 

@@ -30,6 +30,7 @@ from ..envs.remote import (
     identity_of,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
+from ..statistics import Statistics
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
@@ -67,7 +68,7 @@ class SB3VecEnv(_VecEnv):
 
     Attributes:
         reset_infos: for each env the info of its last reset, by `reset` or at an episode's end.
-        vector_env: the `vecenv.VectorEnv` that steps the envs; it has `seeds`, `worker_pids` and `statistics()`.
+        vector_env: the `vecenv.VectorEnv` that steps the envs; it has `seeds` and `worker_pids`.
     """
 
     def __init__(
@@ -357,6 +358,10 @@ class SB3VecEnv(_VecEnv):
     def waiting(self) -> bool:
         """Whether a step is under way."""
         return self._pool.outstanding() > 0
+
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start, as `VectorEnv.statistics`."""
+        return self.vector_env.statistics()
 
     def close(self) -> None:
         """End envs and workers within `close_timeout` seconds; idempotent."""

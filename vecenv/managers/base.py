@@ -36,6 +36,7 @@ from ..errors import (
 )
 from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
+from ..statistics import Statistics
 from .actions import packer_of
 from .build import builder_of
 from .env_spaces import EnvSpaces
@@ -164,6 +165,18 @@ class BaseEnvManager(EnvManager):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty if the envs live in this process."""
         return () if self._launch.pool is None else self._launch.pool.worker_pids
+
+    def statistics(self) -> Statistics:
+        """Return counts and times since the launch: steps, failures, the load of envs, workers and the caller.
+
+        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers.
+
+        Raises:
+            StateError: the manager was never launched.
+        """
+        if self._launch.pool is None:
+            raise StateError("statistics: launch the manager first")
+        return self._launch.pool.statistics()
 
     def __repr__(self) -> str:
         pool = self._launch.pool if "_launch" in vars(self) else None

@@ -30,6 +30,7 @@ from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
+from ..statistics import Statistics
 from .env_spaces import EnvSpaces
 from .episode_counts import EpisodeCounts
 from .manager import EnvManager
@@ -120,6 +121,7 @@ class GymVectorEnvManager(EnvManager):
         "num_workers": None,
         "context": None,
         "worker_output": "once",
+        "timings": True,
         "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields
         "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields
         "step_timeout": None,  # the same field of `timeouts`, in seconds
@@ -171,7 +173,7 @@ class GymVectorEnvManager(EnvManager):
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
-        names = ("backend", "num_workers", "context", "worker_output", "timeouts", "failures")
+        names = ("backend", "num_workers", "context", "worker_output", "timings", "timeouts", "failures")
         options = {key: self._cfg[key] for key in names}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
         factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]
@@ -187,6 +189,18 @@ class GymVectorEnvManager(EnvManager):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty if the vector env has no such attribute."""
         return tuple(getattr(self._vector_env, "worker_pids", ()))
+
+    def statistics(self) -> Statistics:
+        """Return counts and times since the launch, as `VectorEnv.statistics`.
+
+        Raises:
+            StateError: the manager is not launched, or its vector env is not one of vecenv.
+        """
+        read = getattr(self._vector_env, "statistics", None)
+        found = read() if callable(read) else None
+        if not isinstance(found, Statistics):
+            raise StateError("statistics: launch the manager first; only vector envs of vecenv have statistics")
+        return found
 
     @property
     def ready_obs(self) -> dict[int, Any]:

@@ -45,6 +45,7 @@ BASE_CONFIG: dict[str, Any] = {
     "depth": 3,  # views stay valid until depth - 1 later calls that receive (copy_on_get=False)
     "call_timeout": None,  # for attributes, render and other calls
     "close_timeout": 5.0,  # for all envs together; workers that are still busy then are killed
+    "timings": True,  # count how long each step and reset takes, see `statistics`
 }
 
 #: Keys of the managers with worker processes.
@@ -202,6 +203,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         depth=cfg["depth"],
         context=cfg.get("context", "forkserver"),
         worker_output=cfg.get("worker_output", "once"),
+        timings=cfg["timings"],
         limits=limits_of(cfg),
         failures=_failures(cfg),
     )

@@ -9,6 +9,7 @@ It stands above the pool, beside VectorEnv. `envs/batched.py` is its counterpart
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..statistics import Statistics
 from .arguments import read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, split_actions
@@ -97,12 +99,13 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         strict: bool = False,
         debug: bool = False,
         worker_output: str = "once",
+        timings: bool = True,
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output: as for
+            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings: as for
                 `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
@@ -143,6 +146,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             context="forkserver" if context is None else context,
             debug=debug,
             worker_output=worker_output,
+            timings=timings,
             warns_of_views=not self.copy,
             limits=resolve(limits, Limits()),
             failures=policy,
@@ -203,10 +207,13 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._views.clear()
         self._leases = self._last_obs_rows = None
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts since the start, as `VectorEnv.statistics`; restored episodes count once per batch."""
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start, as `VectorEnv.statistics`.
+
+        Times are those of whole batches, by batch, and restored episodes count once per batch.
+        """
         found = self._pool.statistics()
-        return {**found, "steps": found["steps"] * self.batch_size}
+        return dataclasses.replace(found, steps=found.steps * self.batch_size)
 
     # ---- stepping ----------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
+from vecenv.statistics import Statistics
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
@@ -368,6 +369,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, by worker_id. The id changes when a worker is replaced."""
         return self._pool.worker_pids
+
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start, as `VectorEnv.statistics`."""
+        return self._pool.statistics()
 
     # ---- further -------------------------------------------------------------------------------
 

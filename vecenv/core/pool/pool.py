@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import InternalError, StateError
+from ...statistics import Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.rows import Form, Op
 from ..layout.spec import Array, Space, Spec
@@ -31,11 +32,12 @@ from ..parent.batch import Batch
 from ..parent.hub import Hub
 from ..parent.leases import Leases
 from ..recovery.policy import COUNTS
-from ..system.clock import check_timeout
+from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 from .requests import Requests
+from .times import read_caller, read_envs, read_workers, running_of
 from .waiter import Waiter
 
 __all__ = ["Pool"]
@@ -101,6 +103,7 @@ class Pool:
         self.num_envs = engine.num_envs
         self.properties: dict[str, Any] = {}
         self.implementation = "python"
+        self._opened_ns = 0
         self._lifecycle = Lifecycle(engine.interrupt, engine.end_if_unclosed)
         self._call = self._lifecycle.call
         self._close_parts()
@@ -129,6 +132,7 @@ class Pool:
         requests = Requests(envs, waiter, checks_bounds=options.strict or options.debug)
         self._engine.connect(requests, waiter)
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
+        self._opened_ns = now_ns()
         guard = self._lifecycle.guard
         self._send, self._recv = guard("send", requests.send), guard("recv", waiter.recv)
         self._step = guard("step", requests.send, then=waiter.recv)
@@ -487,26 +491,28 @@ class Pool:
         if self._lifecycle.is_started:
             self._waiter.watchdog.set_limits(limits)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts since the start.
-
-        Returns:
-            steps: steps of envs; restarts: workers replaced because they died or hung; recycled: because of
-            `recycle_after`; workers_added: for envs that failed so often that they got a worker of their own; replayed,
-            unproven, truncated: episodes that were restored after a crash, restored from a state that may be
-            incomplete, or ended; steps_replayed, replay_seconds: the cost of that; log_nbytes: memory for restoring
-            envs, which `max_log_bytes` limits. It does not count pages that wait to be reused, half of that at most,
-            and a few messages of each env that are always kept. num_workers, threads_per_worker: at the start, 0 and
-            1 if the envs live in this process; choice: the reason why 'auto' has chosen them, '' if they were given.
-        """
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start. While the pool is not open there are no times, and no steps."""
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         found.update(self._engine.statistics())
-        slots = range(self._envs.plan.num_slots) if self._lifecycle.is_started else ()
-        found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
         found.setdefault("num_workers", 0)
         found.setdefault("threads_per_worker", 1)
         found["choice"] = self.options.choice
-        return found
+        if not self._lifecycle.is_started:
+            workers = read_workers((), (), 1, None, {}, 0)
+            return Statistics(steps=0, envs=read_envs(None, ()), workers=workers, caller=read_caller(0, 0), **found)
+        plan, hub, pids = self._envs.plan, self._hub, self.worker_pids
+        env_ids = [self.envs_of(worker_id) for worker_id in range(len(pids))]
+        worker_of = {env_id: worker_id for worker_id, mine in enumerate(env_ids) for env_id in mine}
+        timings = plan.timings(self._envs.memory)
+        envs = read_envs(timings, [worker_of.get(env_id, -1) for env_id in range(self.num_envs)])
+        states = [hub.state(slot) for slot in range(plan.num_slots)]
+        threads = self.options.threads_per_worker
+        workers = read_workers(pids, env_ids, threads, timings, running_of(states), self._opened_ns)
+        caller = read_caller(*hub.waits())
+        return Statistics(
+            steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
+        )
 
     @property
     def memory(self) -> Array:

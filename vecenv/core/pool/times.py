@@ -1,0 +1,137 @@
+"""Read the times that workers write into the arena: durations of steps and resets, shares, memory of workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...statistics import CallerTimes, Durations, EnvTimes, WorkerTimes
+from ..layout.arena import FIRST_OCTAVE, NUM_BUCKETS
+from ..layout.rows import Op
+from ..layout.spec import Array
+from ..parent.hub import SlotState
+from ..system.clock import now_ns
+
+__all__ = ["read_caller", "read_envs", "read_workers", "running_of"]
+
+_NS = 1e9
+#: A class of operations without a measured one has no CPU share, above this part of an env's time.
+_UNMEASURED_SHARE = 0.2
+
+
+def _make_bounds() -> Array:
+    """Return the bounds of the buckets of native/shm/timing.h in seconds."""
+    octaves = 2.0 ** np.arange(FIRST_OCTAVE, FIRST_OCTAVE + NUM_BUCKETS // 4)
+    quarters = (octaves[:, None] * (1.0 + np.arange(4) / 4)).ravel()
+    return np.concatenate([[0.0], quarters[: NUM_BUCKETS - 1], [math.inf]]) / _NS
+
+
+_BOUNDS = _make_bounds()
+_NO_TIMES = np.zeros(0)
+
+
+def read_envs(timings: Array | None, worker_of: Sequence[int]) -> EnvTimes:
+    """Return the times of all envs.
+
+    Args:
+        timings: of the arena, see `ArenaPlan.timings`; None: there are none.
+        worker_of: the worker_id of each env; -1: it has none.
+    """
+    if timings is None:
+        nothing = Durations(np.zeros(0, np.int64), _NO_TIMES, _NO_TIMES, np.zeros((0, NUM_BUCKETS), np.int64), _BOUNDS)
+        return EnvTimes(nothing, nothing, _NO_TIMES, _NO_TIMES, np.zeros(0, np.int64))
+    step = _read_durations(timings, "num_steps", "step")
+    reset = _read_durations(timings, "num_resets", "reset")
+    ended_ns = timings["ended_ns"].copy()
+    age = np.maximum(0.0, (now_ns() - ended_ns) / _NS)  # an operation that ends between the two reads ends in future
+    age[ended_ns == 0] = math.nan
+    return EnvTimes(step, reset, _read_cpu_share(timings), age, np.array(worker_of, np.int64))
+
+
+def _read_durations(timings: Array, num: str, kind: str) -> Durations:
+    """Read the words of each env in the reverse of the order in which its worker writes them."""
+    number = timings[num].copy()
+    total = timings[f"{kind}_ns"] / _NS
+    longest = timings[f"max_{kind}_ns"] / _NS
+    buckets = timings[f"{kind}_buckets"].copy()
+    longest[number == 0] = math.nan
+    return Durations(number, total, longest, buckets, _BOUNDS)
+
+
+def _read_cpu_share(timings: Array) -> Array:
+    """Return the part of its operations in which each env computed: short and long ones by their measured shares."""
+    wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
+    long_ns = np.minimum(timings["long_ns"], wall_ns)
+    cpu_ns = np.zeros(len(timings))
+    unknown_ns = np.zeros(len(timings))
+    for name, class_ns in (("short", wall_ns - long_ns), ("long", long_ns)):
+        measured_ns = timings[f"{name}_wall_ns"].astype(np.float64)
+        share = np.minimum(1.0, timings[f"{name}_cpu_ns"] / np.maximum(1.0, measured_ns))
+        cpu_ns += class_ns * share
+        unknown_ns += np.where(measured_ns > 0, 0.0, class_ns)
+    known_ns = wall_ns - unknown_ns
+    is_known = (known_ns > 0) & (unknown_ns <= _UNMEASURED_SHARE * wall_ns)
+    return np.where(is_known, cpu_ns / np.maximum(1.0, known_ns), math.nan)
+
+
+def read_workers(
+    pids: Sequence[int],
+    env_ids: Sequence[Sequence[int]],
+    threads_per_worker: int,
+    timings: Array | None,
+    running: Mapping[int, SlotState],
+    opened_ns: int,
+) -> WorkerTimes:
+    """Return the load of all workers.
+
+    Args:
+        pids, env_ids: process id and envs of each worker.
+        threads_per_worker: at most so many threads of a worker run envs.
+        timings: of the arena; None: there are none.
+        running: the state of each slot with an operation under way, by env_id; read after `timings` was.
+        opened_ns: monotonic clock when the workers began to serve.
+    """
+    since_ns = max(1, now_ns() - opened_ns)
+    busy = np.full(len(pids), math.nan)
+    for worker_id, mine in enumerate(env_ids):
+        if timings is not None and mine:
+            ids = list(mine)
+            busy_ns = int(timings["step_ns"][ids].sum() + timings["reset_ns"][ids].sum())
+            busy_ns += sum(max(0, now_ns() - running[env_id].started_ns) for env_id in ids if env_id in running)
+            busy[worker_id] = min(1.0, busy_ns / (since_ns * min(threads_per_worker, len(ids))))
+    return WorkerTimes(
+        pid=np.array(pids, np.int64),
+        num_envs=np.array([len(mine) for mine in env_ids], np.int64),
+        busy_share=busy,
+        waiting_share=1.0 - busy,
+        rss_nbytes=np.array([_rss_of(pid) for pid in pids], np.float64),
+    )
+
+
+def _rss_of(pid: int) -> float:
+    import psutil  # it cannot be imported on every system that has the serial backend
+
+    try:
+        return float(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:  # it has died
+        return math.nan
+
+
+def read_caller(first_wait_ns: int, waited_ns: int) -> CallerTimes:
+    """Return the times of the caller.
+
+    Args:
+        first_wait_ns, waited_ns: of `Hub.waits`.
+    """
+    if not first_wait_ns:
+        return CallerTimes()
+    since_ns = max(1, now_ns() - first_wait_ns)
+    waiting = min(1.0, waited_ns / since_ns)
+    return CallerTimes(since_ns / _NS, waiting, 1.0 - waiting)
+
+
+def running_of(states: Sequence[SlotState]) -> dict[int, SlotState]:
+    """Return the states of slots that step or reset an env, by env_id."""
+    return {state.env_id: state for state in states if state.op in (Op.STEP, Op.RESET)}
