@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import vecenv
+from tests.faults.traces import wait_until
 from vecenv.cli import main, measure, report
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Result
@@ -422,12 +423,11 @@ def test_signal_to_all_processes_is_one_line(tmp_path: Path, number: int, code: 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # this program may run under nohup
     )
     assert process.stdout is not None
     process.stdout.readline()  # the header: processes start next
-    deadline = time.monotonic() + 60
-    while not _has_gymnasium_processes(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: _has_gymnasium_processes(process.pid), seconds=60.0)
     started = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)

@@ -204,7 +204,7 @@ def test_sigterm_ends_a_recording_with_sdl(tmp_path):
     (tmp_path / "terminated.py").write_text(TERMINATED)
     command = [sys.executable, "-m", "vecenv", "record", "terminated:make"]
     done = subprocess.run(command, capture_output=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == -signal.SIGTERM
+    assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_relative_folder_without_a_working_directory_is_refused(tmp_path, monkeypatch, capsys):
