@@ -250,7 +250,7 @@ def test_sigterm_handler_that_closes_and_exits_ends_the_program(start_method: st
             from vecenv.envs import toys
             if {start_method!r} == "fork":
                 warnings.simplefilter("ignore")
-            warnings.filterwarnings("ignore", "close: step_async")  # the signal may come before `step_wait`
+            warnings.filterwarnings("ignore", "Calling `close` while waiting")  # the signal may come before `step_wait`
             envs = vecenv.VectorEnv([toys.HangAtStep] * 2, num_workers=2, context={start_method!r}, close_timeout=0.1)
             def end(*_):
                 envs.close()
