@@ -110,7 +110,7 @@ WEAKNESSES = {
     ),
     25: (
         "an exception kills the worker",
-        ["managers/test_subprocess.py::test_exception_that_cannot_be_pickled_is_described"],
+        ["managers/test_subprocess.py::test_exception_that_pickle_refuses_arrives_as_its_own_class"],
     ),
     26: (
         "a renewed env has neither seed nor folder",

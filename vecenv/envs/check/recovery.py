@@ -63,6 +63,7 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         Exception: any exception of the env.
 
     Example:
+        >>> import gymnasium
         >>> check_recovery(lambda: gymnasium.make("CartPole-v1")).verdict
         'any episode'
     """
