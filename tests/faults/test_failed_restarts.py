@@ -145,7 +145,7 @@ def test_successor_with_other_spaces_is_ended(implementation: str, tmp_path: Pat
         with pytest.raises(SpaceError):
             pool.recv(timeout=GENEROUS_TIMEOUT)
         file.unlink()
-        assert_gone_until_restarted(pool, "SpaceError: env 0")
+        assert_gone_until_restarted(pool, "DifferentSpacesError: env 0")
 
 
 @contextmanager
