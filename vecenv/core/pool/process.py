@@ -325,7 +325,7 @@ class ProcessEngine:
                 progress.show(lambda: sum(_num_built(worker) for worker in workers))
 
     def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
-        running = running_constructors(worker)
+        running = running_constructors(worker.notes())
         what, env_id = "construct of its envs", None
         if running:
             env_id = running[0].env_id

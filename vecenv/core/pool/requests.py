@@ -84,7 +84,7 @@ class Requests:
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
 
     def _run_hooks(self) -> None:
-        """Do what is due before a request; once enough steps are measured, judge whether the envs wait."""
+        """Call the hook of the engine; once enough steps are measured, judge whether the envs wait."""
         if self._before_request is not None:
             self._before_request()
         if self._waiting_check is not None and self._waiting_check.is_due():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ...own_log import own_logger
 from ..parent.reports import ReportSchedule, report
@@ -47,7 +47,7 @@ class ConstructReports:
 
     def show(self, worker: Worker, more_ns: int) -> None:
         """Report the oldest constructor of a worker if that is due, `more_ns` nanoseconds after the last call."""
-        running = running_constructors(worker)
+        running = running_constructors(worker.notes())
         if not running:
             return
         env_id = running[0].env_id
@@ -61,9 +61,9 @@ class ConstructReports:
             )
 
 
-def running_constructors(worker: Worker) -> list[PhaseNote]:
-    """Return the notes of the constructors that a worker runs at present, the oldest first."""
-    running = [note for note in worker.notes() if note is not None and note.phase == "construct"]
+def running_constructors(notes: Iterable[PhaseNote | None]) -> list[PhaseNote]:
+    """Return the notes of the constructors that run at present, of those of a worker's threads, the oldest first."""
+    running = [note for note in notes if note is not None and note.phase == "construct"]
     return sorted(running, key=lambda note: note.began_ns)
 
 
@@ -98,8 +98,8 @@ class StartLimits:
         if limit is None:
             return False
         notes = [note for note in worker.notes() if note is not None]
-        running = [note.began_ns for note in notes if note.phase == "construct"]
-        began_ns = min(running) if running else max((note.began_ns for note in notes), default=0)
+        running = running_constructors(notes)
+        began_ns = running[0].began_ns if running else max((note.began_ns for note in notes), default=0)
         began_ns = max(began_ns, self._began_ns)
         stopped_ns = sum(min(length, end - began_ns) for end, length in self._stops if end > began_ns)
         return now_ns() - began_ns - stopped_ns >= limit * 1e9
