@@ -16,21 +16,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import vecenv
 from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, ConfigError, VectorEnv
-from vecenv.core.layout.native import load
 from vecenv.envs.toys import ToyEnv
 
 LENGTHS = (2, 3, 5, 4)
 ENV_FNS = [functools.partial(ToyEnv, length) for length in LENGTHS]
-BACKENDS = [("serial", "native"), ("serial", "python"), ("process", "native"), ("process", "python")]
-
-
-@pytest.fixture(params=BACKENDS, ids="-".join)
-def backend(request, monkeypatch):
-    name, implementation = request.param
-    if implementation == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
-    return name
 
 
 @pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])

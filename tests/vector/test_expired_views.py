@@ -13,20 +13,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from vecenv import BatchedVectorEnv, VectorEnv
-from vecenv.core.layout.native import load
 from vecenv.envs.toys import ToyEnv
 
-BACKENDS = [("serial", "native"), ("serial", "python"), ("process", "native"), ("process", "python")]
 ZEROS = np.zeros(2, np.int64)
-
-
-@pytest.fixture(params=BACKENDS, ids="-".join)
-def backend(request, monkeypatch):
-    name, implementation = request.param
-    if implementation == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
-    return name
 
 
 class ManyLeaves(gymnasium.Env):

@@ -20,23 +20,12 @@ from tests.vector.comparison import assert_same
 from tests.vector.test_infos import GivesInfos
 from vecenv import ConfigError, VectorEnv
 from vecenv.core.layout.info_cells import Infos
-from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.toys import CountEnv, SegfaultAtStep, ToyEnv
 
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
-ENDS = [("serial", "native"), ("serial", "python"), ("process", "native"), ("process", "python")]
-
-
-@pytest.fixture(params=ENDS, ids="-".join)
-def backend(request, monkeypatch):
-    name, implementation = request.param
-    if implementation == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
-    return name
 
 
 class RandomInfos(ToyEnv):

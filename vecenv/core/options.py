@@ -113,7 +113,7 @@ class PoolOptions:
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.
         timings: whether workers write how long steps and resets take, see `Pool.statistics`.
-        worker_output: what workers write to standard output and error. 'once': lines that are equal while envs are
+        worker_output: the standard output and error of workers. 'once': lines that are equal while envs are
             built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
             except while envs are built in a start that fails.
         warns_of_views: in debug mode, warn if observations of an expired batch are still referenced when its memory is

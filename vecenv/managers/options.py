@@ -63,7 +63,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other
     "construct_timeout": 60.0,  # for the constructor of one env
-    "worker_output": "once",  # what workers print: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
+    "worker_output": "once",  # the output of workers: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
     # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
     "on_failure": "recover",  # 'raise' closes the manager
     "on_repeat": "truncate",

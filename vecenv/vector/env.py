@@ -181,9 +181,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             debug: find code that uses views too long, and refuse actions outside their space. Views are overwritten
                 when they expire: floats with NaN, the bytes of integers with 0xA5, bools with True and False in turns.
                 If an observation is still referenced when its memory is used again, one RuntimeWarning names its leaf.
-            worker_output: what workers print. 'once' (default): equal lines that workers print while they build their
-                envs, such as banners, are shown once with their number; later lines are shown as they are. 'all': all
-                lines are shown as they are. 'none': lines are shown only if building the envs fails.
+            worker_output: the output of workers. 'once' (default): equal lines that workers print while envs are built,
+                such as banners, are shown once with their number; later lines are shown as they are. 'all': all lines
+                are shown as they are. 'none': lines are shown only if building the envs fails.
             timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
                 If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
 
