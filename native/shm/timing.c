@@ -2,7 +2,6 @@
 #include "shm/timing.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shm/clock.h"
@@ -52,14 +51,6 @@ vecenv_timer_close(vecenv_timer *timer)
         close(timer->delay_file);
     }
     *timer = (vecenv_timer){.kind = VECENV_TIMING_NONE};
-}
-
-int64_t
-vecenv_thread_cpu_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (int64_t)now.tv_sec * VECENV_NS_PER_SECOND + now.tv_nsec;
 }
 
 void

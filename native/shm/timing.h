@@ -47,9 +47,6 @@ void vecenv_timer_open(vecenv_timer *timer);
 /* Close the file; the timer is as before vecenv_timer_open. */
 void vecenv_timer_close(vecenv_timer *timer);
 
-/* Return the CPU time of the calling thread in nanoseconds. */
-int64_t vecenv_thread_cpu_ns(void);
-
 /* Read the clocks before an operation that is measured. */
 void vecenv_timer_start(vecenv_timer *timer, vecenv_timed_env *env);
 
