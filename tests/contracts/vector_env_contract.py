@@ -611,7 +611,7 @@ class VectorEnvContract:
     def test_one_warning_for_actions_of_another_dtype(self, open_envs):
         envs = open_envs(functools.partial(SpaceEnv, None, Box(-1, 1, (2,), np.float32)))
         envs.reset(seed=0)
-        with pytest.warns(UserWarning, match="action: float64 is converted"):
+        with pytest.warns(UserWarning, match="action: float64 is pickled each time"):
             envs.step(np.zeros((3, 2)))
         envs.step(np.zeros((3, 2)))
         strict = open_envs(functools.partial(SpaceEnv, None, Box(-1, 1, (2,), np.float32)), strict=True)

@@ -16,6 +16,7 @@ from vecenv import BaseEnvManager, TicTacToeEnv, VectorEnv
 from vecenv.envs import toys
 
 CONVERTED = "is converted to the space's float32"
+PICKLED = "is pickled each time, as the space has float32"
 ARMS = functools.partial(toys.SpaceEnv, None, Box(-1, 1, (2,), np.float32))
 WRONG = functools.partial(toys.WrongDtype, 1, moment="step")
 
@@ -39,7 +40,7 @@ def step_in_halves(envs, actions):
 def test_warning_about_actions_names_the_callers_line(backend, step):
     with contextlib.closing(VectorEnv([ARMS] * 2, backend=backend)) as envs:
         envs.reset(seed=0)
-        with warned_here():
+        with warned_here(PICKLED):
             step(envs, np.zeros((2, 2)))
 
 
@@ -66,7 +67,7 @@ def test_warning_about_observations_in_a_manager_names_the_callers_line(manager_
 def test_warning_about_actions_below_a_gymnasium_wrapper_names_the_callers_line():
     with contextlib.closing(RecordEpisodeStatistics(VectorEnv([ARMS] * 2, backend="serial"))) as envs:
         envs.reset(seed=0)
-        with warned_here():
+        with warned_here(PICKLED):
             envs.step(np.zeros((2, 2)))
 
 

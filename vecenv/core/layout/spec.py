@@ -221,6 +221,33 @@ class Spec:
             found.append(self._conform_leaf(node, part, (count, *node.shape)))
         return tuple(found)
 
+    def would_round(self, values: Any, count: int) -> bool:
+        """Return whether `flatten_batch` would round the floats of a nested batch of arrays.
+
+        Arrays of wider floats than the dtype of their leaf, such as float64 for float32, are rounded. With `strict`,
+        and for values that do not fit, the answer is False, since `flatten_batch` refuses them. The first time that a
+        leaf would be rounded, `warn` is called.
+        """
+        wide: list[tuple[str, Array, Leaf]] = []
+        for node, part in self._walk(self.root, values):
+            if not isinstance(node, Leaf) or type(part) is not np.ndarray:
+                return False
+            if part.shape != (count, *node.shape) or not can_convert(part, node.dtype):
+                return False
+            if part.dtype.kind == node.dtype.kind == "f" and part.dtype.itemsize > node.dtype.itemsize:
+                wide.append((node.path, part, node))
+        if self._strict:
+            return False
+        for path, part, leaf in wide:
+            if path not in self._warned:
+                self._warned.add(path)
+                self.warn(
+                    path,
+                    f"{path}: {part.dtype} is pickled each time, as the space has {leaf.dtype}; "
+                    f"use {leaf.dtype} for faster steps",
+                )
+        return bool(wide)
+
     # ---- for the C extension ----------------------------------------------------------
 
     def describe(self, offsets: list[int], *, scratch: bool = False) -> Any:

@@ -107,17 +107,22 @@ class Requests:
             and actions.flags.c_contiguous
         ):  # the usual case, without further checks
             leaves: tuple[Array, ...] = (actions,)
+            is_rounded = False
         else:
             ids = self._check_ids(env_ids)
+            some = self._ids if ids is None else ids
             if self._spec.num_objects:
-                some = self._ids if ids is None else ids
-                self._send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
+                self._check_and_send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
                 return
-            leaves = self._spec.flatten_batch(actions, self._num_envs if ids is None else len(ids))
+            is_rounded = self._would_round(actions, len(some))
+            leaves = self._spec.flatten_batch(actions, len(some))
         if self._checks_steps:
             self._check_reset(ids)
             if self._bounds is not None:
                 self._bounds.check_columns(leaves, self._ids if ids is None else ids)
+        if is_rounded:
+            self._send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
+            return
         try:
             refusal = self._hub.send(leaves, ids, ordered, form)
             if refusal is None and self._journal is not None:
@@ -130,19 +135,28 @@ class Requests:
         if refusal is not None:
             self._refuse("send", Refusal(*refusal))
 
+    def _would_round(self, actions: Any, count: int) -> bool:
+        """Return whether the columns cannot hold the floats of these actions exactly."""
+        if self._plain_dtype is not None and getattr(actions, "dtype", None) == self._plain_dtype:
+            return False
+        return self._spec.would_round(actions, count)
+
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
         """Step envs with any objects as actions; see `Pool.send_objects`."""
         if self._has_hooks:
             self._run_hooks()
-        self._send_payloads(actions, self._chosen(env_ids), ordered)
+        self._check_and_send_payloads(actions, self._chosen(env_ids), ordered)
 
-    def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
+    def _check_and_send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         if self._checks_steps:
             self._check_reset(ids)
             if self._bounds is not None:
                 self._bounds.check_objects(actions, ids)
+        self._send_payloads(actions, ids, ordered)
+
+    def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._has_object_steps = True
         with signals_deferred():

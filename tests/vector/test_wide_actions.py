@@ -1,0 +1,89 @@
+"""Actions of float64 for a space of float32 are not rounded: results equal those of Gymnasium's vector envs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from tests.vector.comparison import assert_same
+from vecenv import SpaceError, VectorEnv
+from vecenv.envs import toys
+
+PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1")
+pytestmark = pytest.mark.filterwarnings("ignore:.*is pickled each time:UserWarning")
+
+
+class PowerOfPair(toys.SpaceEnv):
+    """Returns the sum of its actions as reward, in the precision in which they arrive."""
+
+    def __init__(self) -> None:
+        super().__init__(None, spaces.Dict(arm=spaces.Box(-1, 1, (2,), np.float32), gear=spaces.Discrete(3)))
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step({"arm": np.zeros(2, np.float32), "gear": 0})
+        return obs, float(action["arm"].sum()) + float(action["gear"]), terminated, truncated, info
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_float64_actions_give_the_results_of_sync_vector_env(backend):
+    actions = np.random.default_rng(0).uniform(-2, 2, (30, 3, 1))
+    sync = SyncVectorEnv([PENDULUM] * 3)
+    with contextlib.closing(VectorEnv([PENDULUM] * 3, backend=backend)) as envs, contextlib.closing(sync):
+        assert_same(envs.reset(seed=0), sync.reset(seed=0))
+        for row in actions:
+            assert_same(envs.step(row), sync.step(row))
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_float64_leaf_of_nested_actions_is_not_rounded(backend):
+    actions = {"arm": np.array([[0.1, 0.2], [0.3, 0.4]]), "gear": np.array([1, 2])}
+    with contextlib.closing(VectorEnv([PowerOfPair] * 2, backend=backend)) as envs:
+        envs.reset(seed=0)
+        rewards = envs.step(actions)[1]
+    assert rewards.tolist() == [0.1 + 0.2 + 1.0, 0.3 + 0.4 + 2.0]
+
+
+def test_float64_actions_are_not_rounded_after_a_kill():
+    actions = np.random.default_rng(0).uniform(-2, 2, (20, 2, 1))
+    sync = SyncVectorEnv([PENDULUM] * 2)
+    with contextlib.closing(VectorEnv([PENDULUM] * 2, num_workers=1)) as envs, contextlib.closing(sync):
+        envs.reset(seed=0)
+        sync.reset(seed=0)
+        for t, row in enumerate(actions):
+            if t == 10:
+                os.kill(envs.worker_pids[0], signal.SIGKILL)
+            got, expected = envs.step(row), sync.step(row)
+            assert_same(got[:4], expected[:4])
+        assert envs.statistics().restarts == 1
+
+
+def test_float64_actions_of_some_envs_are_sent():
+    with contextlib.closing(VectorEnv([PowerOfPair] * 3, backend="serial")) as envs:
+        envs.reset(seed=0)
+        envs.send({"arm": np.array([[0.1, 0.2]]), "gear": np.array([0])}, [2])
+        assert envs.recv(1)[1].tolist() == [0.1 + 0.2]
+
+
+@pytest.mark.parametrize("option, text", [("strict", "expected float32"), ("debug", "env 1")])
+def test_float64_actions_are_checked(option, text):
+    with contextlib.closing(VectorEnv([PENDULUM] * 2, backend="serial", **{option: True})) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(SpaceError, match=text):
+            envs.step(np.array([[0.5], [2.5]]))
+        if option == "debug":
+            envs.step(np.array([[0.5], [1.5]]))
+
+
+def test_float64_actions_of_a_wrong_shape_are_refused():
+    with contextlib.closing(VectorEnv([PENDULUM] * 2, backend="serial")) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(SpaceError, match=r"expected float32 \(2, 1\), got float64 \(2, 3\)"):
+            envs.step(np.zeros((2, 3)))
