@@ -17,8 +17,6 @@ _SWITCH_NS = 40_000
 _COMMAND_NS, _SERIAL_COMMAND_NS = 700, 500
 #: Time of a round without envs, with workers and in this thread.
 _ROUND_NS, _SERIAL_ROUND_NS = 8_000, 3_000
-#: Workers per core for envs that wait. Each computes on one core at a time; further ones fill the gaps.
-_WORKERS_PER_CORE = 2
 #: The serial backend is chosen only if it is faster by this factor.
 _SERIAL_MARGIN = 1.1
 
@@ -93,7 +91,7 @@ def choose_setting(
         at_once = 2 * cores * workload.step_ns / (workload.busy_ns + _SWITCH_NS)
         per_slot = max(1, int(num_envs / max(at_once, cores)))
         num_slots = math.ceil(num_envs / per_slot)
-        num_workers = min(num_slots, _WORKERS_PER_CORE * cores) if may_thread else num_slots
+        num_workers = min(num_slots, cores) if may_thread else num_slots
         waiting = Setting(num_workers, math.ceil(num_slots / num_workers))
         setting = min(setting, waiting, key=lambda one: round_ns(workload, num_envs, one, cores))
     if may_be_serial:
