@@ -10,6 +10,7 @@ than the caller, so the objects with such names are sent too.
 from __future__ import annotations
 
 import contextlib
+import copy
 import pickle
 import sys
 import warnings
@@ -45,6 +46,7 @@ _DISPATCHING = (
     "gymnasium.vector.utils.shared_memory",
     "gymnasium.wrappers.utils",
 )
+_ENTRY_POINTS = ("entry_point", "vector_entry_point")
 _OVERRIDING = ".*Overriding environment .* already in registry"
 
 
@@ -53,36 +55,63 @@ class _Settings:
     """The settings of one process.
 
     Attributes:
-        specs: the registered specs that can be pickled.
+        specs: the registered specs that can be pickled, without their entry points that are objects.
+        entry_points: these objects, pickled together, by (id, attribute of the spec).
         missing: {id: reason} of the other ones.
         named: objects of `__main__` that specs name, by their names.
         implementations: (module, function, class of a space, implementation) of the caller's implementations.
         namespace: `gymnasium.envs.registration.current_namespace`.
         min_level: `gymnasium.logger.min_level`.
+        keys: those of `entry_points`.
     """
 
     specs: list[EnvSpec]
+    entry_points: bytes
     missing: dict[str, str]
     named: dict[str, Any]
     implementations: list[tuple[str, str, type, Callable[..., Any]]]
     namespace: str | None
     min_level: int
+    keys: list[tuple[str, str]]
 
 
 def pickle_registrations() -> bytes:
     """Pickle Gymnasium's settings in this process; leave out parts that cannot be pickled."""
     specs = list(gymnasium.registry.values())
-    settings = _Settings(
-        specs, {}, named_in_main(specs), _implementations(), registration.current_namespace, gymnasium.logger.min_level
-    )
+    named, implementations = named_in_main(specs), _implementations()
+    missing: dict[str, str] = {}
     try:
-        data: bytes = cloudpickle.dumps(settings, protocol=5)
+        return _pickle(specs, missing, named, implementations)
     except Exception:  # find out which parts it is
-        settings.missing = {spec.id: reason for spec in specs if (reason := _why_not_picklable(spec))}
-        settings.specs = [spec for spec in specs if spec.id not in settings.missing]
-        settings.named = {name: value for name, value in settings.named.items() if not _why_not_picklable(value)}
-        settings.implementations = [item for item in settings.implementations if not _why_not_picklable(item)]
-        data = cloudpickle.dumps(settings, protocol=5)
+        missing = {spec.id: reason for spec in specs if (reason := _why_not_picklable(spec))}
+        specs = [spec for spec in specs if spec.id not in missing]
+        named = {name: value for name, value in named.items() if not _why_not_picklable(value)}
+        implementations = [item for item in implementations if not _why_not_picklable(item)]
+        return _pickle(specs, missing, named, implementations)
+
+
+def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any], implementations: list[Any]) -> bytes:
+    """Pickle these settings, and the others of this process."""
+    sent, entry_points = [], {}
+    for spec in specs:
+        objects = {name: value for name in _ENTRY_POINTS if callable(value := getattr(spec, name))}
+        if objects:
+            spec = copy.copy(spec)
+            for name, value in objects.items():
+                entry_points[spec.id, name] = value
+                setattr(spec, name, None)
+        sent.append(spec)
+    settings = _Settings(
+        sent,
+        cloudpickle.dumps(entry_points, protocol=5),
+        missing,
+        named,
+        implementations,
+        registration.current_namespace,
+        gymnasium.logger.min_level,
+        list(entry_points),
+    )
+    data: bytes = cloudpickle.dumps(settings, protocol=5)
     return data
 
 
@@ -99,6 +128,9 @@ def apply_registrations(pickled: bytes) -> None:
     registration.current_namespace = settings.namespace
     gymnasium.logger.min_level = settings.min_level
     specs = {spec.id: spec for spec in settings.specs}
+    entry_points = _EntryPoints(settings.entry_points)
+    for env_id, name in settings.keys:
+        setattr(specs[env_id], name, _EntryPoint(entry_points, (env_id, name)))
     for env_id, reason in settings.missing.items():
         own = gymnasium.registry.get(env_id)
         # a forked worker has the caller's own objects
@@ -200,6 +232,46 @@ class _Registry(dict[str, EnvSpec]):
         elif env_id in self._kept:
             self._kept[env_id] = spec
         super().__setitem__(env_id, spec)
+
+
+class _EntryPoints:
+    """The entry points that are objects. They are unpickled at the first use, since that may import large modules.
+
+    Args:
+        pickled: a dict of them.
+    """
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._found: dict[tuple[str, str], Any] | None = None
+
+    def load(self, key: tuple[str, str]) -> Any:
+        """Return one of them."""
+        if self._found is None:
+            self._found = pickle.loads(self._pickled)
+        return self._found[key]
+
+
+class _EntryPoint:
+    """Stands for an entry point of the caller until that is used. A pickle or a deep copy is the entry point itself."""
+
+    def __init__(self, entry_points: _EntryPoints, key: tuple[str, str]) -> None:
+        self._entry_points, self._key = entry_points, key
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._entry_points.load(self._key)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # also while it is copied, when it has no fields yet
+            raise AttributeError(name)
+        return getattr(self._entry_points.load(self._key), name)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return _itself, (self._entry_points.load(self._key),)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class _NotSent:

@@ -210,3 +210,22 @@ def test_replay_uses_the_registry_of_the_program_that_failed(tmp_path: Path) -> 
             print(gymnasium.registry["MountainCar-v0"] is own)
     """
     assert run(tmp_path, source) == ["failed", "True"]
+
+
+def test_callable_entry_point_of_another_env_imports_nothing_in_workers(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text("from vecenv.envs.toys import ToyEnv\nclass Large(ToyEnv):\n    pass\n")
+    (tmp_path / "own.py").write_text(
+        "import sys\nfrom vecenv.envs.toys import ToyEnv\nclass Own(ToyEnv):\n"
+        "    @property\n    def imported(self):\n        return 'large' in sys.modules\n"
+    )
+    source = """
+        import gymnasium, large, own
+        from vecenv import VectorEnv
+        gymnasium.register("Large-v0", large.Large)
+        for env_fn in (own.Own, lambda: gymnasium.make("Large-v0").unwrapped):
+            envs = VectorEnv([env_fn], num_workers=1)
+            print(envs.reset(seed=0)[0].shape, *(envs.get_attr("imported") if env_fn is own.Own else ()))
+            envs.close()
+    """
+    shape = "(1, 4)"
+    assert run(tmp_path, source) == [f"{shape} False", shape]
