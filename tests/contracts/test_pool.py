@@ -723,10 +723,12 @@ def test_discrete_action_forms(form: Form, kind: type, shape: tuple[int, ...] | 
 def test_actions_are_converted_once_warned(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 2)
     reset(pool)
-    with pytest.warns(UserWarning, match="action: int32 is converted to the space's int64"):
-        pool.send(np.zeros(2, np.int32))
+    with pytest.warns(UserWarning, match="action: uint64 is converted to the space's int64"):
+        pool.send(np.zeros(2, np.uint64))
     pool.recv()
-    pool.send(np.zeros(2, np.int32))  # warned once: an error here if it warned again
+    pool.send(np.zeros(2, np.uint64))  # warned once: an error here if it warned again
+    pool.recv()
+    pool.send(np.zeros(2, np.int32))  # its values stay the same, so there is nothing to warn of
     pool.recv()
     pool.send([1, 0])
     pool.recv()

@@ -285,7 +285,8 @@ class Spec:
         if not fits or (self._strict and array.dtype != leaf.dtype):
             kind = _error_class(array) if shape else SpaceError
             raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", _describe(value, array), kind)
-        if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
+        may_change = isinstance(value, np.ndarray | np.generic) and not np.can_cast(array.dtype, leaf.dtype)
+        if may_change and leaf.path not in self._warned:
             self._warned.add(leaf.path)
             self.warn(
                 leaf.path,
