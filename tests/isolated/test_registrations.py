@@ -229,3 +229,20 @@ def test_callable_entry_point_of_another_env_imports_nothing_in_workers(tmp_path
     """
     shape = "(1, 4)"
     assert run(tmp_path, source) == [f"{shape} False", shape]
+
+
+def test_entry_point_by_id_is_refused_as_an_id(tmp_path: Path) -> None:
+    """Gymnasium would make CartPole's own vector env without a word."""
+    source = """
+        import gymnasium
+        for kwargs in ({"vectorization_mode": "vector_entry_point"}, {}):
+            try:
+                print(gymnasium.make_vec("vecenv.vector.by_id:CartPole-v1", num_envs=2, **kwargs))
+            except gymnasium.error.Error as error:
+                print("register_vec" in str(error))
+        gymnasium.register("Own-v0", vector_entry_point="vecenv.vector.by_id:CartPole-v1")
+        envs = gymnasium.make_vec("Own-v0", num_envs=2, backend="serial")
+        print(type(envs).__module__)
+        envs.close()
+    """
+    assert run(tmp_path, source) == ["True", "True", "vecenv.vector.env"]
