@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 
 #: The job that runs a test, by a pattern of the reason for which other runs skip it. 'whole suite' has the C extension,
-#: all extras and the newest Gymnasium. 'by hand': the test needs a display, or a package without wheels for every
-#: Python. 'never': the parameters make no test.
+#: all extras and the newest Gymnasium. 'clients' has libraries that pin other releases. 'by hand': the test needs a
+#: display, or a package without wheels for every Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
+    r"could not import 'ray": "clients",
     r"could not import '": "whole suite",
     r"needs (ale-py|mujoco)": "whole suite",
     r"the extension was not built": "whole suite",

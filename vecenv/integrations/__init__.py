@@ -1,5 +1,6 @@
 """Faces for other libraries; each module imports its library itself and is imported by name.
 
+    rllib    creators of vector envs for the env runners of RLlib
     sb3      `SB3VecEnv`, a VecEnv of Stable-Baselines3
     torch    batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
 
