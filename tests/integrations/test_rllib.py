@@ -1,4 +1,4 @@
-"""Env runners of RLlib over vecenv give the results of RLlib's own "sync" mode."""
+"""Env runners of RLlib over vecenv give the results of RLlib's own vector envs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ pytest.importorskip("ray.rllib", exc_type=ImportError)
 
 from vecenv import ConfigError
 from vecenv.integrations.rllib import env_creator, register
+from vecenv.integrations.rllib_multi_agent import multi_agent_runner
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.mark.extended
-def test_returns_of_ppo_equal_those_of_sync_mode() -> None:
+def test_returns_of_ppo_equal_those_of_rllibs_own_vector_envs() -> None:
     """In a process of its own, since a process that uses Ray keeps connections."""
     command = [sys.executable, "-m", "tests.integrations.rllib_program"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("num_workers") == 2, "one per CPU that Ray has assigned"
@@ -43,6 +44,7 @@ def test_creator_makes_a_single_env_without_num_envs() -> None:
     "make, text",
     [
         (functools.partial(env_creator, "CartPole-v1", num_worker=2), "did you mean 'num_workers'"),
+        (functools.partial(multi_agent_runner, num_worker=2), "did you mean 'num_workers'"),
         (functools.partial(register, "wrong", 3), "expected an id or a function of the context, got int"),
     ],
 )

@@ -4,8 +4,8 @@
     config.environment("fast-cartpole").env_runners(gym_env_vectorize_mode="vector_entry_point")
 
 RLlib calls a registered creator in each env runner. It asks for a vector env by the key "num_envs" of the context, and
-for a single env without it. A name of Gymnasium's registry does not work there: remote runners do not know what the
-driver has registered.
+for a single env without it. A name of Gymnasium's registry does not work there: a remote runner has a registry of
+its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..envs.factory import EnvFactory
 from ..errors import ConfigError, require
 from ..vector.env import VectorEnv, check_options
 
-__all__ = ["EnvCreator", "env_creator", "register"]
+__all__ = ["EnvCreator", "assigned_workers", "env_creator", "register"]
 
 #: An id of Gymnasium's registry, or a function of RLlib's context that makes an env.
 Source: TypeAlias = "str | Callable[[Any], gymnasium.Env[Any, Any]]"
@@ -61,7 +61,7 @@ class EnvCreator:
             env: gymnasium.Env[Any, Any] = env_fn()
             return env
         num_envs = context[_NUM_ENVS]
-        return VectorEnv([env_fn] * num_envs, **{"num_workers": _num_workers(), **self._options})
+        return VectorEnv([env_fn] * num_envs, **{"num_workers": assigned_workers(), **self._options})
 
 
 def env_creator(env: Source, **options: Any) -> EnvCreator:
@@ -107,7 +107,7 @@ def register(name: str, env: Source, **options: Any) -> str:
     return name
 
 
-def _num_workers() -> int | None:
+def assigned_workers() -> int | None:
     """Return the number of CPUs that Ray has assigned to this actor; None, the default of a vector env, elsewhere."""
     ray: Any = require("ray", "rllib")
     if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
