@@ -27,6 +27,7 @@ from vecenv.errors import (
     WorkerDiedError,
     WorkerError,
     WorkerTimeoutError,
+    WrongTypeError,
     describe_exit,
     require,
     warn_caller,
@@ -39,6 +40,7 @@ FIELDS = {
     VecenvError: {},
     ConfigError: {"key": "wait_num"},
     UnknownNameError: {"key": "type", "name": "bse", "known": ("base", "base_v2")},
+    WrongTypeError: {"key": "min_count"},
     SpaceError: {"path": "obs/camera", "expected": "uint8 (3, 64, 64)", "got": "float32 (64, 64, 3)"},
     DifferentSpacesError: {"path": "observation_space/speed", "expected": "n is 2", "got": "n is 3"},
     NotASequenceError: {"path": "action", "expected": "int64 (2,)", "got": "int 0"},
@@ -56,6 +58,7 @@ FIELDS = {
 BASES = {
     ConfigError: (VecenvError, ValueError, AssertionError),
     UnknownNameError: (ConfigError, KeyError),
+    WrongTypeError: (ConfigError, TypeError),
     SpaceError: (VecenvError, ValueError, AssertionError),
     DifferentSpacesError: (SpaceError, RuntimeError),
     NotASequenceError: (SpaceError, TypeError),

@@ -132,6 +132,7 @@ _MODULE_OF = {
     "WorkerError": "errors",
     "WorkerTimeoutError": "errors",
     "WorkerTimes": "statistics",
+    "WrongTypeError": "errors",
     "affine_transform": "envs.arrays",
     "check_all": "envs.check.check",
     "check_array_space": "envs.check.check",

@@ -2,7 +2,8 @@
 
     VecenvError(Exception)
     ├── ConfigError(ValueError, AssertionError)   a key or value is wrong; no process was started
-    │   └── UnknownNameError(KeyError)            a registry or suite has no such name
+    │   ├── UnknownNameError(KeyError)            a registry or suite has no such name
+    │   └── WrongTypeError(TypeError)             an argument has another type, such as a bool for a count
     ├── SpaceError(ValueError, AssertionError)    a value does not fit its space
     │   ├── DifferentSpacesError(RuntimeError)    the spaces of two envs of a pool differ
     │   └── NotASequenceError(TypeError)          one value, where a sequence with one per env is expected
@@ -49,6 +50,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerError",
     "WorkerTimeoutError",
+    "WrongTypeError",
 ]
 
 _Error = TypeVar("_Error", bound="WorkerError")
@@ -110,6 +112,10 @@ class UnknownNameError(ConfigError, KeyError):
     def __str__(self) -> str:
         # KeyError would show the repr of the message, quotes and escapes included.
         return Exception.__str__(self)
+
+
+class WrongTypeError(ConfigError, TypeError):
+    """An argument has a type that another library uses in this place, such as a bool where a count is expected."""
 
 
 class SpaceError(VecenvError, ValueError, AssertionError):

@@ -34,6 +34,11 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->ring.last_delivered);
     PyMem_Free(self->ring.row_ranges);
     PyMem_Free(self->ring.stragglers);
+    PyMem_Free(self->ring.deferred);
+    PyMem_Free(self->ring.wanted);
+    if (self->deferred_rows.obj != NULL) {
+        PyBuffer_Release(&self->deferred_rows);
+    }
     if (self->saved_rows.obj != NULL) {
         PyBuffer_Release(&self->saved_rows);
     }
@@ -100,13 +105,15 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     ring->last_delivered = PyMem_Calloc(arena->num_envs, sizeof *ring->last_delivered);
     ring->row_ranges = PyMem_Calloc(ring->max_row_ranges, sizeof *ring->row_ranges);
     ring->stragglers = PyMem_Calloc(ring->max_stragglers, sizeof *ring->stragglers);
+    ring->deferred = PyMem_Calloc(arena->num_envs, sizeof *ring->deferred);
+    ring->wanted = PyMem_Calloc(arena->num_envs, sizeof *ring->wanted);
     if (self->columns == NULL || self->saved_columns == NULL || self->leaves == NULL
         || self->dtypes == NULL
         || self->block_ranges == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
         || self->sender.touched == NULL || self->sender.has_cancelled == NULL
         || ring->outstanding == NULL || ring->last_delivered == NULL || ring->row_ranges == NULL
-        || ring->stragglers == NULL) {
+        || ring->stragglers == NULL || ring->deferred == NULL || ring->wanted == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -157,18 +164,19 @@ start_counters(Hub *self)
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "columns", "saved_rows", "saved_columns", "action_leaves",
-                            "slots", "depth", "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
-                            "numpy_array", "views", "row_range_type", "event_type", NULL};
-    PyObject *mapping, *columns, *saved_rows, *saved_columns, *leaves, *slots;
+    static char *names[] = {"mapping", "columns", "saved_rows", "saved_columns", "deferred_rows",
+                            "action_leaves", "slots", "depth", "event_fd", "epoll_fd", "spin_ns",
+                            "soon_spin_ns", "numpy_array", "views", "row_range_type", "event_type",
+                            NULL};
+    PyObject *mapping, *columns, *saved_rows, *saved_columns, *deferred_rows, *leaves, *slots;
     PyObject *array_type, *views, *row_range_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
     long long spin_ns, soon_spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!OO!O!IiiLLO!O!OO:Hub", names, &mapping,
                                      &PyTuple_Type, &columns, &saved_rows, &PyTuple_Type,
-                                     &saved_columns, &PyTuple_Type, &leaves, &PyTuple_Type,
-                                     &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
+                                     &saved_columns, &deferred_rows, &PyTuple_Type, &leaves,
+                                     &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
                                      &soon_spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
                                      &views, &row_range_type, &event_type)) {
         return NULL;
@@ -191,6 +199,7 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
         || PyObject_GetBuffer(saved_rows, &self->saved_rows, PyBUF_WRITABLE) < 0
+        || PyObject_GetBuffer(deferred_rows, &self->deferred_rows, PyBUF_WRITABLE) < 0
         || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(saved_columns)) < 0
         || read_pairs(columns, (void *)self->columns) < 0
         || read_pairs(saved_columns, (void *)self->saved_columns) < 0
@@ -202,8 +211,9 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "depth out of range");
         goto fail;
     }
-    if ((size_t)self->saved_rows.len < self->arena.block_stride) {
-        PyErr_SetString(PyExc_ValueError, "saved_rows is smaller than a block");
+    if ((size_t)self->saved_rows.len < self->arena.block_stride
+        || (size_t)self->deferred_rows.len < self->arena.block_stride) {
+        PyErr_SetString(PyExc_ValueError, "saved_rows or deferred_rows is smaller than a block");
         goto fail;
     }
     self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
@@ -213,6 +223,7 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->ring.saved_rows = self->saved_rows.buf;
     self->ring.saved_columns = self->saved_columns;
     self->ring.num_saved_columns = (size_t)PyTuple_GET_SIZE(saved_columns);
+    self->ring.deferred_rows = self->deferred_rows.buf;
     vecenv_ring_init(&self->ring, depth - 1);
     start_counters(self);
     return (PyObject *)self;
@@ -225,6 +236,8 @@ static PyMethodDef hub_methods[] = {
     {"send", (PyCFunction)(void (*)(void))vecenv_hub_send, METH_FASTCALL, vecenv_hub_send_doc},
     {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
     {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
+    {"recv_envs", (PyCFunction)(void (*)(void))vecenv_hub_recv_envs, METH_FASTCALL,
+     vecenv_hub_recv_envs_doc},
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
     {"waits", vecenv_hub_waits, METH_NOARGS, vecenv_hub_waits_doc},
     {"take_fragment", vecenv_hub_take_fragment, METH_O, vecenv_hub_take_fragment_doc},
@@ -247,14 +260,16 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, saved_rows, saved_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
-"spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)\n--\n\n"
+"Hub(mapping, columns, saved_rows, saved_columns, deferred_rows, action_leaves, slots, depth, "
+"event_fd, epoll_fd, spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)"
+"\n--\n\n"
 "Send requests to the slots of an arena and receive batches. One thread uses a Hub at a time.\n\n"
 "mapping: the writable memory of the arena, its header already written.\n"
 "columns: (offset in a block, bytes per row) of each column that a copied row needs.\n"
 "saved_rows: private writable memory of at least one block, with one row per env. The last\n"
 "delivered row of each env is copied there before its block is reused.\n"
 "saved_columns: like columns; the columns that are copied there.\n"
+"deferred_rows: memory like saved_rows, for rows that arrive while others are awaited by id.\n"
 "action_leaves: (offset in the arena, bytes per env) of each action leaf.\n"
 "slots: the slot of each env. depth: at least 2; the views of a batch are valid until `depth - 1`\n"
 "later batches have been received.\n"

@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
-    Py_buffer saved_rows; /* private memory, laid out like a block */
+    Py_buffer saved_rows, deferred_rows; /* private memory, each laid out like a block */
     vecenv_arena arena;
     vecenv_ring ring;
     vecenv_column *columns, *saved_columns;
@@ -66,6 +66,7 @@ int vecenv_add_hub(PyObject *module);
 HUB_QUICK_METHOD(send); /* hub_send.c */
 HUB_METHOD(command);
 HUB_QUICK_METHOD(recv); /* hub_recv.c */
+HUB_QUICK_METHOD(recv_envs);
 HUB_METHOD(wait);
 HUB_METHOD(waits);
 HUB_METHOD(take_fragment); /* hub_state.c */

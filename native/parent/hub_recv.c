@@ -24,19 +24,10 @@ vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t s
                                  PyTuple_GET_ITEM(self->views, block), start, stop);
 }
 
-/* Deliver at most max_count of the gathered rows, as (rows, flags of all rows combined by or). */
+/* Return a delivered row range as (rows, flags of all rows combined by or). */
 static PyObject *
-deliver(Hub *self, uint32_t max_count)
+batch_of(const Hub *self, vecenv_row_range range)
 {
-    vecenv_ring *ring = &self->ring;
-    uint32_t have = 0;
-    for (size_t i = 0; i < ring->num_row_ranges; i++) {
-        have += ring->row_ranges[i].stop - ring->row_ranges[i].start;
-    }
-    vecenv_row_range range;
-    if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &range) != VECENV_OK) {
-        return event_of(self, RECV_NO_BLOCK, -1, 0);
-    }
     const uint32_t *flags = (const void *)column(&self->arena, range.block, VECENV_H_FLAGS);
     uint32_t flags_or = load_acquire32(&self->arena.control->has_notice) ? VECENV_F_NOTICE : 0;
     for (uint32_t row = range.start; row < range.stop; row++) {
@@ -55,6 +46,53 @@ deliver(Hub *self, uint32_t max_count)
     PyTuple_SET_ITEM(pair, 0, rows);
     PyTuple_SET_ITEM(pair, 1, number);
     return pair;
+}
+
+/* Deliver at most max_count of the gathered rows. */
+static PyObject *
+deliver(Hub *self, uint32_t max_count)
+{
+    vecenv_ring *ring = &self->ring;
+    uint32_t have = ring->num_deferred;
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        have += ring->row_ranges[i].stop - ring->row_ranges[i].start;
+    }
+    vecenv_row_range range;
+    if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &range) != VECENV_OK) {
+        return event_of(self, RECV_NO_BLOCK, -1, 0);
+    }
+    return batch_of(self, range);
+}
+
+/* Wait for a condition of vecenv_gather or vecenv_gather_envs, with the GIL released. *from_now, if
+ * not 0, is added to the present time, which sets *deadline_ns, and becomes 0. Returns a new event
+ * if the wait ended with one; Py_None, borrowed, to gather again; NULL with an exception. */
+static PyObject *
+wait_once(Hub *self, const vecenv_wait_condition *condition, long long *deadline_ns,
+          int64_t *from_now)
+{
+    int64_t began_ns = vecenv_now_ns();
+    if (*from_now != 0) {
+        *deadline_ns = began_ns + *from_now;
+        *from_now = 0;
+    }
+    int descriptor = -1;
+    int outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = vecenv_wait_for(&self->waiter, condition, *deadline_ns, &descriptor);
+    Py_END_ALLOW_THREADS
+    if (self->arena.timings != NULL) {
+        if (self->first_wait_ns == 0) {
+            self->first_wait_ns = began_ns;
+        }
+        self->waited_ns += vecenv_now_ns() - began_ns;
+    }
+    if (PyErr_CheckSignals() < 0) {
+        return NULL;
+    }
+    return outcome == RECV_BATCH || outcome == -1
+               ? Py_None
+               : event_of(self, outcome, descriptor, *deadline_ns);
 }
 
 /* Read a number of rows, at most UINT32_MAX, which means all. -1 with an exception. */
@@ -97,27 +135,9 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
         if (status == VECENV_ENOBLOCK) {
             return event_of(self, RECV_NO_BLOCK, -1, 0);
         }
-        int64_t began_ns = vecenv_now_ns();
-        if (from_now != 0) {
-            deadline_ns = began_ns + from_now;
-            from_now = 0;
-        }
-        int descriptor = -1;
-        int outcome;
-        Py_BEGIN_ALLOW_THREADS
-        outcome = vecenv_wait_for(&self->waiter, &condition, deadline_ns, &descriptor);
-        Py_END_ALLOW_THREADS
-        if (self->arena.timings != NULL) {
-            if (self->first_wait_ns == 0) {
-                self->first_wait_ns = began_ns;
-            }
-            self->waited_ns += vecenv_now_ns() - began_ns;
-        }
-        if (PyErr_CheckSignals() < 0) {
-            return NULL;
-        }
-        if (outcome != RECV_BATCH && outcome != -1) {
-            return event_of(self, outcome, descriptor, deadline_ns);
+        PyObject *event = wait_once(self, &condition, &deadline_ns, &from_now);
+        if (event != Py_None) {
+            return event;
         }
     }
 }
@@ -137,6 +157,90 @@ const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "Replies that have arrived are kept for the next call.\n\n"
 "Releases the GIL while it waits. Runs signal handlers, whose exceptions are raised. Raises\n"
 "ValueError unless 1 <= min_count <= max_count.");
+
+/* Check the envs of a request for rows. -1 with an exception. */
+static int
+check_owing(Hub *self, const int64_t *env_ids, uint32_t count)
+{
+    const char *problem = NULL;
+    uint32_t i = 0;
+    for (; i < count && problem == NULL; i++) {
+        if (env_ids[i] < 0 || env_ids[i] >= (int64_t)self->arena.num_envs
+            || self->ring.outstanding[env_ids[i]] == 0) {
+            problem = "env %lld has no outstanding reply";
+        } else if (self->ring.wanted[env_ids[i]]++ != 0) {
+            problem = "env %lld is named twice";
+        }
+    }
+    for (uint32_t j = 0; j < i; j++) {
+        if (env_ids[j] >= 0 && env_ids[j] < (int64_t)self->arena.num_envs) {
+            self->ring.wanted[env_ids[j]] = 0;
+        }
+    }
+    if (problem != NULL) {
+        PyErr_Format(PyExc_ValueError, problem, (long long)env_ids[i - 1]);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+recv_envs(Hub *self, const int64_t *env_ids, uint32_t count, long long deadline_ns)
+{
+    int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
+    for (;;) {
+        vecenv_wait_condition condition;
+        int status = vecenv_gather_envs(&self->waiter, env_ids, count, &condition);
+        if (status == 1) {
+            vecenv_row_range range;
+            status = vecenv_ring_take(&self->ring, env_ids, count, &range);
+            if (status == VECENV_OK) {
+                return batch_of(self, range);
+            }
+        }
+        if (status == VECENV_ENOBLOCK) {
+            return event_of(self, RECV_NO_BLOCK, -1, 0);
+        }
+        PyObject *event = wait_once(self, &condition, &deadline_ns, &from_now);
+        if (event != Py_None) {
+            return event;
+        }
+    }
+}
+
+PyObject *
+vecenv_hub_recv_envs(PyObject *op, PyObject *const *args, Py_ssize_t count)
+{
+    Hub *self = (Hub *)op;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "recv_envs expects env_ids, deadline_ns");
+        return NULL;
+    }
+    long long deadline_ns = PyLong_AsLongLong(args[1]);
+    if (deadline_ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_buffer ids;
+    if (PyObject_GetBuffer(args[0], &ids, PyBUF_C_CONTIGUOUS) < 0) {
+        return NULL;
+    }
+    const int64_t *env_ids = ids.buf;
+    size_t num_ids = (size_t)ids.len / sizeof *env_ids;
+    PyObject *result = NULL;
+    if (ids.itemsize != sizeof *env_ids || num_ids == 0 || num_ids > self->arena.num_envs) {
+        PyErr_SetString(PyExc_ValueError, "env_ids must be int64, and 1 to num_envs of them");
+    } else if (check_owing(self, env_ids, (uint32_t)num_ids) == 0) {
+        result = recv_envs(self, env_ids, (uint32_t)num_ids, deadline_ns);
+    }
+    PyBuffer_Release(&ids);
+    return result;
+}
+
+const char vecenv_hub_recv_envs_doc[] = PyDoc_STR(
+"recv_envs($self, env_ids, deadline_ns, /)\n--\n\n"
+"Wait for the rows of these envs; return (rows, flags) or an event, as `recv` does.\n\n"
+"env_ids: int64 (n,), distinct envs with outstanding replies; the rows are in this order. Rows of\n"
+"other envs are kept, and the next `recv` delivers them first. Raises ValueError for other ids.");
 
 PyObject *
 vecenv_hub_waits(PyObject *op, PyObject *Py_UNUSED(ignored))

@@ -24,7 +24,7 @@
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 10
+#define VECENV_ABI 11
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */

@@ -90,6 +90,7 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered)
     ring->num_delivered = ring->oldest_delivered = 0;
     ring->num_outstanding = ring->assigned_rows = 0;
     ring->num_row_ranges = ring->num_stragglers = 0;
+    ring->num_deferred = 0;
     ring->next_epoch = 1; /* new owner and cell words have epoch 0 */
     ring->num_free = 0;
     for (uint32_t block = arena->num_blocks; block > 0; block--) {
@@ -284,10 +285,32 @@ is_awaited(const vecenv_ring *ring, uint32_t block, uint32_t row)
     return step_ids[row] != 0 && ring->outstanding[env_ids[row]] == step_ids[row];
 }
 
+/* Return the step_ids of deferred_rows, one per env. */
+static const uint64_t *
+deferred_step_ids(const vecenv_ring *ring)
+{
+    return (const void *)(ring->deferred_rows + ring->arena->header[VECENV_H_STEP_ID]);
+}
+
+/* Drop rows that no request waits for from deferred_rows. */
+static void
+filter_deferred(vecenv_ring *ring)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < ring->num_deferred; i++) {
+        uint32_t env_id = ring->deferred[i];
+        if (deferred_step_ids(ring)[env_id] == ring->outstanding[env_id]) {
+            ring->deferred[kept++] = env_id;
+        }
+    }
+    ring->num_deferred = kept;
+}
+
 uint32_t
 vecenv_ring_filter(vecenv_ring *ring)
 {
-    uint32_t total = 0;
+    filter_deferred(ring);
+    uint32_t total = ring->num_deferred;
     size_t kept = 0;
     for (size_t i = 0; i < ring->num_row_ranges; i++) {
         vecenv_row_range range = ring->row_ranges[i];
@@ -347,23 +370,53 @@ mark_delivered(vecenv_ring *ring, const vecenv_row_range *range)
     ring->num_outstanding -= range->stop - range->start;
 }
 
+/* Deliver the first `count` rows of the first row range, where they are. */
+static void
+deliver_in_place(vecenv_ring *ring, uint32_t count, vecenv_row_range *range)
+{
+    vecenv_row_range *first = &ring->row_ranges[0];
+    *range = (vecenv_row_range){first->block, first->start, first->start + count};
+    keep_delivered(ring, range->block);
+    first->start += count;
+    if (first->start == first->stop) {
+        drop_first_row_range(ring);
+    }
+}
+
+static void
+copy_deferred(const vecenv_ring *ring, uint32_t to_block, uint32_t to_row, uint32_t env_id)
+{
+    copy_columns(ring->columns, ring->num_columns, block_at(ring->arena, to_block), to_row,
+                 ring->deferred_rows, env_id);
+}
+
+/* Copy the first `count` deferred rows, or all if there are fewer, to the start of a block. Returns
+ * how many. */
+static uint32_t
+move_first_deferred(vecenv_ring *ring, uint32_t block, uint32_t count)
+{
+    uint32_t moved = ring->num_deferred < count ? ring->num_deferred : count;
+    for (uint32_t row = 0; row < moved; row++) {
+        copy_deferred(ring, block, row, ring->deferred[row]);
+    }
+    ring->num_deferred -= moved;
+    memmove(ring->deferred, ring->deferred + moved, ring->num_deferred * sizeof *ring->deferred);
+    return moved;
+}
+
 int
 vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_row_range *range)
 {
     vecenv_row_range *first = &ring->row_ranges[0];
-    if (first->stop - first->start >= count) {
-        *range = (vecenv_row_range){first->block, first->start, first->start + count};
-        keep_delivered(ring, range->block);
-        first->start += count;
-        if (first->start == first->stop) {
-            drop_first_row_range(ring);
-        }
+    if (ring->num_deferred == 0 && first->stop - first->start >= count) {
+        deliver_in_place(ring, count, range);
     } else {
         uint64_t row_ref = open_block(ring);
         if (row_ref == 0) {
             return VECENV_ENOBLOCK;
         }
         *range = (vecenv_row_range){ref_block(row_ref), 0, 0};
+        range->stop = move_first_deferred(ring, range->block, count);
         while (range->stop < count) {
             first = &ring->row_ranges[0];
             copy_row(ring, range->block, range->stop++, first->block, first->start++);
@@ -375,6 +428,169 @@ vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_row_range *range)
         unpin(ring, range->block);
     }
     mark_delivered(ring, range);
+    return VECENV_OK;
+}
+
+static void
+defer_row(vecenv_ring *ring, uint32_t env_id, uint32_t block, uint32_t row)
+{
+    copy_columns(ring->columns, ring->num_columns, ring->deferred_rows, env_id,
+                 block_at(ring->arena, block), row);
+    ring->deferred[ring->num_deferred++] = env_id;
+}
+
+/* Return the row of an env in the block of the ordered request, if it is committed and awaited;
+ * else a number that is not below ring->assigned_rows. */
+static uint64_t
+assigned_row_of(const vecenv_ring *ring, int64_t env_id)
+{
+    /* if another step_id is outstanding, this is out of range: below 0 wraps around */
+    uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
+    if (row < ring->assigned_rows
+        && !vecenv_is_committed(ring->arena, ref_epoch(ring->assigned),
+                                ref_block(ring->assigned), (uint32_t)row)) {
+        return ring->assigned_rows;
+    }
+    return row;
+}
+
+static void
+set_wanted(vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        ring->wanted[env_ids[i]] = i + 1;
+    }
+}
+
+static void
+clear_wanted(vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        ring->wanted[env_ids[i]] = 0;
+    }
+}
+
+/* Empty the row ranges. Rows of wanted envs are copied to `to_block`, to their places; the awaited
+ * rows of other envs are deferred. */
+static void
+split_row_ranges(vecenv_ring *ring, uint32_t to_block)
+{
+    while (ring->num_row_ranges > 0) {
+        vecenv_row_range range = ring->row_ranges[0];
+        const int64_t *env_ids = (const void *)column(ring->arena, range.block, VECENV_H_ENV_ID);
+        for (uint32_t row = range.start; row < range.stop; row++) {
+            if (!is_awaited(ring, range.block, row)) {
+                continue;
+            }
+            uint32_t place = ring->wanted[env_ids[row]];
+            if (place == 0) {
+                defer_row(ring, (uint32_t)env_ids[row], range.block, row);
+            } else {
+                copy_row(ring, to_block, place - 1, range.block, row);
+            }
+        }
+        drop_first_row_range(ring);
+    }
+}
+
+void
+vecenv_ring_defer(vecenv_ring *ring)
+{
+    if (ring->num_row_ranges > 0) {
+        filter_deferred(ring);
+        split_row_ranges(ring, 0); /* no env is wanted: nothing is copied to block 0 */
+    }
+}
+
+uint32_t
+vecenv_ring_count_ready(vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
+{
+    uint32_t ready = 0;
+    filter_deferred(ring);
+    set_wanted(ring, env_ids, count);
+    for (uint32_t i = 0; i < ring->num_deferred; i++) {
+        ready += ring->wanted[ring->deferred[i]] != 0;
+    }
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        vecenv_row_range range = ring->row_ranges[i];
+        const int64_t *found = (const void *)column(ring->arena, range.block, VECENV_H_ENV_ID);
+        for (uint32_t row = range.start; row < range.stop; row++) {
+            ready += is_awaited(ring, range.block, row) && ring->wanted[found[row]] != 0;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        ready += assigned_row_of(ring, env_ids[i]) < ring->assigned_rows;
+    }
+    clear_wanted(ring, env_ids, count);
+    return ready;
+}
+
+/* Return whether the first row range begins with the rows of these envs, in this order. */
+static int
+is_in_place(const vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
+{
+    const vecenv_row_range *first = &ring->row_ranges[0];
+    if (ring->num_row_ranges == 0 || first->stop - first->start < count) {
+        return 0;
+    }
+    const int64_t *found = (const void *)column(ring->arena, first->block, VECENV_H_ENV_ID);
+    for (uint32_t i = 0; i < count; i++) {
+        if (found[first->start + i] != env_ids[i]
+            || !is_awaited(ring, first->block, first->start + i)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Copy the rows of these envs, which are wanted, to the start of a block, and defer all others. */
+static void
+collect_wanted(vecenv_ring *ring, const int64_t *env_ids, uint32_t count, uint32_t block)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < ring->num_deferred; i++) {
+        uint32_t env_id = ring->deferred[i];
+        if (ring->wanted[env_id] == 0) {
+            ring->deferred[kept++] = env_id;
+        } else {
+            copy_deferred(ring, block, ring->wanted[env_id] - 1, env_id);
+        }
+    }
+    ring->num_deferred = kept;
+    split_row_ranges(ring, block);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t row = assigned_row_of(ring, env_ids[i]);
+        if (row < ring->assigned_rows) {
+            copy_row(ring, block, i, ref_block(ring->assigned), (uint32_t)row);
+            ring->has_cancelled = 1; /* the other rows of that request do not wait for this one */
+        }
+    }
+}
+
+int
+vecenv_ring_take(vecenv_ring *ring, const int64_t *env_ids, uint32_t count,
+                 vecenv_row_range *range)
+{
+    if (is_in_place(ring, env_ids, count)) {
+        deliver_in_place(ring, count, range);
+    } else {
+        uint64_t row_ref = open_block(ring);
+        if (row_ref == 0) {
+            vecenv_ring_defer(ring); /* may free a block */
+            row_ref = open_block(ring);
+        }
+        if (row_ref == 0) {
+            return VECENV_ENOBLOCK;
+        }
+        *range = (vecenv_row_range){ref_block(row_ref), 0, count};
+        set_wanted(ring, env_ids, count);
+        collect_wanted(ring, env_ids, count, range->block);
+        clear_wanted(ring, env_ids, count);
+        keep_delivered(ring, range->block);
+        unpin(ring, range->block);
+    }
+    mark_delivered(ring, range);
+    vecenv_ring_defer(ring);
     return VECENV_OK;
 }
 
@@ -450,6 +666,9 @@ vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
     }
     if (ring->outstanding[command->env_id] != command->step_id) {
         return 1; /* delivered, superseded or cancelled */
+    }
+    if (deferred_step_ids(ring)[command->env_id] == command->step_id) {
+        return 1;
     }
     for (uint32_t block = 0; block < arena->num_blocks; block++) {
         const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);

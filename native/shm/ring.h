@@ -9,6 +9,12 @@
  *     free -> chain[2] -> chain[1] -> open --seal--> row ranges --deliver--> delivered -> free
  *     free -> assigned ------------- all rows -----^      \-- stragglers --^
  *
+ * A caller may wait for the rows of particular envs. Rows of other envs that arrive meanwhile are
+ * copied out of their blocks into deferred_rows, so they pin no block. They are delivered first,
+ * in the order in which they finished:
+ *
+ *     row ranges --defer--> deferred_rows --deliver--> delivered
+ *
  * This state is private to the parent; only rows, owners, cells and links are in shared memory.
  * No function here allocates memory. */
 #ifndef VECENV_RING_H
@@ -39,6 +45,10 @@ typedef struct {
     uint8_t *saved_rows;                /* laid out like a block, one row per env */
     const vecenv_column *saved_columns; /* the columns to copy */
     size_t num_saved_columns;           /* step_id and env_id among them */
+    uint8_t *deferred_rows; /* laid out like a block, one row per env */
+    uint32_t *deferred;     /* the envs with a row there, in the order in which these finished */
+    uint32_t num_deferred;
+    uint32_t *wanted; /* per env, zero between two calls: 1 + its place in a request for rows */
     uint32_t num_outstanding;
     uint64_t next_epoch;
     uint64_t chain[VECENV_CHAIN]; /* row_refs of row 0 of the open blocks, in order of use */
@@ -64,13 +74,13 @@ typedef struct {
 #define VECENV_ENOBLOCK (-3)
 
 /* Return the largest number of row ranges, or of stragglers, that can exist at once. The arrays of
- * vecenv_ring need that many elements. */
+ * vecenv_ring need that many elements; deferred and wanted need one per env. */
 size_t vecenv_ring_max_row_ranges(const vecenv_arena *arena);
 size_t vecenv_ring_max_stragglers(const vecenv_arena *arena);
 
 /* Set the initial state and open the first blocks. The caller has set arena, columns, row_ranges,
- * stragglers, saved_rows, saved_columns and their sizes, and outstanding and last_delivered
- * (zeroed). max_delivered (see vecenv_ring) is at least 1. */
+ * stragglers, saved_rows, saved_columns and their sizes, deferred_rows and deferred, and
+ * outstanding, last_delivered and wanted (zeroed). max_delivered (see vecenv_ring) is at least 1. */
 void vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered);
 
 /* Reserve a block for an ordered request of num_rows rows and set ring->assigned. Returns
@@ -107,14 +117,29 @@ int vecenv_ring_catch_up(vecenv_ring *ring);
 /* Turn stragglers that have been committed meanwhile into row ranges. */
 void vecenv_ring_collect_stragglers(vecenv_ring *ring);
 
-/* Drop rows that no request waits for from all row ranges; the last row of a range moves into the
- * gap. Returns the number of rows left. */
+/* Drop rows that no request waits for from deferred_rows and from all row ranges; the last row of a
+ * range moves into the gap. Returns the number of rows left in both. */
 uint32_t vecenv_ring_filter(vecenv_ring *ring);
 
-/* Deliver the first `count` rows of the row ranges as one row range. Copies them into a free block
- * only if they are not adjacent in one block. Their envs have no outstanding reply afterwards.
- * Returns VECENV_OK, or VECENV_ENOBLOCK if no block is free for the copies. */
+/* Deliver the first `count` rows as one row range: deferred ones first, then those of the row
+ * ranges. Copies them into a free block only if they are not adjacent in one block. Their envs have
+ * no outstanding reply afterwards. Returns VECENV_OK, or VECENV_ENOBLOCK if no block is free for
+ * the copies. */
 int vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_row_range *range);
+
+/* Copy the awaited rows of all row ranges to deferred_rows, and drop the row ranges. */
+void vecenv_ring_defer(vecenv_ring *ring);
+
+/* Return for how many of these envs a row can be delivered now: it is deferred, in a row range, or
+ * a committed row of the ordered request. The envs are distinct and have outstanding replies. */
+uint32_t vecenv_ring_count_ready(vecenv_ring *ring, const int64_t *env_ids, uint32_t count);
+
+/* Deliver the rows of these envs as one row range, in this order, and defer the rows of others. A
+ * row of the ordered request is taken out of that. vecenv_ring_count_ready has returned `count`.
+ * Returns VECENV_OK, or VECENV_ENOBLOCK if no block is free for the copies; nothing was delivered
+ * then. */
+int vecenv_ring_take(vecenv_ring *ring, const int64_t *env_ids, uint32_t count,
+                     vecenv_row_range *range);
 
 /* Commit the uncommitted rows of a slot as void. Call it after its process has been reaped. */
 void vecenv_ring_reap(vecenv_ring *ring, uint32_t slot);

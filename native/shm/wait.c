@@ -65,7 +65,11 @@ is_satisfied(const vecenv_waiter *self, const vecenv_wait_condition *condition)
                                          ref_block(condition->row_ref), claimed)
                       >= condition->count;
     }
-    return 0;
+    /* rows in other blocks wake a sleeper, but cannot be counted here */
+    return condition->row_ref != 0
+           && vecenv_count_committed(self->arena, ref_epoch(condition->row_ref),
+                                     ref_block(condition->row_ref), self->arena->rows)
+                  > condition->count;
 }
 
 static int
@@ -235,7 +239,8 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condit
         vecenv_ring_collect_stragglers(ring);
     }
     for (;;) {
-        uint32_t have = ring->num_row_ranges > 0 ? vecenv_ring_filter(ring) : 0;
+        int has_rows = ring->num_row_ranges > 0 || ring->num_deferred > 0;
+        uint32_t have = has_rows ? vecenv_ring_filter(ring) : 0;
         if (have >= count) {
             return 1;
         }
@@ -263,5 +268,52 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condit
         if (vecenv_ring_seal(ring, STRAGGLER_WAIT_NS) != VECENV_OK) {
             return VECENV_ENOBLOCK;
         }
+    }
+}
+
+int
+vecenv_gather_envs(vecenv_waiter *self, const int64_t *env_ids, uint32_t count,
+                   vecenv_wait_condition *condition)
+{
+    vecenv_ring *ring = self->ring;
+    int is_all = count >= ring->num_outstanding;
+    if (ring->num_stragglers > 0) {
+        vecenv_ring_collect_stragglers(ring);
+    }
+    for (;;) {
+        uint32_t have = vecenv_ring_count_ready(ring, env_ids, count);
+        if (have == count) {
+            return 1;
+        }
+        vecenv_ring_defer(ring);
+        uint32_t least = count - have; /* rows that must come at least, of these envs or others */
+        if (ring->assigned_rows > 0) {
+            if (vecenv_ring_has_awaited(ring)) {
+                vecenv_ring_finish_assigned(ring);
+                continue;
+            }
+            if (is_all && !ring->has_cancelled) { /* the whole ordered request is wanted */
+                *condition = (vecenv_wait_condition){VECENV_WAIT_ALL, ring->assigned_rows,
+                                                     ring->assigned, is_all};
+                return 0;
+            }
+            least = 1; /* some of these envs may belong to the ordered request, some not */
+        }
+        *condition = (vecenv_wait_condition){VECENV_WAIT_SOME, least, ring->chain[0], is_all};
+        if (is_satisfied(self, condition)) {
+            if (vecenv_ring_seal(ring, STRAGGLER_WAIT_NS) != VECENV_OK) {
+                return VECENV_ENOBLOCK;
+            }
+            continue;
+        }
+        if (ring->assigned_rows > 0) {
+            uint32_t committed =
+                vecenv_count_committed(self->arena, ref_epoch(ring->assigned),
+                                       ref_block(ring->assigned), ring->assigned_rows);
+            *condition = (vecenv_wait_condition){VECENV_WAIT_ANY, committed, ring->assigned, 0};
+        } else if (ring->num_stragglers > 0) {
+            condition->kind = VECENV_WAIT_ANY;
+        }
+        return 0;
     }
 }

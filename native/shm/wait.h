@@ -16,7 +16,7 @@ enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MESSAGE, RECV_NO_BLOCK, R
 /* The condition of one wait. */
 typedef struct {
     uint32_t kind, count; /* VECENV_WAIT_*, number of rows */
-    uint64_t row_ref;     /* epoch and block of the rows */
+    uint64_t row_ref;     /* epoch and block of the rows; 0: VECENV_WAIT_ANY, in any block */
     int is_all;           /* 1: it covers all outstanding replies */
 } vecenv_wait_condition;
 
@@ -32,6 +32,11 @@ typedef struct {
 /* Move committed rows to the row ranges. Returns 1 if at least `count` rows can be delivered, 0 if
  * *condition must be waited for, VECENV_ENOBLOCK if no block is free. */
 int vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condition);
+
+/* Do the same for the rows of these envs, which are distinct and have outstanding replies. Returns 1
+ * if vecenv_ring_take can deliver all of them. The rows of other envs are deferred. */
+int vecenv_gather_envs(vecenv_waiter *self, const int64_t *env_ids, uint32_t count,
+                       vecenv_wait_condition *condition);
 
 /* Wait for a condition until deadline_ns of the monotonic clock: spin as spin.h allows, then sleep.
  * Returns RECV_BATCH if the caller must call vecenv_gather again; another RECV_* outcome; or -1 if

@@ -178,6 +178,10 @@ make_test_ring(const vecenv_arena *arena, uint32_t max_delivered)
     ring->stragglers = calloc(ring->max_stragglers, sizeof *ring->stragglers);
     CHECK(ring->outstanding != NULL && ring->last_delivered != NULL && ring->saved_rows != NULL);
     CHECK(ring->row_ranges != NULL && ring->stragglers != NULL);
+    ring->deferred_rows = calloc(1, arena->block_stride);
+    ring->deferred = calloc(arena->num_envs, sizeof *ring->deferred);
+    ring->wanted = calloc(arena->num_envs, sizeof *ring->wanted);
+    CHECK(ring->deferred_rows != NULL && ring->deferred != NULL && ring->wanted != NULL);
     vecenv_ring_init(ring, max_delivered);
     return made;
 }
@@ -190,6 +194,9 @@ free_test_ring(test_ring *made)
     free(made->ring.saved_rows);
     free(made->ring.row_ranges);
     free(made->ring.stragglers);
+    free(made->ring.deferred_rows);
+    free(made->ring.deferred);
+    free(made->ring.wanted);
     free(made);
 }
 

@@ -484,9 +484,169 @@ test_error_row_is_not_last_delivered(void)
     tear_down();
 }
 
+/* Deliver the rows of these envs, which have all been committed. */
+static vecenv_row_range
+take(const int64_t *env_ids, uint32_t count)
+{
+    vecenv_row_range range;
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    CHECK(vecenv_ring_count_ready(ring, env_ids, count) == count);
+    CHECK(vecenv_ring_take(ring, env_ids, count, &range) == VECENV_OK);
+    CHECK(range.stop - range.start == count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(env_id_at(range, i) == env_ids[i] && is_intact(&arena, range.block, range.start + i));
+        CHECK(ring->outstanding[env_ids[i]] == 0 && ring->wanted[env_ids[i]] == 0);
+    }
+    CHECK(ring->num_row_ranges == 0); /* the rows of other envs were deferred */
+    return range;
+}
+
+static void
+test_take_returns_adjacent_rows_in_place(void)
+{
+    set_up();
+    uint32_t block = ref_block(ring->chain[0]);
+    const int64_t env_ids[] = {2, 0};
+    request_and_reply(2, 1);
+    request_and_reply(0, 2);
+    request_and_reply(1, 3);
+    vecenv_row_range range = take(env_ids, 2);
+    CHECK(range.block == block && ring->num_deferred == 1 && ring->deferred[0] == 1);
+    tear_down();
+}
+
+static void
+test_deferred_rows_pin_no_block_and_come_first_in_finish_order(void)
+{
+    set_up();
+    const int64_t env_ids[] = {3};
+    uint64_t step_id = 0;
+    for (int64_t env_id = 2; env_id >= 0; env_id--) {
+        request_and_reply(env_id, ++step_id);
+        request_and_reply(3, ++step_id);
+        take(env_ids, 1);
+    }
+    CHECK(num_pinned() == VECENV_CHAIN + MAX_DELIVERED && ring->num_outstanding == 3);
+    request_and_reply(3, ++step_id);
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    CHECK(vecenv_ring_filter(ring) == 4);
+    vecenv_row_range first = deliver(1);
+    CHECK(env_id_at(first, 0) == 2);
+    vecenv_row_range range = deliver(3);
+    CHECK(env_id_at(range, 0) == 1 && env_id_at(range, 1) == 0 && env_id_at(range, 2) == 3);
+    CHECK(ring->num_deferred == 0 && ring->num_outstanding == 0);
+    tear_down();
+}
+
+static void
+test_take_joins_deferred_rows_and_others(void)
+{
+    set_up();
+    const int64_t last[] = {3}, some[] = {1, 2, 0};
+    request_and_reply(0, 1);
+    request_and_reply(1, 2);
+    request_and_reply(3, 3);
+    take(last, 1);
+    request_and_reply(3, 4);
+    request_and_reply(2, 5);
+    take(some, 3);
+    CHECK(ring->num_deferred == 1 && ring->deferred[0] == 3);
+    tear_down();
+}
+
+static void
+test_superseded_deferred_row_is_dropped(void)
+{
+    set_up();
+    const int64_t last[] = {3}, again[] = {1};
+    for (int64_t env_id = 0; env_id < 4; env_id++) {
+        request_and_reply(env_id, 1 + (uint64_t)env_id);
+    }
+    take(last, 1);
+    set_outstanding(ring, 1, 9); /* a reset superseded its step */
+    CHECK(vecenv_ring_count_ready(ring, again, 1) == 0);
+    reply(1, 9);
+    take(again, 1);
+    CHECK(vecenv_ring_filter(ring) == 2);
+    vecenv_row_range range = deliver(2);
+    CHECK(env_id_at(range, 0) == 0 && env_id_at(range, 1) == 2);
+    tear_down();
+}
+
+static void
+test_take_leaves_the_rest_of_an_ordered_request(void)
+{
+    set_up();
+    const int64_t some[] = {2};
+    CHECK(vecenv_ring_assign(ring, 3) == VECENV_OK);
+    ring->assigned_first = 1;
+    for (int64_t env_id = 0; env_id < 3; env_id++) {
+        set_outstanding(ring, env_id, 1 + (uint64_t)env_id);
+    }
+    write_row(&arena, ring->assigned + 2, 3, 2);
+    vecenv_commit(&arena, ring->assigned + 2);
+    take(some, 1);
+    CHECK(ring->has_cancelled && !vecenv_ring_has_awaited(ring));
+    for (uint32_t row = 0; row < 2; row++) {
+        write_row(&arena, ring->assigned + row, 1 + row, row);
+        vecenv_commit(&arena, ring->assigned + row);
+    }
+    CHECK(vecenv_ring_has_awaited(ring));
+    vecenv_ring_finish_assigned(ring);
+    CHECK(vecenv_ring_filter(ring) == 2);
+    vecenv_row_range range = deliver(2);
+    CHECK(env_id_at(range, 0) == 0 && env_id_at(range, 1) == 1);
+    tear_down();
+}
+
+static void
+test_command_with_deferred_row_is_answered(void)
+{
+    set_up();
+    const int64_t last[] = {3};
+    request_and_reply(0, 1);
+    request_and_reply(3, 2);
+    take(last, 1);
+    for (uint64_t step_id = 3; step_id < 5 * BLOCKS; step_id++) { /* its block is reused */
+        request_and_reply(3, step_id);
+        take(last, 1);
+    }
+    vecenv_command command = {.step_id = 1, .row_ref = VECENV_CLAIM, .env_id = 0};
+    CHECK(vecenv_ring_is_answered(ring, &command));
+    tear_down();
+}
+
+static void
+test_take_without_free_block_delivers_nothing(void)
+{
+    set_up();
+    const int64_t some[] = {0};
+    request_and_reply(1, 1);
+    request_and_reply(0, 2);
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    uint32_t free_before = ring->num_free;
+    ring->num_free = 0; /* stragglers pin all blocks */
+    vecenv_ring_lend(ring, ring->row_ranges[0].block);
+    vecenv_row_range range;
+    CHECK(vecenv_ring_count_ready(ring, some, 1) == 1);
+    CHECK(vecenv_ring_take(ring, some, 1, &range) == VECENV_ENOBLOCK);
+    CHECK(ring->num_outstanding == 2 && ring->num_deferred == 2);
+    ring->num_free = free_before;
+    CHECK(vecenv_ring_count_ready(ring, some, 1) == 1);
+    CHECK(vecenv_ring_take(ring, some, 1, &range) == VECENV_OK && env_id_at(range, 0) == 0);
+    tear_down();
+}
+
 int
 main(void)
 {
+    test_take_returns_adjacent_rows_in_place();
+    test_deferred_rows_pin_no_block_and_come_first_in_finish_order();
+    test_take_joins_deferred_rows_and_others();
+    test_superseded_deferred_row_is_dropped();
+    test_take_leaves_the_rest_of_an_ordered_request();
+    test_command_with_deferred_row_is_answered();
+    test_take_without_free_block_delivers_nothing();
     test_deliver_returns_rows_of_one_block_in_place();
     test_deliver_keeps_rows_beyond_count();
     test_filter_drops_superseded_row_and_moves_last();

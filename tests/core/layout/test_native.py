@@ -49,6 +49,7 @@ class Ends:
             "columns": self.plan.row_columns(),
             "saved_rows": bytearray(self.plan.words["block_stride"]),
             "saved_columns": self.plan.saved_columns(),
+            "deferred_rows": bytearray(self.plan.words["block_stride"]),
             "action_leaves": self.plan.action_columns(),
             "slots": (0,) * self.plan.num_envs,
             "depth": self.plan.depth,

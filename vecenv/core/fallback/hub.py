@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,9 +156,26 @@ class FallbackHub(Hub):
     # ---- receiving ---------------------------------------------------------------------
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        event = self._wait_until(functools.partial(self._outstanding.gather, min_count), deadline_ns)
+        if event is not None:
+            return event
+        with signals_deferred():
+            return self._gather_rows(self._outstanding.take(max_count))
+
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        ids = env_ids.tolist()
+        event = self._wait_until(functools.partial(self._outstanding.gather_envs, ids), deadline_ns)
+        if event is not None:
+            return event
+        with signals_deferred():
+            self._outstanding.take_envs(ids)
+            return self._gather_rows(ids)
+
+    def _wait_until(self, gather: Callable[[], bool], deadline_ns: int) -> Event | None:
+        """Wait until `gather` returns True, then return None; return the event if another one comes first."""
         if deadline_ns < 0:
             deadline_ns = now_ns() - deadline_ns
-        while not self._outstanding.gather(min_count):
+        while not gather():
             began_ns = now_ns()
             event = self._wait_for_frame(deadline_ns)
             if self._plan.is_timed:
@@ -165,10 +183,12 @@ class FallbackHub(Hub):
                 self._waited_ns += now_ns() - began_ns
             if event is None and self._has_notice:
                 event = Event("message", -1)
-            if event is not None and not self._outstanding.gather(min_count):
+            if event is not None and not gather():
                 return event
-        with signals_deferred():
-            rows = GatheredRows(self._words.rows, self._outstanding.take(max_count))
+        return None
+
+    def _gather_rows(self, env_ids: list[int]) -> tuple[Rows, int]:
+        rows = GatheredRows(self._words.rows, env_ids)
         flags = int(np.bitwise_or.reduce(rows.column("flags")))
         return rows, flags | RowFlag.NOTICE if self._has_notice else flags
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from ..layout.rows import Op
 from ..parent.hub import Refusal
@@ -103,6 +104,21 @@ class Outstanding:
             else:
                 return False
         return True
+
+    def gather_envs(self, env_ids: Iterable[int]) -> bool:
+        """Make all arrived rows ready for delivery; return whether those of `env_ids` are among the ready rows."""
+        self.ready.extend(self._arrived.values())
+        self._arrived = {}
+        if self._ordered and not self._missing:
+            self.ready.extend(self._ordered.values())
+            self._ordered = {}
+        found = {*self.ready, *(env_id for step_id, env_id in self._ordered.items() if step_id not in self._missing)}
+        return found.issuperset(env_ids)
+
+    def take_envs(self, env_ids: Iterable[int]) -> None:
+        """Remove the rows of these envs, which are ready; they are then not outstanding."""
+        for env_id in env_ids:
+            self.forget(env_id)
 
     def take(self, max_count: int) -> list[int]:
         """Remove up to `max_count` ready rows and return their env ids; they are then not outstanding."""

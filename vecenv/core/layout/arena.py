@@ -27,10 +27,10 @@ import numpy as np
 from ...errors import ConfigError
 from .spec import Array, Spec
 
-__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "SAVED_ROWS", "ArenaPlan", "BlockViews"]
+__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "PRIVATE_BLOCK", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 10
+ABI = 11
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
@@ -43,8 +43,8 @@ COMMAND_NBYTES = 32
 NUM_BUCKETS, FIRST_OCTAVE = 128, 8
 TIMINGS_NBYTES = 3 * LINE + 2 * 8 * NUM_BUCKETS
 BYTE_RING_NBYTES = 1 << 16
-#: Number of the block of saved rows, which is outside the arena.
-SAVED_ROWS = -1
+#: Number of a block outside the arena, of saved or of deferred rows (native/shm/ring.h).
+PRIVATE_BLOCK = -1
 #: Number of open blocks that are linked ahead of the parent (native/shm/ring.h).
 CHAIN = 3
 #: Blocks beyond those that the caller holds: the chain and its next link, one ordered request,
@@ -273,7 +273,7 @@ class BlockViews:
     """All columns of one block as arrays of `rows` rows.
 
     Attributes:
-        number: number of the block; `SAVED_ROWS` for the saved rows, which fill `memory` and are outside the arena.
+        number: number of the block; `PRIVATE_BLOCK` for rows outside the arena, which fill `memory`.
         data: the bytes of the block, uint8; every other array is a view of this one, and so are views of them.
         columns: name -> array (rows, ...) as in `HEADER_WORDS`, plus the fields of `episode_counters`.
         obs, final: one array (rows, *S) per observation leaf.
@@ -284,7 +284,7 @@ class BlockViews:
     def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
         self.number = block
         stride = plan.words["block_stride"]
-        start = 0 if block == SAVED_ROWS else plan.words["blocks"] + block * stride
+        start = 0 if block == PRIVATE_BLOCK else plan.words["blocks"] + block * stride
         self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..layout.arena import BYTE_RING_NBYTES, SAVED_ROWS, ArenaPlan, BlockViews
+from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan, BlockViews
 from ..layout.native import load
 from ..layout.rows import Form, Op, RowFlag, RowRange, Rows
 from ..layout.spec import Array
@@ -90,6 +90,16 @@ class Hub(Protocol):
         Args:
             min_count, max_count: how many rows to return.
             deadline_ns: on the monotonic clock; a negative value counts nanoseconds from now.
+        """
+
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        """Wait for the rows of these envs; return them, in this order, and the union of their flags.
+
+        Rows of other envs that have arrived are kept; the next `recv` delivers them first.
+
+        Args:
+            env_ids: int64 (n,), distinct envs that owe an answer.
+            deadline_ns: as for `recv`.
         """
 
     def pump(self) -> bool:
@@ -187,12 +197,15 @@ class NativeHub:
         self._slots = list(slots)
         self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
         saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # takes memory only when it is used
-        self._saved_rows = BlockViews(plan, saved_rows, SAVED_ROWS)
+        self._saved_rows = BlockViews(plan, saved_rows, PRIVATE_BLOCK)
+        deferred_rows = np.zeros(plan.words["block_stride"], np.uint8)
+        self._deferred_rows = BlockViews(plan, deferred_rows, PRIVATE_BLOCK)
         self._hub = native.Hub(
             memory,
             plan.row_columns(),
             saved_rows,
             plan.saved_columns(),
+            deferred_rows,
             plan.action_columns(),
             tuple(slots),
             plan.depth,
@@ -211,7 +224,7 @@ class NativeHub:
         self._unblocked_ns = [0] * plan.num_slots
         self._notice = plan.notice(memory)
         self.send = self._hub.send
-        self.recv = self._hub.recv
+        self.recv, self.recv_envs = self._hub.recv, self._hub.recv_envs
         self.wait, self.waits = self._hub.wait, self._hub.waits
         self.outstanding = self._hub.outstanding
         self.num_stragglers = self._hub.num_stragglers
@@ -325,7 +338,7 @@ class NativeHub:
     def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
         best, found = 0, None
         # saved rows first: the same row in the ring may be half overwritten
-        for views in (self._saved_rows, *self._views):
+        for views in (self._saved_rows, self._deferred_rows, *self._views):
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
             # a row with an error has the observation of an older row
             has_obs = views.columns["flags"] & RowFlag.ERROR == 0

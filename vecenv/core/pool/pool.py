@@ -5,6 +5,7 @@
     batch = pool.recv()                ... and has delivered it
     pool.send(actions)                 every env owes the result of a step
     batch = pool.recv(min_count=32)    the first 32 that finish, as one contiguous run
+    batch = pool.recv(env_ids=[7, 3])  these two, while others are under way
     pool.close()
 
 Parts of a pool, in the order in which a call passes them:
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import InternalError, StateError
+from ...errors import ConfigError, InternalError, StateError
 from ...statistics import Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.rows import Form, Op
@@ -95,6 +96,7 @@ class Pool:
     # The hot paths, put together once.
     _send: Callable[[Any, Any, Any, Any], None]
     _recv: Callable[[Any, Any, Any, Any], Batch]
+    _recv_envs: Callable[[Any, Any, Any, Any], Batch]
     _step: Callable[[Any, Any, Any, Any], Batch]
 
     def __init__(self, engine: Engine) -> None:
@@ -135,6 +137,7 @@ class Pool:
         self._opened_ns = now_ns()
         guard = self._lifecycle.guard
         self._send, self._recv = guard("send", requests.send), guard("recv", waiter.recv)
+        self._recv_envs = guard("recv", waiter.recv_envs)
         self._step = guard("step", requests.send, then=waiter.recv)
         spaces = envs.spaces
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
@@ -147,6 +150,7 @@ class Pool:
         self._envs = self._hub = self._requests = self._waiter = _NOT_OPEN
         guard = self._lifecycle.guard
         self._send, self._recv, self._step = (guard(what, _not_open) for what in ("send", "recv", "step"))
+        self._recv_envs = guard("recv", _not_open)
 
     def close(self, timeout: float | None = None) -> None:
         """End all envs and workers; may be called repeatedly. It takes at most `timeout` seconds and a kill.
@@ -237,6 +241,7 @@ class Pool:
         *,
         exact: bool = False,
         timeout: float | None = None,
+        env_ids: Sequence[int] | Array | None = None,
     ) -> Batch:
         """Wait until at least `min_count` envs have answered, then return all answers that are there.
 
@@ -245,6 +250,9 @@ class Pool:
             max_count: return at most so many rows and keep the others for the next call.
             exact: return exactly `min_count` rows.
             timeout: seconds; answers that have arrived are kept.
+            env_ids: wait for exactly these envs, distinct ids, and return their rows in this order. Rows of other envs
+                that arrive meanwhile are copied, so they count against no `depth`. The next call returns them first, in
+                the order in which they finished. None: any envs. With ids, the three counts must not be given.
 
         Returns:
             A batch of views, valid until `depth - 1` later batches have been received.
@@ -252,9 +260,14 @@ class Pool:
         Raises:
             WorkerTimeoutError: the timeout, or an env over its limit.
             WorkerDiedError: a worker that owes an answer has died.
-            StateError: fewer envs than `min_count` owe an answer.
-            ConfigError: an argument is not a number.
+            StateError: fewer envs than `min_count` owe an answer, or one of `env_ids` owes none or is named twice.
+            ConfigError: an argument is not a number, there is no such env, or a count is given together with `env_ids`.
+            WrongTypeError: a count is a bool (also a ConfigError and a TypeError).
         """
+        if env_ids is not None:
+            if exact or (min_count, max_count) != (None, None):
+                raise ConfigError("recv: env_ids excludes min_count, max_count and exact", key="env_ids")
+            return self._recv_envs(env_ids, timeout, None, None)
         return self._recv(min_count, max_count, exact, timeout)
 
     def step(self, actions: Any) -> Batch:

@@ -27,7 +27,7 @@ from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
-from .waiter import Waiter
+from .waiter import Waiter, read_env_ids
 
 __all__ = ["Requests", "ResetNeededError"]
 
@@ -109,7 +109,7 @@ class Requests:
             leaves: tuple[Array, ...] = (actions,)
             is_rounded = False
         else:
-            ids = self._check_ids(env_ids)
+            ids = None if env_ids is None else read_env_ids(env_ids)
             some = self._ids if ids is None else ids
             if self._spec.num_objects:
                 self._check_and_send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
@@ -447,16 +447,7 @@ class Requests:
 
     def _chosen(self, env_ids: Sequence[int] | Array | None) -> Array:
         """Return the env ids that a request names, int64 (count,); None names all."""
-        ids = self._check_ids(env_ids)
-        return self._ids if ids is None else ids
-
-    def _check_ids(self, env_ids: Sequence[int] | Array | None) -> Array | None:
-        if env_ids is None:
-            return None
-        ids = np.ascontiguousarray(env_ids)
-        if ids.ndim != 1 or not len(ids) or (ids.dtype != np.int64 and ids.dtype.kind not in "iu"):
-            raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
-        return ids if ids.dtype == np.int64 else ids.astype(np.int64)
+        return self._ids if env_ids is None else read_env_ids(env_ids)
 
 
 def _check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:

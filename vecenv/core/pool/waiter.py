@@ -11,12 +11,15 @@ from __future__ import annotations
 import functools
 import numbers
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ...errors import ConfigError, StateError, WorkerTimeoutError
+import numpy as np
+
+from ...errors import ConfigError, StateError, WorkerTimeoutError, WrongTypeError
 from ..layout.messages import Reply
-from ..layout.rows import RowFlag, Rows
+from ..layout.rows import Op, RowFlag, Rows
+from ..layout.spec import Array
 from ..options import PoolOptions
 from ..parent.batch import Batch, TrackedRows
 from ..parent.hub import Event, NativeHub
@@ -27,7 +30,7 @@ from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 
-__all__ = ["Waiter"]
+__all__ = ["Waiter", "read_env_ids"]
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
@@ -130,7 +133,42 @@ class Waiter:
                 return Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
             self._handle(got, Deadline(None))
         self._engine.check_alive()
-        return self._make_batch(*self._wait(functools.partial(self._hub.recv, least, most), least, timeout))
+        poll = functools.partial(self._hub.recv, least, most)
+        return self._make_batch(*self._wait(poll, f"fewer than {least} answers", timeout))
+
+    def recv_envs(self, env_ids: Sequence[int] | Array, timeout: float | None, *_: None) -> Batch:
+        """Wait for the rows of these envs; see `Pool.recv`."""
+        ids = read_env_ids(env_ids)
+        check_timeout("timeout", timeout)
+        self._check_owing(ids.tolist())
+        if len(ids) < self._hub.outstanding():  # it may never wait, and only waits check limits
+            self._num_unchecked += 1
+            if self._num_unchecked > _MOST_UNCHECKED:
+                self._check_limits_if_due()
+        if self._serve is not None:
+            self._serve()
+        if self._expired is not None:
+            self._warn_of_views_in_use(self._expired)
+        poll = functools.partial(self._hub.recv_envs, ids)
+        if timeout is None and not self._needs_check:
+            got = poll(-self.watchdog.poll_interval_ns)
+            if not isinstance(got, Event):
+                return self._make_batch(*got)
+            self._handle(got, Deadline(None))
+        self._engine.check_alive()
+        return self._make_batch(*self._wait(poll, f"not all answers of the envs {ids.tolist()}", timeout))
+
+    def _check_owing(self, ids: list[int]) -> None:
+        """Raise unless these are ids of envs that owe an answer, each once."""
+        wrong = [env_id for env_id in ids if not 0 <= env_id < self._num_envs]
+        if wrong:
+            raise ConfigError(f"recv: env_id {wrong[0]} is not in 0..{self._num_envs - 1}", key="env_id")
+        if len(set(ids)) < len(ids):
+            twice = next(env_id for env_id in ids if ids.count(env_id) > 1)
+            raise StateError(f"recv: env {twice} was named twice")
+        idle = [env_id for env_id in ids if self._hub.owed(env_id)[0] == Op.NONE]
+        if idle:
+            raise StateError(f"recv: the envs {idle} owe no answer; send actions to them or reset them first")
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
         replies = _NO_REPLIES
@@ -205,9 +243,8 @@ class Waiter:
             WorkerTimeoutError: the timeout, or an env over its limit.
             WorkerDiedError: a worker that is called, or owes a row, has died.
         """
-        return self._wait(
-            self._poll_calls, count, timeout, fate="The calls are abandoned: their results will be dropped"
-        )
+        fate = "The calls are abandoned: their results will be dropped"
+        return self._wait(self._poll_calls, f"fewer than {count} answers", timeout, fate=fate)
 
     def _poll_calls(self, deadline_ns: int) -> list[Reply] | Event:
         self.inbox.poll()
@@ -222,7 +259,7 @@ class Waiter:
     def _wait(
         self,
         poll: Callable[[int], _Result | Event],
-        count: int,
+        shortfall: str,
         timeout: float | None,
         *,
         fate: str = "What has been sent stays outstanding until it is received or the envs are reset",
@@ -232,7 +269,7 @@ class Waiter:
         Args:
             poll: waits until the instant that it is given, in nanoseconds of the monotonic clock, at most; returns a
                 result, or the event that has ended the wait.
-            count: number of answers that are awaited, for messages.
+            shortfall: the answers that have arrived if the timeout ends the wait, for the message.
             timeout: seconds; None: as long as it takes.
             fate: the state of the request after the timeout, for the message.
         """
@@ -246,7 +283,7 @@ class Waiter:
             self._handle(got, deadline)
             if got.kind == "timeout":
                 if deadline.is_over():
-                    self._raise_timeout(count, timeout, fate)
+                    self._raise_timeout(shortfall, timeout, fate)
                 next_poll = min(self._check_limits(), self._next_poll(deadline))
 
     def _next_poll(self, deadline: Deadline) -> int:
@@ -302,12 +339,27 @@ class Waiter:
             self._handle(Event("timeout", -1), Deadline(None))  # a slot may be waiting for these two
             self._check_limits(after_pause=True)
 
-    def _raise_timeout(self, count: int, timeout: float | None, fate: str) -> NoReturn:
-        raise WorkerTimeoutError(
-            f"fewer than {count} answers within {timeout} s; {self.watchdog.describe()}. {fate}", timeout=timeout
-        )
+    def _raise_timeout(self, shortfall: str, timeout: float | None, fate: str) -> NoReturn:
+        raise WorkerTimeoutError(f"{shortfall} within {timeout} s; {self.watchdog.describe()}. {fate}", timeout=timeout)
+
+
+def read_env_ids(env_ids: Sequence[int] | Array) -> Array:
+    """Return env ids as int64 (B,); their range is checked elsewhere.
+
+    Raises:
+        ConfigError: they are not a non-empty list of integers.
+    """
+    ids = np.ascontiguousarray(env_ids)
+    if ids.ndim != 1 or not len(ids) or (ids.dtype != np.int64 and ids.dtype.kind not in "iu"):
+        raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
+    return ids if ids.dtype == np.int64 else ids.astype(np.int64)
 
 
 def _check_count(name: str, count: Any) -> None:
+    if isinstance(count, bool | np.bool_):
+        raise WrongTypeError(
+            f"{name}: expected a whole number or None, got {count!r}; unlike EnvPool's, this `recv` has no flags",
+            key=name,
+        )
     if count is not None and not isinstance(count, numbers.Integral):
         raise ConfigError(f"{name}: expected a whole number or None, got {count!r}", key=name)
