@@ -18,12 +18,15 @@ from ..core.layout.spec import Array
 from ..errors import ConfigError, DifferentSpacesError
 
 __all__ = [
+    "check_without_mask",
     "combine_spaces",
+    "one_of",
     "read_autoreset_mode",
     "read_count",
     "read_env_ids",
     "read_infos",
     "read_mask",
+    "read_options",
     "read_seeds",
     "wants_same_spaces",
 ]
@@ -90,6 +93,19 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
         raise TypeError(f"seed: expected a list of {num_envs}, each an int or None, got {seed!r}") from None
 
 
+def one_of(what: str, env_id: Any, env_ids: Any) -> Any:
+    """Return the argument that is given, of `env_id` and its alias `env_ids`; None if neither is.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    if env_ids is None:
+        return env_id
+    if env_id is not None:
+        raise ConfigError(f"{what}: env_id and env_ids are two names of one argument; give one", key="env_ids")
+    return env_ids
+
+
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     """Return env ids as int64 (B,); a single id becomes an array of one, None stays None.
 
@@ -99,7 +115,7 @@ def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
         num_envs: number of envs.
 
     Raises:
-        ConfigError: an id is not a whole number, or there is no such env.
+        ConfigError: an id is not a whole number or is named twice, or there is no such env.
     """
     if env_id is None:
         return None
@@ -109,7 +125,38 @@ def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     wrong = ids[(ids < 0) | (ids >= num_envs)]
     if len(wrong):
         raise ConfigError(f"{what}: env_id {int(wrong[0])} is not in 0..{num_envs - 1}", key="env_id")
+    if len(ids) > 1 and len(set(ids.tolist())) < len(ids):
+        raise ConfigError(f"{what}: env_id: an env is named twice in {ids.tolist()}", key="env_id")
     return ids.astype(np.int64, copy=False)
+
+
+def check_without_mask(what: str, options: Any) -> None:
+    """Raise ConfigError if options contain a `reset_mask` beside an `env_id`; `what` names the calling method."""
+    if isinstance(options, Mapping) and "reset_mask" in options:
+        raise ConfigError(f"{what}: env_id and reset_mask both select envs; give one of them", key="reset_mask")
+
+
+def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | None]:
+    """Return the options of `count` resets, from one dict for all or from a list with one dict or None for each.
+
+    Args:
+        what: the name of the calling method, for errors.
+        options: a dict, a list, or None.
+        count: number of resets.
+
+    Raises:
+        ConfigError: the list does not have `count` items, or an item is not a dict or None.
+    """
+    is_each = isinstance(options, list | tuple)
+    each = list(options) if is_each else [options]
+    if is_each and len(each) != count:
+        raise ConfigError(
+            f"{what}: options: expected a dict, or a list of {count}, got {len(each)} items", key="options"
+        )
+    for one in each:
+        if one is not None and not isinstance(one, Mapping):
+            raise ConfigError(f"options: expected a dict, got {one!r}", key="options")
+    return each if is_each else each * count
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:

@@ -201,6 +201,10 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _release_views(self) -> None:
         """Drop all views of the ring, so that its memory can be freed while this object still exists."""
 
+    def __len__(self) -> int:
+        """Return the number of envs."""
+        return self.num_envs
+
     def __repr__(self) -> str:
         name = type(self).__name__
         if "num_envs" not in vars(self):

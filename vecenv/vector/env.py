@@ -6,6 +6,7 @@
     envs.async_reset()                                   EnvPool: continue with the envs that have finished
     obs, rewards, terminations, truncations, infos = envs.recv(32)
     envs.send(actions, infos["env_id"])
+    obs, infos = envs.reset(env_id=[5, 2])               some envs, while others are under way
 
 It stands above a pool, which moves the data. `VectorEnv` turns the pool's batches into Gymnasium's tuples and checks
 Gymnasium's rules about the order of calls.
@@ -35,12 +36,15 @@ from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeou
 from ..registrations import has_own_batches
 from ..statistics import Statistics
 from .arguments import (
+    check_without_mask,
     combine_spaces,
+    one_of,
     read_autoreset_mode,
     read_count,
     read_env_ids,
     read_infos,
     read_mask,
+    read_options,
     read_seeds,
     wants_same_spaces,
 )
@@ -244,6 +248,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.implementation = pool.implementation
         self._env_seeds = EnvSeeds(pool.num_envs)
         self._reset_ids: Any = None  # env ids of the pending reset, None for all
+        self._resets_some = False  # whether the pending reset returns the rows of `_reset_ids` only
         self.closed = False
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
@@ -283,14 +288,15 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     # ---- stepping ----------------------------------------------------------------------------
 
-    def step(self, actions: Any, env_id: Any = None) -> Step:
+    def step(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> Step:
         """Step envs and wait for them.
 
         Args:
             actions: nested like the action space, leaves (B, *S): one row per stepped env.
             env_id: distinct ids of the envs to step, or a single id, as in EnvPool. None (default): all envs. With
                 ids, `infos["env_id"]` contains the id of each row. Rows are ordered as `env_id`, unless other envs
-                have outstanding steps or resets.
+                have outstanding steps or resets: then, as in EnvPool, the first rows of any envs are returned.
+            env_ids: another name of `env_id`.
 
         Returns:
             (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
@@ -308,8 +314,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             ConfigError: there is no such env.
             Exception: raised by an env, with the remote traceback as its cause.
         """
-        if self._pending is not None or not self._is_plain_step or env_id is not None:
-            return self._step_checked(actions, env_id)
+        if self._pending is not None or not self._is_plain_step or env_id is not None or env_ids is not None:
+            return self._step_checked(actions, one_of("step", env_id, env_ids))
         try:
             batch = self._pool.step(actions)
         except StateError as error:
@@ -348,12 +354,13 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._check_pending("step")
         return self._deliver_step(self._recv("step_wait", timeout))
 
-    def send(self, actions: Any, env_ids: Any = None) -> None:
+    def send(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> None:
         """Begin to step envs without waiting; `recv` returns their results.
 
         Args:
-            actions: nested like the action space, leaves (B, *S): one row per env, ordered as `env_ids`.
-            env_ids: distinct ids. None (default): all envs.
+            actions: nested like the action space, leaves (B, *S): one row per env, ordered as `env_id`.
+            env_id: distinct ids, or a single id. None (default): all envs.
+            env_ids: another name of `env_id`.
 
         Raises:
             SpaceError: the actions do not fit; nothing was sent.
@@ -361,23 +368,32 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             StateError: an episode is over and autoreset_mode is DISABLED.
             ConfigError: there is no such env.
         """
+        if env_ids is not None:
+            env_id = one_of("send", env_id, env_ids)
         if self._pending is not None or not self._is_plain_step:
             self._check_idle("send")
-            self._send("send", actions, env_ids, ordered=False)
+            self._send("send", actions, env_id, ordered=False)
             return
         try:
-            self._pool.send(actions, env_ids, ordered=False)
+            self._pool.send(actions, env_id, ordered=False)
         except StateError as error:
             self._raise_as_gymnasium("send", error)
 
-    def recv(self, min_count: int | None = None, timeout: float | None = None) -> Step:
-        """Wait for results of `send` and `async_reset`, in the order in which envs finish.
+    def recv(
+        self, min_count: int | None = None, timeout: float | None = None, *, env_id: Any = None, env_ids: Any = None
+    ) -> Step:
+        """Wait for results of `send` and `async_reset`, in the order in which envs finish, or of particular envs.
 
         Args:
             min_count: return as soon as this many envs have finished, with the rows of all that have. None (default):
                 exactly `batch_size` rows; or, if the constructor was given none, the rows of all outstanding envs.
             timeout: seconds to wait. None (default): no limit. After a timeout the envs continue, and a later `recv`
                 returns their results.
+            env_id: wait for exactly these envs, distinct ids or a single id, and return their rows in this order. Rows
+                of other envs that arrive meanwhile are copied, so they count against no `depth`. The next `recv`
+                returns them first, in the order in which they finished. None (default): any envs. Excludes
+                `min_count`; `batch_size` has no effect.
+            env_ids: another name of `env_id`.
 
         Returns:
             (obs, rewards, terminations, truncations, infos) as from `step`, with B >= min_count rows.
@@ -386,7 +402,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             of `async_reset` are not marked.
 
         Raises:
-            StateError: fewer than min_count envs are outstanding.
+            StateError: fewer than min_count envs, or not all envs of `env_id`, are outstanding.
+            ConfigError: `min_count` is not a number, there is no such env, or `env_id` and `min_count` are both given.
+            WrongTypeError: `min_count` is a bool, as EnvPool's `reset` is (also a ConfigError and a TypeError).
             WorkerTimeoutError: too few envs finished within `timeout`, or an env exceeded its own limit and
                 `on_failure` is 'raise'.
             WorkerDiedError, Exception: as from `step`.
@@ -394,7 +412,12 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         if self._pending is not None:
             self._check_idle("recv")
         try:
-            if min_count is None and self.batch_size is not None:
+            if env_id is not None or env_ids is not None:
+                ids = read_env_ids("recv", one_of("recv", env_id, env_ids), self.num_envs)
+                if min_count is not None:
+                    raise ConfigError("recv: env_id excludes min_count: all of these envs are awaited", key="min_count")
+                batch = self._pool.recv(timeout=timeout, env_ids=ids)
+            elif min_count is None and self.batch_size is not None:
                 batch = self._pool.recv(self.batch_size, exact=True, timeout=timeout)
             else:
                 batch = self._pool.recv(min_count, timeout=timeout)
@@ -419,10 +442,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         except StateError as error:
             self._raise_as_gymnasium(what, error)
 
-    def _recv(self, what: str, timeout: float | None) -> Batch:
+    def _recv(self, what: str, timeout: float | None, env_ids: Any = None) -> Batch:
         self._pending = None
         try:
-            return self._pool.recv(timeout=timeout)
+            return self._pool.recv(timeout=timeout, env_ids=env_ids)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
 
@@ -438,26 +461,39 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         return self._env_seeds.last
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        env_id: Any = None,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+        env_ids: Any = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every env, or in the envs of a mask, and wait for the first observations.
+        """Begin an episode in every env, or in some of them, and wait for the first observations.
 
         Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. As in
         Gymnasium's classes, envs without a seed get `seed=None`, and `options` is passed also if it is None. Unlike in
         those classes, an env whose `reset` does not accept `options` gets it only if it is not None.
 
         Args:
-            seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue. In a first
-                reset, generators that do not exist yet are made from drawn seeds, see `seeds`.
-            options: passed to every env, without `reset_mask`. `reset_mask`, bool (N,), selects the envs to reset. The
-                other rows of the result repeat the last observations; if these were lent without a copy, the caller's
-                changes to them appear here, except if autoreset_mode is DISABLED.
+            env_id: distinct ids of the envs to reset, or a single id. The result has rows of these envs only, in this
+                order. Other envs may be outstanding; their results stay for the next `recv`. None (default): all envs,
+                or those of a mask.
+            seed: env i gets `seed + i`, or `seed[i]` from a list of N, also if only some envs are reset. None
+                (default): generators continue. In a first reset, generators that do not exist yet are made from drawn
+                seeds, see `seeds`.
+            options: a dict that is passed to every env, without `reset_mask`; or a list with one dict or None for each
+                env that is reset, ordered as `env_id`. `reset_mask`, bool (N,), selects the envs to reset, instead of
+                `env_id`. The other rows of the result repeat the last observations; if these were lent without a copy,
+                the caller's changes to them appear here, except if autoreset_mode is DISABLED.
+            env_ids: another name of `env_id`.
 
         Returns:
-            (obs, infos) of all envs: leaves (N, *S), and a dict of arrays (N, ...).
+            (obs, infos) of all envs: leaves (N, *S), and a dict of arrays (N, ...). With `env_id`, of these B envs:
+            leaves (B, *S), arrays (B, ...), and `infos["env_id"]` contains the ids, int64 (B,).
 
         Raises:
-            ConfigError, TypeError: the number of seeds is not N, or the mask is wrong.
+            ConfigError, TypeError: the number of seeds is not N, the number of options is wrong, there is no such env,
+                or the mask is wrong.
             AlreadyPendingCallError: an earlier call has not been waited for, or an env outside the mask is
                 outstanding.
             ClosedEnvironmentError: the vector env is closed.
@@ -465,26 +501,44 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             WorkerTimeoutError, WorkerDiedError, Exception: as from `step`.
         """
         with self._sync_call("reset"):
-            self._begin_reset("reset", seed, options)
+            self._begin_reset("reset", seed, options, one_of("reset", env_id, env_ids))
             return self.reset_wait()
 
     def reset_async(
-        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+        *,
+        env_id: Any = None,
+        env_ids: Any = None,
     ) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
-        self._begin_reset("reset_async", seed, options)
+        self._begin_reset("reset_async", seed, options, one_of("reset_async", env_id, env_ids))
 
-    def _begin_reset(self, what: str, seed: Any, options: dict[str, Any] | None) -> None:
+    def _begin_reset(self, what: str, seed: Any, options: Any, env_id: Any) -> None:
         self._check_idle(what)
-        env_ids, options = read_mask(options, self.num_envs)
+        if env_id is not None:
+            self._begin_reset_of_some(what, seed, options, env_id)
+            return
+        env_ids = None
+        if not isinstance(options, list | tuple):
+            env_ids, options = read_mask(options, self.num_envs)
         if env_ids is not None and not self._results.has_last_obs(env_ids):
             raise StateError(
                 f"{what}: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
                 "of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
             )
         self._reset(what, seed, options, env_ids, ordered=True)
-        self._pending = "reset"
-        self._reset_ids = env_ids
+        self._pending, self._reset_ids, self._resets_some = "reset", env_ids, False
+
+    def _begin_reset_of_some(self, what: str, seed: Any, options: Any, env_id: Any) -> None:
+        """Begin a reset that returns the rows of some envs; others may be outstanding."""
+        check_without_mask(what, options)
+        env_ids = read_env_ids(what, env_id, self.num_envs)
+        assert env_ids is not None
+        superseded = [i for i in env_ids.tolist() if self._pool.owes(i) == Op.RESET]
+        self._reset(what, seed, options, env_ids, ordered=not self._pool.outstanding(), superseded=superseded)
+        self._pending, self._reset_ids, self._resets_some = "reset", env_ids, True
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
@@ -498,6 +552,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """
         self._check_pending("reset")
         env_ids, results = self._reset_ids, self._results
+        if self._resets_some:
+            obs, _, _, _, infos = self._deliver_some(self._recv("reset_wait", timeout, env_ids), False)
+            return obs, infos
         # A view of the ring may be invalid after the next batch.
         last = None if env_ids is None else results.copy_last_obs()
         batch = self._recv("reset_wait", timeout)
@@ -512,7 +569,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         env_id: Any = None,
         *,
         seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+        env_ids: Any = None,
     ) -> None:
         """Begin to reset envs without waiting; `recv` returns their first observations.
 
@@ -521,23 +579,31 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         Args:
             env_id: distinct ids, or a single id. None (default): all envs.
             seed: as for `reset`; a list has one item for each of the N envs, also for those not reset.
-            options: passed to each of these envs.
+            options: a dict that is passed to each of these envs, or a list with one dict or None for each of them,
+                ordered as `env_id`.
+            env_ids: another name of `env_id`.
 
         Raises:
-            ConfigError: there is no such env, or the number of seeds is not N.
+            ConfigError: there is no such env, the number of seeds is not N, or that of the options is wrong.
             AlreadyPendingCallError: one of these envs has an outstanding reset.
         """
         self._check_idle("async_reset")
-        env_ids = read_env_ids("async_reset", env_id, self.num_envs)
-        self._reset("async_reset", seed, options, env_ids, ordered=False)
+        ids = read_env_ids("async_reset", one_of("async_reset", env_id, env_ids), self.num_envs)
+        self._reset("async_reset", seed, options, ids, ordered=False)
 
-    def _reset(self, what: str, seed: Any, options: dict[str, Any] | None, env_ids: Any, ordered: bool) -> None:
+    def _reset(
+        self, what: str, seed: Any, options: Any, env_ids: Any, ordered: bool, superseded: Sequence[int] = ()
+    ) -> None:
+        """Send resets, after cancelling those of the envs `superseded`."""
         seeds = read_seeds(seed, self.num_envs)
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
+        each = read_options(what, options, len(chosen))
         if ordered and self._pool.outstanding():
             self._cancel_outstanding(what, chosen, [Op.RESET], "envs")
+        if superseded:
+            self._pool.cancel(superseded)
         asked = [seeds[env_id] for env_id in chosen]
-        kwargs = [{"options": options}] * len(asked)
+        kwargs = [{"options": one} for one in each]
         try:
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         except StateError as error:
