@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.faults.traces import kill
-from vecenv import ConfigError, StateError, VectorEnv, WrongTypeError
+from vecenv import BatchedVectorEnv, ConfigError, StateError, VectorEnv, WrongTypeError
 from vecenv.core.pool.waiter import Waiter
 from vecenv.envs import toys
 
@@ -219,3 +219,28 @@ def test_ctrl_c_between_a_reset_of_given_envs_and_its_rows_loses_nothing(backend
         sys.setprofile(None)
         assert seeds_of(envs.reset([1], seed=70)) == [71], "a new reset replaces the one that was not received"
         assert seeds_of(envs.recv()) == [60]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_batched_reset_of_given_envs_equals_that_of_single_envs(backend: str, copy: bool) -> None:
+    mode = AutoresetMode.DISABLED
+    env_fns = [functools.partial(SyncVectorEnv, COUNTERS[i : i + 2], autoreset_mode=mode) for i in (0, 2)]
+    with (
+        BatchedVectorEnv(env_fns, backend=backend, copy=copy) as envs,
+        VectorEnv(COUNTERS[:4], backend="serial", autoreset_mode=mode) as single,
+    ):
+        for each in (envs, single):
+            each.reset(seed=3)
+            each.step(np.zeros(4, np.int64))
+        for env_id in ([3, 0], 2, [1, 0]):
+            obs, infos = envs.reset(env_id, seed=30)
+            expected, expected_infos = single.reset(env_id, seed=30)
+            np.testing.assert_array_equal(obs, expected)
+            assert infos.keys() == expected_infos.keys()
+            for key, value in expected_infos.items():
+                np.testing.assert_array_equal(infos[key], value)
+            one, other = (each.step(np.zeros(4, np.int64))[0] for each in (envs, single))
+            np.testing.assert_array_equal(one, other)
+        assert len(envs) == 4
+        with pytest.raises(ConfigError, match="reset: env_id and reset_mask both select envs"):
+            envs.reset([2], options={"reset_mask": np.ones(4, np.bool_)})

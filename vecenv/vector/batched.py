@@ -29,9 +29,9 @@ from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..statistics import Statistics
-from .arguments import read_mask, read_seeds
+from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
-from .batched_data import final_infos, flatten, join_infos, split_actions
+from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .results import NUM_LEASES, Step
 
@@ -391,12 +391,16 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     # ---- resetting ---------------------------------------------------------------------------
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every env, or in the envs of a mask; returns and raises as `VectorEnv.reset` does.
+    def reset(
+        self, env_id: Any = None, *, seed: Any = None, options: dict[str, Any] | None = None, env_ids: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every env, or in some of them; returns and raises as `VectorEnv.reset` does.
 
         Operations of these batches that exceeded a `timeout` of a `..._wait` are cancelled.
 
         Args:
+            env_id: distinct ids of the envs to reset, or a single id. The result has rows of these envs only, in this
+                order. Their batches are reset by `reset_mask`. None (default): all envs, or those of a mask.
             seed: if an int, batch w gets `seed + w * k`. A vector env that counts up from its seed then gives env i
                 `seed + i`. If a list of N, batch w gets its k items as a list, or no seed if all are None. None
                 (default): generators continue; the first reset draws seeds, see `seeds`.
@@ -405,10 +409,21 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 lent without a copy, the caller's changes to them appear here, except in DISABLED autoreset mode. If a
                 batch cannot be restored during a reset, all its envs begin new episodes and `infos["recovered"]`
                 contains 'restarted' for them.
+            env_ids: another name of `env_id`.
         """
+        self._check_idle("reset")
+        ids = read_env_ids("reset", one_of("reset", env_id, env_ids), self.num_envs)
+        if ids is not None:
+            check_without_mask("reset", options)
+            mask = np.zeros(self.num_envs, np.bool_)
+            mask[ids] = True
+            options = {**(options or {}), "reset_mask": mask}
         with self._sync_call("reset"):
             self._begin_reset("reset", seed, options)
-            return self.reset_wait()
+            obs, infos = self.reset_wait()
+        if ids is None:
+            return obs, infos
+        return pick_rows(self.single_observation_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""

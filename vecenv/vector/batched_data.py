@@ -21,7 +21,7 @@ from ..envs.spaces import map_by_space
 from ..errors import NotASequenceError, SpaceError
 from .dtypes import common_dtype
 
-__all__ = ["final_infos", "flatten", "join_infos", "split_actions"]
+__all__ = ["final_infos", "flatten", "join_infos", "pick_infos", "pick_rows", "split_actions"]
 
 Infos = dict[str, Any]
 
@@ -40,6 +40,28 @@ def _flatten_rows(_space: Space[Any], value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.reshape(value.shape[0] * value.shape[1], *value.shape[2:])
     return tuple(of_row[i] for i in range(len(value[0])) for of_row in value)
+
+
+def pick_rows(space: Space[Any], value: Any, env_ids: Array) -> Any:
+    """Return the rows of some envs, int64 (B,), in this order; arrays are copied.
+
+    Args:
+        space: the space of one env.
+        value: nested like the space, leaves (N, *S) or tuples of N objects.
+        env_ids: the rows.
+    """
+
+    def pick(_: Space[Any], rows: Any) -> Any:
+        return rows[env_ids] if isinstance(rows, np.ndarray) else tuple(rows[i] for i in env_ids.tolist())
+
+    return map_by_space(pick, space, value)
+
+
+def pick_infos(infos: Infos, env_ids: Array) -> Infos:
+    """Return the rows of some envs, int64 (B,), of infos in Gymnasium's form, in this order."""
+    return {
+        key: pick_infos(value, env_ids) if isinstance(value, dict) else value[env_ids] for key, value in infos.items()
+    }
 
 
 def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
