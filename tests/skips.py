@@ -12,7 +12,7 @@ import re
 #: all extras and the newest Gymnasium. 'clients' has libraries that pin other releases. 'by hand': the test needs a
 #: display, or a package without wheels for every Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
-    r"could not import '(treetensor|array_api_compat)": "by hand",
+    r"could not import '(treetensor|array_api_compat|jax)": "by hand",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import 'ray": "clients",

@@ -268,18 +268,32 @@ def make_process(
         modules: modules that its fork server must have loaded.
 
     Raises:
-        ConfigError: a fork with CUDA initialised.
+        ConfigError: a fork with CUDA or a backend of JAX initialised.
     """
     process = _make(context, target, args, name, modules)
     process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     return process
 
 
+def _check_fork() -> None:
+    """Raise ConfigError if a library has state in this process that no forked child can use."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise ConfigError("context='fork' cannot be used once CUDA is initialised; use 'forkserver'", key="context")
+    # Nothing is imported here: only a computation makes a backend. The function is not public; a release without it
+    # is treated as one without a backend.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if getattr(bridge, "backends_are_initialized", lambda: False)():
+        raise ConfigError(
+            "context='fork' cannot be used once JAX has computed something: the threads of its backend are missing in "
+            "a forked worker, and its first computation there would wait for them forever; use 'forkserver'",
+            key="context",
+        )
+
+
 def _make(context: str, target: Callable[..., None], args: tuple[Any, ...], name: str, modules: frozenset[str]) -> Any:
     if context == "fork":
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            raise ConfigError("context='fork' cannot be used once CUDA is initialised; use 'forkserver'", key="context")
+        _check_fork()
         return multiprocessing.get_context("fork").Process(target=target, args=args, name=name)
     if context == "spawn":
         return _SpawnProcess(target=target, args=args, name=name)
