@@ -45,13 +45,21 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         raise ConfigError(f"autoreset_mode: expected one of {known}, got {mode!r}", key="autoreset_mode") from None
 
 
-def read_infos(infos: str) -> Infos:
-    """Return the `Infos` constant of this lower-case name: which infos the workers send.
+def read_infos(infos: str, mode: AutoresetMode) -> Infos:
+    """Return the `Infos` constant of this lower-case name: which infos the workers send; for 'legacy' all.
 
     Raises:
-        ConfigError: there is no such name.
+        ConfigError: there is no such name, or 'legacy' is given for another autoreset mode than SAME_STEP.
     """
-    known = [known.name.lower() for known in Infos]
+    known = [*(known.name.lower() for known in Infos), "legacy"]
+    if infos == "legacy":
+        if mode != AutoresetMode.SAME_STEP:
+            raise ConfigError(
+                "infos='legacy': Gymnasium 0.29 resets an env in the step that ends its episode; add "
+                f"autoreset_mode='SameStep' (it is {mode.value!r})",
+                key="infos",
+            )
+        return Infos.ALL
     if infos not in known:
         raise ConfigError(f"infos: expected one of {known}, got {infos!r}", key="infos")
     return Infos[infos.upper()]

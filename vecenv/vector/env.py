@@ -49,6 +49,7 @@ from .arguments import (
     wants_same_spaces,
 )
 from .calls import CallableVectorEnv
+from .infos import InfoReader, LegacyInfoReader
 from .results import NUM_LEASES, ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
@@ -158,6 +159,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 'done': only the info of a step that ends an episode, in its row, or as `final_info` in SAME_STEP mode.
                 Infos of other steps and of resets are left out.
                 'none': no infos; workers do not read them. `final_obs` still arrives.
+                'legacy': everything, in the form of Gymnasium 0.29, for programs that read `infos["final_observation"]`
+                and `infos["final_info"]`: object arrays (N,), None where no episode has ended, with bool masks
+                `_final_observation` and `_final_info`. An item of `final_info` is the info dict of one env. SAME_STEP
+                mode only.
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
                 seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
@@ -223,7 +228,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             threads_per_worker=threads_per_worker,
             build=build,
             autoreset=Autoreset[self.autoreset_mode.name],
-            infos=read_infos(infos),
+            infos=read_infos(infos, self.autoreset_mode),
             depth=depth,
             # In DISABLED mode ended envs are reset by mask, which repeats the other envs' last observations. The caller
             # could change these if they were lent, so nothing is lent.
@@ -242,7 +247,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
-        self._start(is_same, has_statistics)
+        self._start(is_same, has_statistics, LegacyInfoReader if infos == "legacy" else InfoReader)
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
@@ -251,7 +256,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._resets_some = False  # whether the pending reset returns the rows of `_reset_ids` only
         self.closed = False
 
-    def _start(self, is_same: bool, has_statistics: bool) -> None:
+    def _start(self, is_same: bool, has_statistics: bool, make_reader: type[InfoReader]) -> None:
         pool = self._pool
         try:
             self._start_pool()
@@ -273,7 +278,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
         make_results = ConcatenatedResults if has_own_batches(found[0]) else Results
-        results = self._results = make_results(pool, found[0], self.copy, self._checks_ends, has_statistics)
+        results = self._results = make_results(
+            pool, make_reader(found[0]), found[0], self.copy, self._checks_ends, has_statistics
+        )
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
 
     def _release_views(self) -> None:

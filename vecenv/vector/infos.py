@@ -28,7 +28,7 @@ from ..errors import ConfigError
 from .dtypes import common_dtype, is_lossless_cast
 from .nested import row_of
 
-__all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
+__all__ = ["InfoReader", "LegacyInfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
 
 Infos = dict[str, Any]
 
@@ -172,6 +172,22 @@ class InfoReader:
             key = column.path[-1]
             value = _decode(column, cells, tag)
             into[key], into[f"_{key}"] = value if rows is None else _spread(value, rows, count), next(masks)
+        return infos
+
+
+class LegacyInfoReader(InfoReader):
+    """Reads infos in the form of Gymnasium 0.29: `final_observation`, and `final_info` as one dict per ended env."""
+
+    def read(self, batch: Batch) -> Infos:
+        """Return the infos of a batch; see `InfoReader.read`."""
+        infos = super().read(batch)
+        if batch.flags & RowFlag.FINAL:
+            mask = infos.pop("_final_obs")
+            final_infos = np.full(len(batch), None, object)
+            found = batch.final_infos()
+            for row in np.flatnonzero(mask).tolist():
+                final_infos[row] = found[row]
+            infos.update(final_observation=infos.pop("final_obs"), _final_observation=mask, final_info=final_infos)
         return infos
 
 

@@ -35,6 +35,7 @@ class Results:
 
     Args:
         pool: a started pool.
+        reader: reads the infos of batches.
         space: the observation space of env 0.
         copy: whether results belong to the caller (True) or are views of the ring (False).
         tracks_ends: whether to keep `ended`.
@@ -45,8 +46,17 @@ class Results:
         ended: bool (N,), True where an env's episode is over; None if ends are not tracked.
     """
 
-    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
-        self._infos = InfoReader(space)
+    def __init__(
+        self,
+        pool: Pool,
+        reader: InfoReader,
+        space: Space[Any],
+        copy: bool,
+        tracks_ends: bool,
+        has_statistics: bool,
+    ) -> None:
+        self._infos = reader
+        self._space = space
         self._copy = copy
         self.has_statistics = has_statistics
         self._root = pool.obs_spec.root
@@ -210,10 +220,6 @@ class Results:
 
 class ConcatenatedResults(Results):
     """Results whose observations Gymnasium's `concatenate` batches, for spaces with functions of the caller."""
-
-    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
-        super().__init__(pool, space, copy, tracks_ends, has_statistics)
-        self._space = space
 
     def deliver(self, batch: Batch) -> Step:
         """Return the results of a batch; see `Results.deliver`."""
