@@ -505,19 +505,23 @@ class Pool:
             self._waiter.watchdog.set_limits(limits)
 
     def statistics(self) -> Statistics:
-        """Return counts and times since the start. While the pool is not open there are no times, and no steps."""
+        """Return counts and times since the start. While the pool is not open there are no times, and no steps.
+
+        Any thread may call it at any time, also while another one uses or closes the pool: it takes no lock.
+        """
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         found.update(self._engine.statistics())
         found.setdefault("num_workers", 0)
         found.setdefault("threads_per_worker", 1)
         found["choice"] = self.options.choice
-        if not self._lifecycle.is_started:
+        hub, opened = self._hub, self._envs  # once: another thread may open or close the pool between two reads
+        if not self._lifecycle.is_started or hub is _NOT_OPEN or opened is _NOT_OPEN:
             workers = read_workers((), (), 1, None, {}, 0)
             return Statistics(steps=0, envs=read_envs(None, ()), workers=workers, caller=read_caller(0, 0), **found)
-        plan, hub, pids = self._envs.plan, self._hub, self.worker_pids
+        plan, pids = opened.plan, self.worker_pids
         env_ids = [self.envs_of(worker_id) for worker_id in range(len(pids))]
         worker_of = {env_id: worker_id for worker_id, mine in enumerate(env_ids) for env_id in mine}
-        timings = plan.timings(self._envs.memory)
+        timings = plan.timings(opened.memory)
         envs = read_envs(timings, [worker_of.get(env_id, -1) for env_id in range(self.num_envs)])
         states = [hub.state(slot) for slot in range(plan.num_slots)]
         threads = self.options.threads_per_worker
