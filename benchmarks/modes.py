@@ -11,7 +11,7 @@ from vecenv.cli.machine import cpu_seconds, no_interrupts
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import NUM_BATCHES, EnvFn, action_batches, action_rows
 
-__all__ = ["BatchedMode", "ManagerMode", "SB3VecEnvMode", "StableBaselines3Mode", "VectorLoopMode"]
+__all__ = ["BatchedMode", "ManagerMode", "SB3VecEnvMode", "StableBaselines3Mode", "VecEnvMode", "VectorLoopMode"]
 
 
 class ManagerMode(Mode):
@@ -92,7 +92,7 @@ class AsyncManagerMode(ManagerMode):
         return Window(steps, batches, now - start, self._cpu_seconds() - cpu)
 
 
-class _VecEnvMode(Mode):
+class VecEnvMode(Mode):
     """`step` of a VecEnv of Stable-Baselines3, which resets in the same step."""
 
     def __init__(self, name: str, envs: Any, pids: Sequence[int | None]) -> None:
@@ -126,7 +126,7 @@ class _VecEnvMode(Mode):
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
 
 
-class StableBaselines3Mode(_VecEnvMode):
+class StableBaselines3Mode(VecEnvMode):
     """`stable_baselines3.common.vec_env.SubprocVecEnv.step`: one process per env.
 
     Its workers are forked: started afresh, each of them would import torch. So it is built before other modes.
@@ -140,7 +140,7 @@ class StableBaselines3Mode(_VecEnvMode):
         super().__init__(name, envs, [process.pid for process in envs.processes])
 
 
-class SB3VecEnvMode(_VecEnvMode):
+class SB3VecEnvMode(VecEnvMode):
     """`vecenv.integrations.sb3.SB3VecEnv.step`."""
 
     def __init__(self, env_fns: Sequence[EnvFn], name: str = "vecenv SB3VecEnv", **kwargs: Any) -> None:

@@ -1,95 +1,149 @@
-"""`python -m benchmarks.peers`: the same envs in vecenv and in the libraries people come from, in turns, in one run."""
+"""`python -m benchmarks.peers`: the same envs in vecenv and in the libraries people come from, by turns, in one run.
+
+    round 1: plain loop | ceiling | each peer that is installed     round 2: the same     medians of ratios
+
+All are built before the first window. Each one is a process of its own (`peer_process`), which is stopped while the
+others are measured. Peers that are not installed are listed with the command that installs them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
-import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
+from benchmarks.peer_modes import PEERS, Peer, Task
+from benchmarks.peer_process import PeerProcess
 from vecenv.cli import machine, measure, report
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import Mode, Window
+from vecenv.cli.measure import Mode, Result, Window
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import check_env, registered_env
-from vecenv.envs.factory import EnvFactory
+from vecenv.envs.toys import BusyEnv
+from vecenv.errors import ConfigError
+
+#: The tasks of a run without --env, by the name for --row.
+_TASKS = {
+    "cartpole": Task("CartPole-v1, 64 envs", registered_env("CartPole-v1"), 64, "CartPole-v1"),
+    "busy": Task("busy 50 us, 16 envs", functools.partial(BusyEnv, busy_us=50), 16),
+    "pong": Task("ALE/Pong-v5 84x84x4, 8 envs", registered_env("ALE/Pong-v5", atari=True), 8, "Pong-v5"),
+}
 
 
 def main() -> None:
-    """Measure, print the table and how many times faster vecenv is than each peer."""
+    """Measure each row of the table by turns; print it, and at the end all ratios to the plain loop as Markdown."""
     options = _parse()
     if options.json:
         check_file("--json", options.json)
-    settings = {
-        "env": options.env,
-        "env_kwargs": {},
-        "atari": options.atari,
-        "envs": options.envs,
-        "workers": min(options.envs, machine.usable_cores()),
-        "wait_num": max(1, options.envs // 2),
-        "copy": True,
-        "seconds": options.seconds,
-        "rounds": options.rounds,
-    }
+    tasks = _tasks(options)
+    peers = list(_installed(options))
     about = machine.describe_machine()
-    report.print_header(settings, about)
+    versions: dict[str, None] = {}  # in the order of the peers
+    found: dict[str, list[Result]] = {}
+    for task in tasks:
+        report.print_text(f"{task.title}; {about['processor']}, {about['usable_cores']} usable cores")
+        found[task.title] = _measure(task, peers, options, versions)
+        report.print_table(found[task.title])
+    print(*_markdown(found, about, list(versions)), sep="\n")
+    if options.json:
+        rows = {title: [result.as_dict() for result in results] for title, results in found.items()}
+        options.json.write_text(report.json_text(vars(options), {**about, "peers": list(versions)}, [], rows=rows))
+
+
+def _tasks(options: argparse.Namespace) -> list[Task]:
+    if options.env:
+        env_fn = check_env(registered_env(options.env, atari=options.atari), options.env)
+        return [Task(f"{options.env}, {options.envs} envs", env_fn, options.envs)]
+    return [_TASKS[name]._replace(env_fn=check_env(_TASKS[name].env_fn, name)) for name in options.row or _TASKS]
+
+
+def _installed(options: argparse.Namespace) -> Iterator[tuple[Peer, str]]:
+    """Yield the peers to measure with their interpreters; print those that are missing."""
+    missing: dict[str, str] = {}
+    for peer in PEERS:
+        if options.peer and not any(part.lower() in peer.name.lower() for part in options.peer):
+            continue
+        python = options.python.get(peer.module)
+        if python or importlib.util.find_spec(peer.module):
+            yield peer, python or sys.executable
+        else:
+            missing[peer.module] = peer.install
+    for module, install in missing.items():
+        report.print_text(f"{module} is not installed, its rows are left out: {install}")
+
+
+def _measure(
+    task: Task, peers: Sequence[tuple[Peer, str]], options: argparse.Namespace, versions: dict[str, None]
+) -> list[Result]:
     windows: dict[str, list[Window]] = {}
     with contextlib.ExitStack() as stack:
-        modes = []
-        for opener in _openers(check_env(registered_env(options.env, atari=options.atari), options.env), options.envs):
-            modes.append(opener())
+        modes: list[Mode] = []
+        for build in (measure.plain_loop, measure.ceiling_loops):
+            modes.append(build(task.env_fns))
             stack.callback(modes[-1].close)
+        for peer, python in peers:
+            if not peer.is_for(task):
+                continue
+            try:
+                mode = PeerProcess(peer, task, python)
+            except ConfigError as error:
+                report.print_text(f"left out: {error}")
+                continue
+            stack.callback(mode.close)
+            modes.append(mode)
+            versions[mode.version] = None
         with report.progress(len(modes) * options.rounds) as advance:
             for name, window in measure.interleave(modes, options.seconds / options.rounds, options.rounds):
                 windows.setdefault(name, []).append(window)
                 advance(name)
-    results = measure.summarise(modes, windows)
-    report.print_table(results)
-    _print_ratios(windows)
-    if options.json:
-        options.json.write_text(report.json_text(settings, about, results))
+    return measure.summarise(modes, windows)
 
 
-def _openers(factory: EnvFactory, num_envs: int) -> list[Callable[[], Mode]]:
-    env_fns = [factory] * num_envs
-    openers: list[Callable[[], Mode]] = [
-        lambda: measure.plain_loop(env_fns),
-        lambda: measure.ceiling_loops(env_fns),
-        lambda: measure.gymnasium_async(env_fns),
-        lambda: measure.vecenv_sync(env_fns),
-        lambda: measure.vecenv_async(env_fns, wait_num=max(1, num_envs // 2)),
-        lambda: ManagerMode(env_fns),
-    ]
-    if importlib.util.find_spec("stable_baselines3"):
-        openers.insert(0, lambda: StableBaselines3Mode(env_fns))
-        openers.append(lambda: SB3VecEnvMode(env_fns))
-    else:
-        print('stable_baselines3 is not installed, its rows are left out: pip install "vecenv[sb3]"')
-    return openers
-
-
-def _print_ratios(windows: dict[str, list[Window]]) -> None:
-    ours = [name for name in windows if name.startswith("vecenv")]
-    peers = [name for name in windows if name not in ours and name not in ("plain loop", "ceiling")]
-    for name in ours:
-        for peer in peers:
-            pairs = zip(windows[name], windows[peer], strict=True)
-            ratio = statistics.median(own.rate / other.rate for own, other in pairs)
-            print(f"{name} : {peer} = {ratio:.1f}")
+def _markdown(found: dict[str, list[Result]], about: dict[str, Any], versions: Sequence[str]) -> list[str]:
+    """Return a table of the ratios to the plain loop, one line per mode, and a line about the machine."""
+    ratios = {title: {result.name: result.ratio_to_plain for result in results} for title, results in found.items()}
+    names = dict.fromkeys(name for of_modes in ratios.values() for name in of_modes if name != "plain loop")
+    lines = [f"| x plain loop | {' | '.join(found)} |", "|---|" + "---|" * len(found)]
+    for name in names:
+        cells = [of_modes.get(name) for of_modes in ratios.values()]
+        lines.append(f"| {name} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
+    system = f"{about['processor']}, {about['usable_cores']} usable cores, {about['system']}, Python {about['python']}"
+    return [*lines, "", f"{system}; {', '.join(versions)}"]
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Compare vecenv with its peers.")
-    parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
-    parser.add_argument("--atari", action="store_true", help="84x84 grey frames in stacks of 4")
-    parser.add_argument("--envs", type=count, default=64, help="number of envs (default: %(default)s)")
+    parser.add_argument("--row", action="append", choices=_TASKS, help="measure this row only; may be repeated")
+    parser.add_argument("--env", help="registered env to measure instead of the rows")
+    parser.add_argument("--atari", action="store_true", help="of --env: 84x84 grey frames in stacks of 4")
+    parser.add_argument("--envs", type=count, default=64, help="of --env: number of envs (default: %(default)s)")
+    parser.add_argument("--peer", action="append", metavar="PART", help="only modes whose name contains PART")
+    parser.add_argument(
+        "--python",
+        action="append",
+        type=_module_and_file,
+        default=[],
+        metavar="MODULE=FILE",
+        help="another interpreter for the modes of a library, such as ding=.venv-ding/bin/python",
+    )
     parser.add_argument("--seconds", type=seconds, default=5.0, help="time for each mode (default: %(default)s)")
-    parser.add_argument("--rounds", type=count, default=5, help="windows per mode, in turns (default: %(default)s)")
+    parser.add_argument("--rounds", type=count, default=10, help="windows per mode, by turns (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.python = dict(options.python)
+    return options
+
+
+def _module_and_file(text: str) -> tuple[str, str]:
+    module, equals, file = text.partition("=")
+    if not equals or not Path(file).is_file():
+        raise argparse.ArgumentTypeError(f"expected MODULE=FILE, with an interpreter as FILE, got {text!r}")
+    return module, file
 
 
 if __name__ == "__main__":
