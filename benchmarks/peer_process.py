@@ -71,7 +71,7 @@ class PeerProcess(Mode):
         try:
             self._connection.send((PEERS.index(peer), cloudpickle.dumps(task)))
             self.implementation, self.version = self._receive(_BUILD_SECONDS)
-            self._signal(signal.SIGSTOP)
+            self._stop()
         except BaseException:
             self.close()
             raise
@@ -81,7 +81,7 @@ class PeerProcess(Mode):
         self._signal(signal.SIGCONT)
         self._connection.send(seconds)
         window = Window(*self._receive(seconds + _REPLY_SECONDS))
-        self._signal(signal.SIGSTOP)
+        self._stop()
         return window
 
     def close(self) -> None:
@@ -92,6 +92,11 @@ class PeerProcess(Mode):
             self._process.wait(_END_SECONDS)
         self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _stop(self) -> None:
+        """Stop the processes; return when the first of them has stopped, or has ended."""
+        self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # all have ended

@@ -112,7 +112,8 @@ def _markdown(found: dict[str, list[Result]], about: dict[str, Any], versions: S
     for name in names:
         cells = [of_modes.get(name) for of_modes in ratios.values()]
         lines.append(f"| {name} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
-    system = f"{about['processor']}, {about['usable_cores']} usable cores, {about['system']}, Python {about['python']}"
+    release = about["system"].partition("-")[0]
+    system = f"{about['processor']}, {about['usable_cores']} usable cores, {release}, Python {about['python']}"
     return [*lines, "", f"{system}; {', '.join(versions)}"]
 
 

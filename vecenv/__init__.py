@@ -5,7 +5,6 @@
     create_env_manager              DI-engine and LightZero: an env manager from a config, {env_id: action}
     create_environment              ALF: a batched environment of time steps; `vecenv.alf` has its wrappers
     integrations.sb3.SB3VecEnv      Stable-Baselines3: in place of SubprocVecEnv; integrations.torch: tensors
-    integrations.prometheus         `exporter` serves the counters of pools to Prometheus
     DingEnvWrapper, wrappers        turn a Gymnasium env into a DI-engine env, and wrap envs inside the workers
     Timeouts, FailurePolicy         limit the time of each operation, and choose what happens after a crash
     check_all, check_recovery       test an env of your own: the interface, and whether a crash loses nothing

@@ -281,8 +281,8 @@ def test_silent_client_delays_close_for_a_limited_time(envs: VectorEnv, monkeypa
         assert threading.active_count() == threads
 
 
-def test_forked_workers_do_not_keep_the_port(start_method: str) -> None:
-    with VectorEnv([NullEnv], context=start_method) as envs:
+def test_forked_workers_do_not_keep_the_port() -> None:
+    with VectorEnv([NullEnv], context="fork") as envs:
         envs.reset(seed=0)
         with exporter(envs, 0) as served:
             os.kill(envs.worker_pids[0], signal.SIGKILL)
@@ -320,7 +320,7 @@ def test_scrapes_disturb_no_pool_that_opens_fails_and_closes() -> None:
     sys.setswitchinterval(1e-5)
     registry = prometheus_client.CollectorRegistry()
     try:
-        for _ in range(5):
+        for _ in range(3):
             pools = {"a": VectorEnv([NullEnv] * 2, num_workers=2)}
             registry.register(collector := PoolCollector(pools))
             must_stop.clear()
