@@ -290,7 +290,8 @@ def _vecenv_serial(task: Task) -> Mode:
 
 _PIP = "pip install"
 _GYMNASIUM, _SB3, _PUFFER = f"{_PIP} gymnasium", f"{_PIP} stable-baselines3", f"{_PIP} --no-deps pufferlib-core"
-_TIANSHOU, _TORCHRL, _DING = f"{_PIP} tianshou", f"{_PIP} torchrl", f"{_PIP} DI-engine"
+_TIANSHOU, _TORCHRL = f"{_PIP} tianshou", f"{_PIP} torchrl"
+_DING = f"{_PIP} --no-deps DI-engine (benchmarks/README.md has the rest)"
 
 
 def _tianshou(kind: str) -> Peer:
