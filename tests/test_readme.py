@@ -36,6 +36,13 @@ def _blocks() -> list[Block]:
 BLOCKS = _blocks()
 # multiprocessing keeps the memory that it has once mapped, with its descriptors: from here on, not from a test on.
 KEPT = ShmBuffer(np.uint8, (1,))
+#: Modules that an example imports -> the library that is needed.
+LIBRARIES = {
+    "stable_baselines3": "stable_baselines3",
+    "torch": "torch",
+    "prometheus": "prometheus_client",
+    "ray": "ray",
+}
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 
 
@@ -52,8 +59,7 @@ def test_quick_start_is_two_commands_that_set_up_all_they_need():
 @pytest.mark.parametrize("example", [block.text for block in EXAMPLES], ids=[block.section for block in EXAMPLES])
 def test_example_runs(example: str, tmp_path: Path):
     """As a script without a main guard, in a directory of its own, with every warning an error."""
-    libraries = {"stable_baselines3": "stable_baselines3", "torch": "torch", "prometheus": "prometheus_client", "ray": "ray"}
-    for module, library in libraries.items():
+    for module, library in LIBRARIES.items():
         if re.search(rf"\b{module}[.\w]* import", example):
             pytest.importorskip(library, exc_type=ImportError)
     script = tmp_path / "example.py"

@@ -184,18 +184,18 @@ def test_worker_killed_during_a_receive_of_given_envs_loses_nothing(implementati
     with make("process") as envs, make("serial") as quiet:
         for each in (envs, quiet):
             each.reset(seed=0)
-        for number in range(6):
+        for number in range(7):
             found = []
             for each in (envs, quiet):
                 each.send(np.zeros(NUM_ENVS, np.int64))
-                if each is envs:
+                if each is envs and number < 6:  # a death after the last answer is noticed in the next round
                     kill(envs._pool, number % 2)  # type: ignore[arg-type]
                 one = each.recv(env_id=[4, 0])
                 rest = each.recv()
                 order = np.argsort(rest[4]["env_id"])
                 found.append([*(part.tolist() for part in one[:4]), *(part[order].tolist() for part in rest[:4])])
             assert found[0] == found[1]
-        assert envs.statistics()["restarts"] >= 6
+        assert envs.statistics()["restarts"] == 6
 
 
 def test_ctrl_c_between_a_reset_of_given_envs_and_its_rows_loses_nothing(backend: str) -> None:
