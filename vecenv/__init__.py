@@ -98,6 +98,7 @@ _MODULE_OF = {
     "RecordVideo": "wrappers",
     "RecoveryReport": "envs.check.recovery",
     "Registry": "registry",
+    "Report": "report",
     "RewardNormEnv": "wrappers",
     "RewardNormWrapper": "wrappers",
     "RunningMeanStd": "wrappers",
@@ -126,6 +127,7 @@ _MODULE_OF = {
     "UnknownNameError": "errors",
     "VecenvError": "errors",
     "VectorEnv": "vector",
+    "Verdict": "report",
     "WarpFrame": "wrappers",
     "WarpFrameWrapper": "wrappers",
     "WorkerDiedError": "errors",
@@ -186,6 +188,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.options import *
     from vecenv.registry import *
     from vecenv.replaying import *
+    from vecenv.report import *
     from vecenv.statistics import *
     from vecenv.tree import *
     from vecenv.vector import *

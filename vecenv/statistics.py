@@ -136,14 +136,17 @@ class CallerTimes:
     """How the thread that uses the pool spent its time, from the first request to the last batch.
 
     Attributes:
-        seconds: between the two; 0 with `timings=False`, without C, and before the first batch.
+        seconds: between the two; 0 with `timings=False`, with the serial backend, and before the first batch.
         waiting_share: the part in which `recv` and `step` waited for envs; NaN if `seconds` is 0.
-        outside_share: the rest: from each batch to the next request. It consists of the caller's own work, such as a
-            policy, and of the copies that front ends make of batches.
+        copying_share: the part in which the front end copied observations of batches of 64 KiB and more. Batches that
+            are lent (see `copy`) are not copied. NaN if `seconds` is 0.
+        outside_share: the rest, from each batch to the next request: the caller's own work, such as a policy, and the
+            other work of the front end. NaN if `seconds` is 0.
     """
 
     seconds: float = 0.0
     waiting_share: float = math.nan
+    copying_share: float = math.nan
     outside_share: float = math.nan
 
 
@@ -246,8 +249,10 @@ class Statistics(Mapping[str, Any]):
         lines = [", ".join(f"{name} {_short(self[name])}" for name in _COUNTS if self[name] or name == "steps")]
         lines += self._env_lines() + self._worker_lines()
         if self.caller.seconds:
-            shares = f"waits {_share(self.caller.waiting_share)}, is outside {_share(self.caller.outside_share)}"
-            lines += ["", f"caller  {shares} of {_seconds(self.caller.seconds)}"]
+            caller = self.caller
+            shares = f"waits {_share(caller.waiting_share)}, copies {_share(caller.copying_share)}"
+            rest = f"is outside {_share(caller.outside_share)} of {_seconds(caller.seconds)}"
+            lines += ["", f"caller  {shares}, {rest}"]
         return "\n".join(lines)
 
     def _env_lines(self) -> list[str]:

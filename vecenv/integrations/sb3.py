@@ -21,6 +21,7 @@ from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
+from ..core.pool.rules import SettingNames
 from ..envs.remote import (
     CallMethod,
     GetAttribute,
@@ -30,6 +31,7 @@ from ..envs.remote import (
     identity_of,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
+from ..report import Report
 from ..statistics import Statistics
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
@@ -40,6 +42,7 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
+_NAMES = SettingNames(overlap="", views="")  # Stable-Baselines3 waits for all envs, and keeps arrays
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 Infos = list[dict[str, Any]]
@@ -362,6 +365,10 @@ class SB3VecEnv(_VecEnv):
     def statistics(self) -> Statistics:
         """Return counts and times since the start, as `VectorEnv.statistics`."""
         return self.vector_env.statistics()
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
+        return self._pool.report(_NAMES)
 
     def close(self) -> None:
         """End envs and workers within `close_timeout` seconds; idempotent."""

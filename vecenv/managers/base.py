@@ -19,6 +19,7 @@ from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
+from ..core.pool.rules import SettingNames
 from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env
 from ..errors import (
@@ -36,6 +37,7 @@ from ..errors import (
 )
 from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
+from ..report import Report
 from ..statistics import Statistics
 from .actions import packer_of
 from .build import builder_of
@@ -54,6 +56,14 @@ from .states import EnvState
 from .timesteps import HAS_INFO, REBUILT, Layout, TimestepBuffers, final_rows
 
 __all__ = ["BaseEnvManager"]
+
+_NAMES = SettingNames(
+    serial="BaseEnvManager",
+    processes="SyncSubprocessEnvManager",
+    overlap="AsyncSubprocessEnvManager with wait_num=...",
+    infos="",
+    views="copy_on_get=False",
+)
 
 
 def _live_limit(key: str) -> Any:
@@ -178,6 +188,18 @@ class BaseEnvManager(EnvManager):
             raise StateError("statistics: launch the manager first")
         return self._launch.pool.statistics()
 
+    def report(self) -> Report:
+        """Return verdicts about the speed since the launch; `print` shows one per line.
+
+        Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect.
+
+        Raises:
+            StateError: the manager was never launched.
+        """
+        if self._launch.pool is None:
+            raise StateError("report: launch the manager first")
+        return self._launch.pool.report(_NAMES)
+
     def __repr__(self) -> str:
         pool = self._launch.pool if "_launch" in vars(self) else None
         name = type(self).__name__
@@ -247,6 +269,7 @@ class BaseEnvManager(EnvManager):
             *(pool.obs_spec, _shape_of_rewards(pool.reward_space), self.env_num, builder),
             copies=self._copies,
             is_untyped=isinstance(pool.observation_space, ObjectSpace),
+            copy_timer=pool.copy_timer,
         )
         seeds = self._resets.seeds.waiting()
         try:

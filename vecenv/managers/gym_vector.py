@@ -30,6 +30,7 @@ from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
+from ..report import Report
 from ..statistics import Statistics
 from .env_spaces import EnvSpaces
 from .episode_counts import EpisodeCounts
@@ -200,6 +201,16 @@ class GymVectorEnvManager(EnvManager):
         found = read() if callable(read) else None
         if not isinstance(found, Statistics):
             raise StateError("statistics: launch the manager first; only vector envs of vecenv have statistics")
+        return found
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the launch, as `VectorEnv.report`.
+
+        Raises:
+            StateError: the manager is not launched, or its vector env is not one of vecenv.
+        """
+        self.statistics()  # raises for other vector envs
+        found: Report = self._vector_env.report()
         return found
 
     @property

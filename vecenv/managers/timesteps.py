@@ -15,6 +15,7 @@ import numpy as np
 from ..core.layout.rows import RowFlag, RowRange, Rows
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
+from ..core.parent.copy_timer import CopyTimer
 from ..envs.base import BaseEnvTimestep
 from ..nested import copy_arrays
 from ..tree import TreeArray
@@ -121,9 +122,10 @@ class Layout:
         builder: makes the results.
         copies: observations are copied; else they are views of the batch.
         is_untyped: values may differ from their spaces; then rewards may come in infos.
+        copy_timer: of the pool.
 
     Attributes:
-        spec, num_envs, builder, copies, is_untyped: as the arguments.
+        spec, num_envs, builder, copies, is_untyped, copy_timer: as the arguments.
         shapes_of_all: `shapes(num_envs)`.
         views: views of whole blocks by their rows; making views takes longer than copying a few rows.
         is_early: the arrays of observations are made before the batch comes. Views, single numbers and values
@@ -132,8 +134,8 @@ class Layout:
     """
 
     __slots__ = (
-        *("_reward_shape", "builder", "copies", "is_early", "is_untyped", "leaf", "num_envs", "shapes_of_all"),
-        *("spec", "views"),
+        *("_reward_shape", "builder", "copies", "copy_timer", "is_early", "is_untyped", "leaf", "num_envs"),
+        *("shapes_of_all", "spec", "views"),
     )
 
     def __init__(
@@ -145,8 +147,10 @@ class Layout:
         *,
         copies: bool,
         is_untyped: bool,
+        copy_timer: CopyTimer | None = None,
     ) -> None:
         self.spec = spec
+        self.copy_timer = copy_timer
         self.builder = builder
         self.copies = copies
         self.is_untyped = is_untyped
@@ -227,13 +231,18 @@ class TimestepBuffers:
             target[...] = rewards
         else:  # one number per env, in an array of shape (1,)
             target[:, 0] = rewards
+        timer = layout.copy_timer
         if layout.is_early:
-            if obs is not None:
+            if timer is not None:
+                timer.run(len(self.ids), fill_arrays, self.batch, batch.obs if obs is None else obs)
+            elif obs is not None:
                 self.batch[...] = obs
             else:
                 fill_arrays(self.batch, batch.obs)
         else:
-            obs = copy_arrays(batch.obs) if layout.copies else batch.obs
+            obs = batch.obs
+            if layout.copies:
+                obs = copy_arrays(obs) if timer is None else timer.run(len(self.ids), copy_arrays, obs)
             self.batch = obs if layout.spec.is_all_arrays else None
             self._make(split_rows(layout.spec, obs, len(self.ids)))
         if batch.flags & HAS_INFO:

@@ -24,10 +24,12 @@ from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
+from ..core.pool.rules import SettingNames
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..report import Report
 from ..statistics import Statistics
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
@@ -41,6 +43,7 @@ __all__ = ["BatchedVectorEnv"]
 _MAX_VIEWS = 64
 #: Steps between two snapshots of the vector envs. The pool sees no ends of their episodes, so none can trigger one.
 _SNAPSHOT_INTERVAL = 500
+_NAMES = SettingNames(overlap="", infos="")
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 
@@ -215,6 +218,10 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         found = self._pool.statistics()
         return dataclasses.replace(found, steps=found.steps * self.batch_size)
 
+    def report(self) -> Report:
+        """Return verdicts about the speed, as `VectorEnv.report`; an env in their texts is a whole batch."""
+        return self._pool.report(_NAMES)
+
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Step:
@@ -303,7 +310,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             else:
                 obs = flatten(self.single_observation_space, view(self._node, rows, slice(None)))
             return obs, rewards[:], terminations[:], truncations[:], infos
-        obs = obs.copy() if self._is_plain else self._own(self._last_obs_rows)
+        timer = self._pool.copy_timer
+        if timer is not None:
+            obs = timer.run(len(batch), self._own, self._last_obs_rows)
+        else:
+            obs = obs.copy() if self._is_plain else self._own(self._last_obs_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _deliver_abandoned(self, batch: Batch) -> Step:

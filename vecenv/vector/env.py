@@ -34,6 +34,7 @@ from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..registrations import has_own_batches
+from ..report import Report
 from ..statistics import Statistics
 from .arguments import (
     check_without_mask,
@@ -292,6 +293,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers.
         """
         return self._pool.statistics()
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the start; `print` shows one per line.
+
+        Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect. A
+        pool that has no such cause, or was measured too little, has none; `note` contains the reason.
+        """
+        return self._pool.report()
 
     # ---- stepping ----------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class Results:
         # To slice a block's columns costs as much as to copy them, so the views are cached per block.
         self._views: dict[Any, _Views] = {}
         self._leases = pool.lend(functools.partial(_make_views, has_statistics)) if copy else None
+        self._copy_timer = pool.copy_timer
         self._last: Batch | _Merged | None = None
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
@@ -95,7 +96,10 @@ class Results:
             cut = _rows_of(batch)
             obs, rewards, terminations, truncations, *_ = lent
             return view(self._root, obs, cut), rewards[cut], terminations[cut], truncations[cut], infos
-        obs = obs.copy() if self._is_plain else own(self._root, obs)
+        if self._copy_timer is None:
+            obs = obs.copy() if self._is_plain else own(self._root, obs)
+        else:
+            obs = self._copy_timer.run(len(batch), own, self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     _deliver = deliver  # in a subclass: without its changes
@@ -133,7 +137,11 @@ class Results:
     def own_obs(self, batch: Batch) -> Any:
         """Return observations of a batch that belong to the caller: lent if a lease is free, else copied."""
         lent = None if self._leases is None else self._leases.take(batch.rows)
-        return own(self._root, batch.obs) if lent is None else view(self._root, lent[0], _rows_of(batch))
+        if lent is not None:
+            return view(self._root, lent[0], _rows_of(batch))
+        if self._copy_timer is None:
+            return own(self._root, batch.obs)
+        return self._copy_timer.run(len(batch), own, self._root, batch.obs)
 
     def deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
         """Return the results of a batch of some envs in any order; `infos["env_id"]` contains their ids, int64 (B,).

@@ -12,6 +12,7 @@ made here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,10 @@ class Assembler:
 
     def __init__(self, pool: Pool, description: EnvDescription, size: int) -> None:
         self._spec = pool.obs_spec
+        self._copy_timer = pool.copy_timer
         self._root = pool.obs_spec.root
         self._size = size
+        self._num_envs = size // (description.batch_size or 1)
         self._rows_per_env = description.batch_size
         self._derives_step_types = description.discount is not None
         self._is_discounted = description.discount not in (None, 1.0)
@@ -68,15 +71,19 @@ class Assembler:
         """
         if self._derives_step_types:
             step_type, discount = self._derive_step_types(rows, flags, prev_action)
-            observation = self._copy_observation(rows)
+            observation = self._copied(self._copy_observation, rows)
         else:
-            step_type, discount, observation, prev_action = self._unpack_time_steps(rows, prev_action)
+            step_type, discount, observation, prev_action = self._copied(self._unpack_time_steps, rows, prev_action)
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
         if infos or self._known_infos.zeros:
             infos = self._known_infos.complete(infos)
         return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
+
+    def _copied(self, copy: Callable[..., Any], *args: Any) -> Any:
+        timer = self._copy_timer
+        return copy(*args) if timer is None else timer.run(self._num_envs, copy, *args)
 
     def _derive_step_types(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
         terminated, truncated = rows.column("terminated"), rows.column("truncated")

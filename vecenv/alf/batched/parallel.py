@@ -39,6 +39,7 @@ from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import AUTO, check_env_fns
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.backends import BACKENDS, make_pool
+from vecenv.core.pool.rules import SettingNames
 from vecenv.core.system.clock import now_ns
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
@@ -47,11 +48,13 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
+from vecenv.report import Report
 from vecenv.statistics import Statistics
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
+_NAMES = SettingNames(overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="")
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Duration of one env's reset above which envs are reset ahead.
@@ -373,6 +376,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def statistics(self) -> Statistics:
         """Return counts and times since the start, as `VectorEnv.statistics`."""
         return self._pool.statistics()
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
+        return self._pool.report(_NAMES)
 
     # ---- further -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from .spec import Array
 
-__all__ = ["Column", "InfoColumns", "Infos", "dtype_of", "fitting", "is_mask", "is_wanted"]
+__all__ = ["Column", "InfoColumns", "Infos", "dtype_of", "fitting", "is_mask", "is_wanted", "leaves_of"]
 
 # As in native/py/info.h.
 MAX_DEPTH, MAX_DIMS, MAX_ELEMENTS = 4, 4, 8
@@ -114,7 +114,7 @@ class InfoColumns:
         """
         if not info or self._is_full:
             return
-        leaves = list(_leaves(info, ()))
+        leaves = list(leaves_of(info))
         if any(shape is None for _, shape in leaves):
             return
         for path, shape in leaves:
@@ -150,12 +150,12 @@ def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
     return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
 
 
-def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Shape | None]]:
+def leaves_of(info: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Shape | None]]:
     """Yield the path and the shape of each value; the shape is None if the value cannot have cells."""
     for key, value in info.items():
         path = (*above, key)
         if isinstance(value, dict) and value and len(path) < MAX_DEPTH:
-            yield from _leaves(value, path)
+            yield from leaves_of(value, path)
         else:
             yield path, _shape_of(value) if all(isinstance(part, str) for part in path) else None
 

@@ -13,8 +13,10 @@ from ..layout.commands import RestorePoint
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
 from ..layout.rows import RowFlag, Rows
+from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .hub import Hub
+from .pickled_infos import PickledInfos
 
 __all__ = ["Inbox", "Listener"]
 
@@ -43,6 +45,7 @@ class Inbox:
         num_slots: number of slots that may send messages, from slot 0 on.
         payloads: step_id -> (env_id, payload) of every call that is not answered yet, abandoned ones included.
             Empty without a listener, because calls are then never sent again.
+        pickled_infos: counts of the infos that have arrived here.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Inbox:
         self._queued_warnings: list[tuple[str, str]] = []
         self._warned: set[str] = set()
         self.infos = InfoColumns()
+        self.pickled_infos = PickledInfos()
 
     def add_slot(self) -> None:
         """Take messages from one more slot, the next one."""
@@ -81,7 +85,11 @@ class Inbox:
                     self._take(slot, data, delivered)
 
     def _take(self, slot: int, data: bytes, delivered: Collection[int]) -> None:
+        began_ns = now_ns()
         reply = messages.load_reply(data)
+        if (reply.info or reply.final_info) and not isinstance(data, Reply):  # which was not pickled
+            info = {**(reply.final_info or {}), **(reply.info or {})}
+            self.pickled_infos.note(info, len(data), now_ns() - began_ns)
         if reply.error is not None:
             reply.worker_id = self._worker_of(slot)
         self._queued_warnings += reply.warnings

@@ -10,6 +10,7 @@ process         an engine with the envs in worker processes
 starting        time limits and log lines while envs are built
 times           reads the times of envs, workers and the caller
 waiting         finds envs that wait most of their time
+rules           verdicts about the speed of a pool
 backends        makes a pool by the name of its engine
 sizing, auto    how many workers and threads fit a measured env
 slots           which slot serves an env, which worker has a slot

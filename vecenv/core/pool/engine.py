@@ -25,6 +25,7 @@ from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
+from .slots import SlotTable
 from .waiting import WaitingCheck
 
 __all__ = ["AskedEnvs", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
@@ -110,6 +111,7 @@ class OpenedEnvs:
         hub: commands go in, rows and messages come out. A slot of the hub runs some envs one after the other: it is a
             thread of a worker, or a whole machine.
         num_slots: how many slots, from 0 on, serve envs now. `plan.num_slots` may be more: reserves.
+        slots: which slot serves an env, and which worker has a slot; None: one slot serves all envs.
         journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
         before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
@@ -124,6 +126,7 @@ class OpenedEnvs:
     memory: Any
     hub: Hub
     num_slots: int
+    slots: SlotTable | None = None
     journal: Journal | None = None
     listener: Listener | None = None
     before_request: Callable[[], None] | None = None

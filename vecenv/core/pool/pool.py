@@ -18,28 +18,35 @@ Parts of a pool, in the order in which a call passes them:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ...errors import ConfigError, InternalError, StateError
+from ...report import Report
 from ...statistics import Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
-from ..layout.rows import Form, Op
+from ..layout.rows import Autoreset, Form, Op
 from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions
 from ..parent.batch import Batch
+from ..parent.copy_timer import CopyTimer, make_copy_timer
 from ..parent.hub import Hub
 from ..parent.leases import Leases
+from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 from .requests import Requests
-from .times import read_caller, read_envs, read_workers, running_of
+from .rules import PoolFacts, SettingNames, judge
+from .sizing import SERIAL, Setting
+from .times import read_caller, read_envs, read_threads, read_workers, running_of
 from .waiter import Waiter
+from .waiting import read_workload
 
 __all__ = ["Pool"]
 
@@ -59,6 +66,7 @@ def _not_open(*args: Any, **kwargs: Any) -> Any:
 
 
 _NOT_OPEN: Any = _NotOpen()
+_NAMES = SettingNames()
 
 
 class Pool:
@@ -80,6 +88,8 @@ class Pool:
         obs_spec, action_spec: layouts of these; known after `start`.
         properties: name, metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
         implementation: 'native', or 'python' for rows without C; known after `start`.
+        copy_timer: front ends copy large batches by it, for `statistics`; None if batches are small, with
+            `timings=False`, and before `start`.
     """
 
     observation_space: Space[Any]
@@ -105,6 +115,7 @@ class Pool:
         self.num_envs = engine.num_envs
         self.properties: dict[str, Any] = {}
         self.implementation = "python"
+        self.copy_timer: CopyTimer | None = None
         self._opened_ns = 0
         self._lifecycle = Lifecycle(engine.interrupt, engine.end_if_unclosed)
         self._call = self._lifecycle.call
@@ -144,6 +155,7 @@ class Pool:
         self.reward_space = spaces.reward_space
         self.obs_spec, self.action_spec = spaces.obs, spaces.action
         self.properties, self.implementation = envs.properties, envs.implementation
+        self.copy_timer = make_copy_timer(envs.plan)
 
     def _close_parts(self) -> None:
         """Drop all that only an open pool has, the memory in particular. Arrays that the caller has keep it mapped."""
@@ -517,7 +529,7 @@ class Pool:
         hub, opened = self._hub, self._envs  # once: another thread may open or close the pool between two reads
         if not self._lifecycle.is_started or hub is _NOT_OPEN or opened is _NOT_OPEN:
             workers = read_workers((), (), 1, None, {}, 0)
-            return Statistics(steps=0, envs=read_envs(None, ()), workers=workers, caller=read_caller(0, 0), **found)
+            return Statistics(steps=0, envs=read_envs(None, ()), workers=workers, caller=read_caller(0, 0, 0), **found)
         plan, pids = opened.plan, self.worker_pids
         env_ids = [self.envs_of(worker_id) for worker_id in range(len(pids))]
         worker_of = {env_id: worker_id for worker_id, mine in enumerate(env_ids) for env_id in mine}
@@ -526,9 +538,42 @@ class Pool:
         states = [hub.state(slot) for slot in range(plan.num_slots)]
         threads = self.options.threads_per_worker
         workers = read_workers(pids, env_ids, threads, timings, running_of(states), self._opened_ns)
-        caller = read_caller(*hub.waits())
+        caller = read_caller(*hub.waits(), 0 if self.copy_timer is None else self.copy_timer.sum_ns)
         return Statistics(
             steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
+        )
+
+    def report(self, names: SettingNames = _NAMES) -> Report:
+        """Return verdicts about the speed since the start: causes of lost time, and the settings that remove them.
+
+        Args:
+            names: the settings of the front end.
+        """
+        return judge(self.statistics(), self._read_facts(names))
+
+    def _read_facts(self, names: SettingNames) -> PoolFacts:
+        options, pids = self.options, self.worker_pids
+        setting = Setting(len(pids), options.threads_per_worker) if pids else SERIAL
+        workload, infos = None, None
+        if self._lifecycle.is_started:
+            envs = self._envs
+            timings = envs.plan.timings(envs.memory)
+            if timings is not None and envs.slots is not None:
+                workload = read_workload(timings, envs.slots.by_env, envs.slots.worker_of)
+            if pids and not self.obs_spec.num_objects:  # else each row has a message, whatever its info is
+                infos = self._waiter.inbox.pickled_infos
+        threads, helper_share = read_threads(pids, options.threads_per_worker)
+        return PoolFacts(
+            setting=setting,
+            cores=usable_cores(),
+            machine_cores=os.cpu_count() or 1,
+            core_limit=core_limit(),
+            workload=workload,
+            compute_threads=threads,
+            helper_share=helper_share,
+            pickled_infos=infos,
+            resets_in_steps=options.autoreset == Autoreset.SAME_STEP,
+            names=names,
         )
 
     @property

@@ -370,6 +370,7 @@ class ProcessEngine:
             memory=segment.memory,
             hub=self._make_hub(plan, segment),
             num_slots=num_used,
+            slots=self._slots,
             journal=self.journal,
             listener=self.recovery,
             before_request=self._recycle if self._may_recycle() else None,

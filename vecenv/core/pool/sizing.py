@@ -28,10 +28,12 @@ class Workload:
     Attributes:
         step_ns: wall time in nanoseconds.
         busy_ns: the part in which the env does not wait.
+        delay_ns: the part in which the env could compute, but waits for a core. It belongs to `busy_ns`.
     """
 
     step_ns: float
     busy_ns: float
+    delay_ns: float = 0.0
 
     @property
     def waiting(self) -> float:

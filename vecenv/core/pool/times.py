@@ -14,11 +14,13 @@ from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..system.clock import now_ns
 
-__all__ = ["read_caller", "read_envs", "read_workers", "running_of"]
+__all__ = ["read_caller", "read_envs", "read_threads", "read_workers", "running_of"]
 
 _NS = 1e9
 #: A class of operations without a measured one has no CPU share, above this part of an env's time.
 _UNMEASURED_SHARE = 0.2
+#: A thread has computed if it used so many seconds of CPU time, and this part of that of the busiest one.
+_LEAST_SECONDS, _LEAST_PART = 0.05, 0.1
 
 
 def _make_bounds() -> Array:
@@ -119,17 +121,45 @@ def _rss_of(pid: int) -> float:
         return math.nan
 
 
-def read_caller(first_wait_ns: int, waited_ns: int) -> CallerTimes:
+def read_threads(pids: Sequence[int], threads_per_worker: int) -> tuple[tuple[int, ...], float]:
+    """Return how many threads of each worker have computed, and the share of CPU time of those that run no envs.
+
+    Args:
+        pids: process id of each worker.
+        threads_per_worker: so many threads of a worker run envs; those with most CPU time count as these.
+    """
+    if not pids:
+        return (), 0.0
+    import psutil  # as in `_rss_of`
+
+    counts = []
+    all_seconds = helper_seconds = 0.0
+    for pid in pids:
+        try:
+            threads = psutil.Process(pid).threads()
+        except psutil.Error:  # it has died
+            threads = []
+        seconds = sorted((one.user_time + one.system_time for one in threads), reverse=True)
+        least = max(_LEAST_SECONDS, _LEAST_PART * max(seconds, default=0.0))
+        counts.append(sum(one >= least for one in seconds))
+        all_seconds += sum(seconds)
+        helper_seconds += sum(seconds[threads_per_worker:])
+    return tuple(counts), helper_seconds / all_seconds if all_seconds else 0.0
+
+
+def read_caller(first_wait_ns: int, waited_ns: int, copied_ns: int) -> CallerTimes:
     """Return the times of the caller.
 
     Args:
         first_wait_ns, waited_ns: of `Hub.waits`.
+        copied_ns: of `CopyTimer.sum_ns`.
     """
     if not first_wait_ns:
         return CallerTimes()
     since_ns = max(1, now_ns() - first_wait_ns)
     waiting = min(1.0, waited_ns / since_ns)
-    return CallerTimes(since_ns / _NS, waiting, 1.0 - waiting)
+    copying = min(1.0 - waiting, copied_ns / since_ns)
+    return CallerTimes(since_ns / _NS, waiting, copying, 1.0 - waiting - copying)
 
 
 def running_of(states: Sequence[SlotState]) -> dict[int, SlotState]:

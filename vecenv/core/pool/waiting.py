@@ -13,7 +13,7 @@ from ..system.clock import now_ns
 from .sizing import Setting, Workload, choose_setting, round_ns
 from .slots import SlotTable
 
-__all__ = ["WaitingCheck", "read_workload"]
+__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_better", "read_workload"]
 
 _LOG = logging.getLogger("vecenv")
 #: The verdict needs so many steps of each env, nanoseconds since the first request, and measured operations.
@@ -23,7 +23,7 @@ _MOST_STEPS = 2_000
 #: A class of operations without any measured one counts as computing, up to this share of the time.
 _UNMEASURED_SHARE = 0.2
 #: A setting is recommended only if it promises so many times the speed.
-_LEAST_GAIN = 1.2
+LEAST_GAIN = 1.2
 
 
 class WaitingCheck:
@@ -62,11 +62,10 @@ class WaitingCheck:
         num_envs = len(self._timings)
         if workload is None or not workload.is_waiting:
             return
-        best = choose_setting(workload, num_envs, self._cores, may_thread=True)
-        now, then = (round_ns(workload, num_envs, one, self._cores) for one in (self._setting, best))
-        if now < _LEAST_GAIN * then:
+        best, gain = find_better(workload, num_envs, self._setting, self._cores)
+        if gain < LEAST_GAIN:
             return
-        text = _describe(workload, num_envs, self._setting, best, now / then)
+        text = _describe(workload, num_envs, self._setting, best, gain)
         _LOG.info("%s", text)
         warn_caller(text, PerformanceWarning)
 
@@ -91,12 +90,15 @@ def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[
     if num_steps == 0 or int(timings["short_num"].sum() + timings["long_num"].sum()) < _MEASURED:
         return None
     busy_ns = np.zeros(len(timings))
+    delayed_ns = 0.0
     for name, class_ns in (("short", wall_ns - long_ns), ("long", long_ns)):
         measured_ns = float(timings[f"{name}_wall_ns"].sum())
         if not measured_ns and class_ns.sum() > _UNMEASURED_SHARE * wall_ns.sum():
             return None
-        computing_ns = float(timings[f"{name}_cpu_ns"].sum() + timings[f"{name}_delay_ns"].sum())
+        delay_ns = float(timings[f"{name}_delay_ns"].sum())
+        computing_ns = float(timings[f"{name}_cpu_ns"].sum()) + delay_ns
         busy_ns += class_ns * (min(1.0, computing_ns / measured_ns) if measured_ns else 1.0)
+        delayed_ns += float(class_ns.sum()) * min(1.0, delay_ns / max(1.0, measured_ns))
     slot_wall_ns = np.bincount(slot_of, wall_ns)
     worker_wall_ns: dict[int, float] = {}
     for slot, slot_ns in enumerate(slot_wall_ns):
@@ -104,17 +106,30 @@ def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[
         worker_wall_ns[worker_id] = max(worker_wall_ns.get(worker_id, 0.0), float(slot_ns))
     busy_share = float(busy_ns.sum()) / max(1.0, sum(worker_wall_ns.values()))
     step_ns = float(wall_ns.sum()) / num_steps
-    return Workload(step_ns, min(1.0, busy_share) * step_ns)
+    busy_share = min(1.0, busy_share)
+    return Workload(step_ns, busy_share * step_ns, min(busy_share * step_ns, delayed_ns / num_steps))
+
+
+def find_better(workload: Workload, num_envs: int, setting: Setting, cores: int) -> tuple[Setting, float]:
+    """Return the best workers and threads for envs that wait, and their gain: estimated steps per second, over now."""
+    best = choose_setting(workload, num_envs, cores, may_thread=True)
+    now, then = (round_ns(workload, num_envs, one, cores) for one in (setting, best))
+    return best, now / then
+
+
+def advise(best: Setting, num_envs: int) -> str:
+    """Return the arguments of a front end for a setting, and the one for envs to which threads do harm."""
+    threads = "" if best.threads_per_worker == 1 else f", threads_per_worker={best.threads_per_worker}"
+    for_draws = f" (num_workers={num_envs} for envs that draw from global random generators)" if threads else ""
+    return f"num_workers={best.num_workers}{threads}{for_draws}"
 
 
 def _describe(workload: Workload, num_envs: int, setting: Setting, best: Setting, gain: float) -> str:
     per_slot = -(-num_envs // min(num_envs, setting.num_workers * setting.threads_per_worker))
-    threads = "" if best.threads_per_worker == 1 else f", threads_per_worker={best.threads_per_worker}"
-    for_draws = f" (num_workers={num_envs} for envs that draw from global random generators)" if threads else ""
     return (
         f"the envs wait for {workload.waiting:.0%} of their time: a step takes {_ms(workload.step_ns)} with its share "
         f"of the resets, and {_ms(workload.busy_ns)} of that is work. {setting} step up to {per_slot} envs one after "
-        f"the other. Use num_workers={best.num_workers}{threads}{for_draws}: expect about {gain:.2g} times as many "
+        f"the other. Use {advise(best, num_envs)}: expect about {gain:.2g} times as many "
         "steps per second. num_workers='auto' measures and chooses. send() and recv() let quick envs go on without "
         "slow ones"
     )

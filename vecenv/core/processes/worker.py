@@ -36,7 +36,7 @@ from ..system.start_process import ForkServerTimeout, make_process, standard_des
 from ..system.worker_socket import ControlSocket
 from .worker_main import Attach, Boot, ExitReport, find_endless_import, started_at, worker_main
 
-__all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
+__all__ = ["Worker", "core_limit", "kill_tree", "start_worker", "usable_cores"]
 
 _Error = TypeVar("_Error", bound=WorkerError)
 
@@ -475,6 +475,14 @@ def usable_cores() -> int:
         if quota != "max":
             cores = min(cores, max(1, round(int(quota) / int(period))))
     return cores
+
+
+def core_limit() -> str:
+    """Return the reason why this process may use fewer cores than the machine has, for a text; '' if it may not."""
+    if usable_cores() >= (os.cpu_count() or 1):
+        return ""
+    is_bound = sys.platform.startswith("linux") and len(os.sched_getaffinity(0)) == usable_cores()
+    return "the CPU affinity of this process" if is_bound else "cpu.max of the cgroup"
 
 
 def preferred_core(worker_id: int, num_workers: int) -> int | None:

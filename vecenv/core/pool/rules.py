@@ -1,0 +1,466 @@
+"""Rules that find out why a pool is slow: from its statistics to verdicts.
+
+Each rule is a function that returns a verdict or None. It compares the present time of one env step, as the caller
+sees it, with an estimate of that time after a change of one setting. The caller's time consists of three parts:
+
+    waiting     `recv` and `step` wait for envs
+    copying     the front end copies observations
+    outside     the caller's own work, and the other work of the front end
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...report import Report, Verdict
+from ...statistics import Durations, Statistics
+from ..layout.spec import Array
+from ..parent.pickled_infos import PickledInfos
+from .sizing import SERIAL, Setting, Workload, choose_setting, round_ns
+from .waiting import LEAST_GAIN, advise, find_better
+
+__all__ = ["PoolFacts", "SettingNames", "judge", "recommend_serial"]
+
+#: A verdict needs so many steps in all, steps of each env on average, and seconds of the caller.
+_STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
+#: Workers are recommended to the serial backend only if they promise so many times the speed: their hand-over costs
+#: more where cores are shared.
+_WORKERS_GAIN = 1.5
+#: Stragglers: p99 of steps over p50. Quicker ones than `_MIN_P99` seconds are noise of the system.
+_TAIL, _MIN_P99 = 4.0, 200e-6
+#: A reset is slow if it takes so many times a step.
+_SLOW_RESET = 3.0
+#: The share of the caller's time from which a policy is slow, and copies are expensive.
+_SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
+#: Time of the front end itself in a round, at most: seconds, and seconds per env. The rest outside is the policy.
+_FRONT_END, _FRONT_END_PER_ENV = 50e-6, 5e-6
+#: The share of steps whose info is pickled, and the gain without, from which infos are a cause.
+_MANY_INFOS, _INFO_GAIN = 0.1, 1.05
+#: The envs of a slow core take so many times the time of the others. Below `_MIN_STEP` seconds that is noise.
+_SLOW_CORE, _MIN_STEP = 1.5, 50e-6
+_NS = 1e9
+
+
+@dataclass(frozen=True)
+class SettingNames:
+    """The settings that verdicts recommend, as the users of a front end write them.
+
+    Attributes:
+        serial, processes: envs in the caller's process, and in workers.
+        overlap: going on with the envs that have answered, while others step; '' if the front end cannot.
+        spare_envs: envs that are reset in advance.
+        infos: infos without values that must be pickled; '' if the front end cannot.
+        views: results without a copy; '' if the front end cannot.
+    """
+
+    serial: str = "backend='serial'"
+    processes: str = "backend='process'"
+    overlap: str = "send() and recv(num_envs // 2)"
+    spare_envs: str = "num_spare_envs=..."
+    infos: str = "infos='columns'"
+    views: str = "copy=False"
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """The facts beside its statistics from which a pool is judged.
+
+    Attributes:
+        setting: workers and threads.
+        cores, machine_cores: how many cores the pool may use, and the machine has.
+        core_limit: the reason why these differ, '' if they do not.
+        workload: the mean cost of a step; None if it is not known.
+        compute_threads: by worker, how many of its threads have computed.
+        helper_share: the part of the CPU time of workers that was used by threads beyond `threads_per_worker`.
+        pickled_infos: counts of the infos that were pickled; None if none can be.
+        resets_in_steps: whether steps that end an episode include the reset (autoreset mode SAME_STEP).
+        names: settings of the front end.
+    """
+
+    setting: Setting
+    cores: int
+    machine_cores: int
+    core_limit: str = ""
+    workload: Workload | None = None
+    compute_threads: tuple[int, ...] = ()
+    helper_share: float = 0.0
+    pickled_infos: PickledInfos | None = None
+    resets_in_steps: bool = False
+    names: SettingNames = field(default_factory=SettingNames)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step."""
+
+    statistics: Statistics
+    facts: PoolFacts
+    num_envs: int
+    num_steps: int
+    workload: Workload
+    waiting: float
+    copying: float
+    outside: float
+
+    @property
+    def total(self) -> float:
+        return self.waiting + self.copying + self.outside
+
+    @property
+    def steps(self) -> Durations:
+        return self.statistics.envs.step
+
+    @property
+    def waited(self) -> float:
+        """Seconds of all waits."""
+        return self.waiting * self.num_steps
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the caller's times are measured; else they are estimated."""
+        return self.statistics.caller.seconds > 0
+
+    def gain_of(self, waiting: float) -> float:
+        """Return the gain if the caller waited only so many seconds per env step."""
+        return self.total / max(1e-9, waiting + self.copying + self.outside)
+
+    def by_worker(self, seconds: Array) -> Array:
+        """Return for how long each worker runs operations that take so many seconds in each env, float64 (W,)."""
+        worker_id = np.maximum(0, self.statistics.envs.worker_id)  # -1: of an env whose worker is being replaced
+        num_envs = np.bincount(worker_id)
+        at_once = np.clip(num_envs, 1, self.facts.setting.threads_per_worker)
+        by_worker: Array = np.bincount(worker_id, seconds) / at_once
+        return by_worker
+
+    @property
+    def busy(self) -> Array:
+        """Seconds for which each worker has stepped and reset envs, float64 (W,)."""
+        return self.by_worker(self.statistics.envs.step.sum + self.statistics.envs.reset.sum)
+
+
+def judge(statistics: Statistics, facts: PoolFacts) -> Report:
+    """Return the verdicts that follow from the statistics and facts of a pool.
+
+    A verdict that explains others takes their place. Where the hand-over to workers costs most, nothing else about
+    workers is reported. A slow core does not count as stragglers, nor an env that waits for its own threads as waiting.
+    """
+    case = _examine(statistics, facts)
+    if isinstance(case, str):
+        return Report(note=case)
+    first = _try([_judge_cheap_envs, _judge_one_process], case)
+    if not first and facts.setting != SERIAL:
+        first = _try([_judge_slow_core], case) or _try([_judge_stragglers], case)
+        first += _try([_judge_slow_resets], case)
+        first += _try([_judge_threads], case) or _try([_judge_waiting_envs, _judge_cores], case)
+    found = first + _try([_judge_policy, _judge_pickled_infos, _judge_copies], case)
+    found.sort(key=lambda one: -one.gain)
+    note = "" if found else f"nothing takes much time that another setting would save; {_summary(case)}"
+    return Report(tuple(found), note)
+
+
+def _try(rules: list[Callable[[_Case], Verdict | None]], case: _Case) -> list[Verdict]:
+    return [verdict for rule in rules if (verdict := rule(case)) is not None]
+
+
+def _examine(statistics: Statistics, facts: PoolFacts) -> _Case | str:
+    """Return the numbers of a pool, or the reason why nothing can be said about it."""
+    envs, caller = statistics.envs, statistics.caller
+    num_envs = len(envs.step.num)
+    if not num_envs:
+        return "nothing was measured: the envs are not open, or timings=False"
+    num_steps = int(envs.step.num.sum())
+    seconds = caller.seconds or float(envs.step.sum.sum())
+    is_short = seconds < _SECONDS and facts.setting != SERIAL
+    if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
+        return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {_time(seconds)}"
+    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / num_steps * _NS
+    workload = facts.workload or Workload(mean_ns, mean_ns)
+    waiting, copying, outside = (
+        share * caller.seconds / num_steps
+        for share in (caller.waiting_share, caller.copying_share, caller.outside_share)
+    )
+    if not caller.seconds:
+        waiting = round_ns(workload, num_envs, facts.setting, facts.cores) / num_envs / _NS
+        copying = outside = 0.0
+    return _Case(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
+
+
+# ---- the place where envs live ------------------------------------------------------------------
+
+
+def recommend_serial(
+    num_envs: int, step_seconds: float, present_seconds: float, where: str, gain: float, setting: str
+) -> Verdict:
+    """Return the verdict about envs whose steps cost less than the hand-over to workers.
+
+    Args:
+        num_envs: how many envs.
+        step_seconds: time of one step of one env.
+        present_seconds: time of one env step with workers, as the caller sees it.
+        where: the workers, such as '2 workers'.
+        gain: env steps per second without workers, over those with.
+        setting: the setting to recommend.
+    """
+    cause = (
+        f"a step of the {num_envs} envs takes {_time(step_seconds)}, and {_time(present_seconds)} with the hand-over "
+        f"to {where}"
+    )
+    return Verdict("cheap envs", cause, step_seconds, "s", f"{setting}, which survives no crash of an env", gain)
+
+
+def _judge_cheap_envs(case: _Case) -> Verdict | None:
+    facts, workload = case.facts, case.workload
+    if facts.setting == SERIAL:
+        return None
+    own_ns = workload.step_ns - workload.delay_ns
+    own = Workload(own_ns, own_ns)
+    serial_ns, fewer_ns = (round_ns(own, case.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
+    if facts.setting.num_workers > facts.cores and fewer_ns < serial_ns:
+        return None  # a worker per core is better still, see `_judge_cores`
+    gain = case.gain_of(serial_ns / case.num_envs / _NS)
+    if gain < LEAST_GAIN:
+        return None
+    return recommend_serial(
+        case.num_envs, own_ns / _NS, case.waiting + case.outside, str(facts.setting), gain, facts.names.serial
+    )
+
+
+def _judge_one_process(case: _Case) -> Verdict | None:
+    if case.facts.setting != SERIAL:
+        return None
+    cores, workload = case.facts.cores, case.workload
+    best = choose_setting(workload, case.num_envs, cores, may_thread=workload.is_waiting)
+    if best.num_workers < 2:
+        return None
+    now, then = (round_ns(workload, case.num_envs, one, cores) for one in (SERIAL, best))
+    if now < _WORKERS_GAIN * then:
+        return None
+    cause = (
+        f"the {case.num_envs} envs step one after the other, {_time(workload.step_ns / _NS)} each, and {cores} cores "
+        "may be used"
+    )
+    setting = f"{case.facts.names.processes} with {advise(best, case.num_envs)}"
+    return Verdict("one process", cause, workload.step_ns / _NS, "s", setting, case.gain_of(case.waiting * then / now))
+
+
+# ---- envs that differ ---------------------------------------------------------------------------
+
+
+def _judge_stragglers(case: _Case) -> Verdict | None:
+    if not case.is_measured:
+        return None
+    together = case.steps.together()
+    p50, p99 = float(together.p50[0]), float(together.p99[0])
+    if p99 < max(_MIN_P99, _TAIL * p50):
+        return None
+    used = min(1.0, float(case.busy.mean()) / max(1e-9, case.waited))
+    gain = case.gain_of(case.waiting * used)
+    if gain < LEAST_GAIN:
+        return None
+    medians = case.steps.p50
+    slowest = int(np.nanargmax(medians))
+    which = ""
+    if medians[slowest] > 2 * np.nanmedian(medians):
+        which = f"; env {slowest} is the slowest, {_time(medians[slowest])} in the median"
+    cause = (
+        f"one step of a hundred takes {_time(p99)}, {p99 / p50:.2g} times the median of {_time(p50)}, and the others "
+        f"wait for it: the workers step envs in {used:.0%} of that time{which}"
+    )
+    setting = case.facts.names.overlap or "envs of equal speed: this front end waits for all of them"
+    return Verdict("stragglers", cause, p99 / p50, "times", setting, gain, is_limit=True)
+
+
+def _judge_slow_core(case: _Case) -> Verdict | None:
+    medians, worker_id = case.steps.p50, case.statistics.envs.worker_id
+    slow = []
+    for one in range(len(case.statistics.workers.pid)):
+        own, others = medians[worker_id == one], medians[(worker_id != one) & ~np.isnan(medians)]
+        if len(own) < 2 or len(others) < 2 or np.isnan(own).any():  # one slow env proves nothing about its core
+            continue
+        reference = float(np.median(others))
+        if own.min() > max(_MIN_STEP, _SLOW_CORE * reference):
+            slow.append((one, float(np.median(own)), reference))
+    if len(slow) != 1:
+        return None
+    one, median, reference = slow[0]
+    gain = case.gain_of(case.waiting * reference / median) if case.is_measured else math.nan
+    if gain < LEAST_GAIN:
+        return None
+    pid = int(case.statistics.workers.pid[one])
+    cause = (
+        f"steps of all envs of worker {one} take {_time(median)} in the median, {median / reference:.2g} times those "
+        f"of the other workers, {_time(reference)}: its core is slow or shared, or these envs are others"
+    )
+    setting = f"look for other programs on the core of process {pid} (top, taskset -p {pid}), or leave that core out"
+    return Verdict("slow core", cause, median / reference, "times", setting, gain)
+
+
+def _judge_slow_resets(case: _Case) -> Verdict | None:
+    if not case.is_measured:
+        return None
+    resets = case.statistics.envs.reset.together()
+    reset = float(resets.mean[0])
+    step = float(case.steps.together().p50[0])
+    if not reset > _SLOW_RESET * step:  # NaN without a reset
+        return None
+    if case.facts.resets_in_steps:
+        is_long = case.steps.bounds[:-1] >= reset / 2
+        num = case.steps.buckets[:, is_long].sum(1).astype(np.float64)
+        in_steps = num * reset
+    else:
+        num = np.maximum(0, case.statistics.envs.reset.num - 1).astype(np.float64)  # the first one is the start
+        in_steps = np.zeros(case.num_envs)
+    lost = float((num * reset).sum())
+    if not lost:
+        return None
+    own_steps = np.maximum(0.0, case.steps.sum - in_steps)
+    longest = float(case.by_worker(own_steps).max())  # of the workers, without any reset
+    computing = float(own_steps.sum() + lost) * (1 - case.workload.waiting) / case.facts.cores
+    waited = max(0.0, case.waited - reset)  # for the first resets, too, which no setting saves
+    least = max(longest, waited - lost, computing)
+    gain = (case.total * case.num_steps - reset) / max(1e-9, least + (case.total - case.waiting) * case.num_steps)
+    if gain < LEAST_GAIN:
+        return None
+    share = lost / float(own_steps.sum() + lost)
+    cause = (
+        f"a reset takes {_time(reset)}, as long as {reset / step:,.0f} steps, and all envs wait for it: resets are "
+        f"{share:.0%} of the work"
+    )
+    return Verdict("slow resets", cause, reset, "s", case.facts.names.spare_envs, gain, is_limit=True)
+
+
+# ---- workers, threads and cores -----------------------------------------------------------------
+
+
+def _judge_waiting_envs(case: _Case) -> Verdict | None:
+    facts, workload = case.facts, case.workload
+    if not workload.is_waiting:
+        return None
+    best, ratio = find_better(workload, case.num_envs, facts.setting, facts.cores)
+    gain = case.gain_of(case.waiting / ratio)
+    if gain < LEAST_GAIN:
+        return None
+    cause = (
+        f"the envs wait for {workload.waiting:.0%} of their time: {_time(workload.step_ns / _NS)} a step with its "
+        f"share of the resets, {_time(workload.busy_ns / _NS)} of that is work"
+    )
+    return Verdict("waiting envs", cause, workload.waiting, "share", advise(best, case.num_envs), gain)
+
+
+def _judge_threads(case: _Case) -> Verdict | None:
+    facts = case.facts
+    most = max(facts.compute_threads, default=0)
+    all_threads = sum(facts.compute_threads)
+    if most <= facts.setting.threads_per_worker or all_threads <= facts.cores:
+        return None
+    gain = case.gain_of(case.waiting * (1 - facts.helper_share))
+    if gain < LEAST_GAIN:
+        return None
+    cause = (
+        f"{all_threads} threads compute in {facts.setting}, up to {most} in one, and {_cores(facts.cores)} may be "
+        f"used. {facts.helper_share:.0%} of the CPU time is that of threads which the envs or their libraries start"
+    )
+    setting = (
+        "one thread per worker, by torch.set_num_threads(1), cv2.setNumThreads(1) or "
+        "threadpoolctl.threadpool_limits(1) in the constructor of the env"
+    )
+    return Verdict("too many threads", cause, float(all_threads), "threads", setting, gain, is_limit=True)
+
+
+def _judge_cores(case: _Case) -> Verdict | None:
+    facts, workload = case.facts, case.workload
+    num_workers = min(facts.setting.num_workers, case.num_envs)
+    if num_workers <= facts.cores or workload.is_waiting:
+        return None
+    if facts.core_limit and facts.machine_cores > facts.cores and case.is_measured:
+        ready = min(float(num_workers), float(case.busy.sum()) / max(1e-9, case.waited))  # workers with work to do
+        gain = case.gain_of(case.waiting * facts.cores / max(facts.cores, min(ready, facts.machine_cores)))
+        if gain >= LEAST_GAIN:
+            cause = (
+                f"{num_workers} workers share {_cores(facts.cores)}, the limit of {facts.core_limit}; the machine has "
+                f"{facts.machine_cores}. On average {ready:.2g} workers compute or wait for a core"
+            )
+            setting = f"a limit of {min(num_workers, facts.machine_cores)} cores (docker --cpus, taskset, Slurm)"
+            return Verdict("too few cores", cause, float(facts.cores), "cores", setting, gain)
+    fewer = Setting(facts.cores)
+    now, then = (round_ns(workload, case.num_envs, one, facts.cores) for one in (facts.setting, fewer))
+    gain = case.gain_of(case.waiting * min(1.0, then / now))
+    if gain < LEAST_GAIN:
+        return None
+    cause = f"{num_workers} workers share {_cores(facts.cores)}, and a step takes {_time(workload.step_ns / _NS)}"
+    return Verdict("too few cores", cause, float(facts.cores), "cores", f"num_workers={facts.cores}", gain)
+
+
+# ---- the caller ---------------------------------------------------------------------------------
+
+
+def _judge_policy(case: _Case) -> Verdict | None:
+    if not case.is_measured:
+        return None
+    policy = case.outside - _FRONT_END / case.num_envs - _FRONT_END_PER_ENV
+    if policy < _SLOW_POLICY * case.total:
+        return None
+    share = case.outside / case.total
+    overlapped = case.total / max(case.waiting, case.copying + case.outside)
+    cause = (
+        f"the caller spends {share:.0%} of its time outside, {_time(case.outside * case.num_envs)} for each step of "
+        f"all {case.num_envs} envs, and the envs wait for it"
+    )
+    if overlapped >= LEAST_GAIN and case.facts.names.overlap:
+        setting = f"{case.facts.names.overlap}, so that some envs step while the policy computes for the others"
+        return Verdict("slow policy", cause, share, "share", setting, overlapped, is_limit=True)
+    setting = "a quicker policy, or more envs per batch: with half of that time per env step"
+    return Verdict("slow policy", cause, share, "share", setting, case.total / (case.total - case.outside / 2))
+
+
+def _judge_pickled_infos(case: _Case) -> Verdict | None:
+    infos = case.facts.pickled_infos
+    largest = None if infos is None else infos.largest()
+    if infos is None or largest is None or infos.num < _MANY_INFOS * case.num_steps or not case.is_measured:
+        return None
+    load = infos.load_ns / _NS / case.num_steps
+    gain = case.total / max(1e-9, case.total - load)
+    if gain < _INFO_GAIN:
+        return None
+    key, nbytes = largest
+    cause = (
+        f"{infos.num / case.num_steps:.0%} of the infos are pickled, {infos.nbytes / infos.num:,.0f} bytes each; key "
+        f"{key!r} has {nbytes:,.0f} of them, and unpickling takes {load / case.total:.0%} of the caller's time"
+    )
+    less = "an info of numbers, and arrays of up to 8 numbers"
+    setting = f"{case.facts.names.infos}, or {less}" if case.facts.names.infos else less
+    return Verdict("pickled infos", cause, nbytes, "bytes", setting, gain)
+
+
+def _judge_copies(case: _Case) -> Verdict | None:
+    share = case.copying / case.total if case.is_measured else 0.0
+    if share < _MUCH_COPYING:
+        return None
+    cause = f"copies of observations take {share:.0%} of the caller's time"
+    views = case.facts.names.views
+    setting = f"{views}, whose arrays stay valid for a few steps" if views else "smaller observations, such as uint8"
+    return Verdict("copies", cause, share, "share", setting, 1 / (1 - share))
+
+
+# ---- texts --------------------------------------------------------------------------------------
+
+
+def _summary(case: _Case) -> str:
+    step = _time(float(case.steps.together().mean[0]))
+    waits = f", and the caller waits for {case.waiting / case.total:.0%} of its time" if case.is_measured else ""
+    return f"a step takes {step} in the mean{waits}"
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
