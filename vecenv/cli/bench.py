@@ -11,13 +11,14 @@ import argparse
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import bounded, key_value, seconds
 from vecenv.cli.result_file import ResultFile
-from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of, require
+from vecenv.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from vecenv.cli.measure import Mode, Window
@@ -117,7 +118,7 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
             text_file,
         )
     windows: dict[str, list[Window]] = {}
-    with _wrap_foreign_errors(), contextlib.ExitStack() as stack:
+    with wrap_foreign_errors(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, factory, settings, skip)
         window_seconds = options.seconds / options.rounds
         steal = machine.StealMeter()
@@ -195,15 +196,3 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--json and --plot both name {options.plot}; the second would overwrite the first")
     if options.plot is not None and Path(options.plot).suffix.lower() not in _PLOT_SUFFIXES:
         raise ConfigError(f"--plot {options.plot}: expected a name ending in {', '.join(_PLOT_SUFFIXES)}")
-
-
-@contextlib.contextmanager
-def _wrap_foreign_errors() -> Iterator[None]:
-    """Turn any exception of a mode, such as one of the env, into an error with a text of one line."""
-    try:
-        yield
-    except (VecenvError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit, too: it would end the program without a word
-        failure = EnvError(f"{type(error).__name__} raised: {error}")
-        raise locate(failure, **place_of(error)) from error

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vecenv.errors import ConfigError, DependencyError, VecenvError
+from vecenv.errors import ConfigError, DependencyError, EnvError, VecenvError, locate, place_of
 
-__all__ = ["USAGE_ERROR", "run_command", "one_line"]
+__all__ = ["USAGE_ERROR", "run_command", "one_line", "wrap_foreign_errors"]
 
 _FAILED, USAGE_ERROR, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
 _SIGNAL_BASE = 128  # a shell's exit code of a program that a signal ended, less the signal's number
@@ -64,6 +64,18 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
 def one_line(message: object) -> str:
     """Return a message without line breaks."""
     return " ".join(str(message).split())
+
+
+@contextlib.contextmanager
+def wrap_foreign_errors() -> Iterator[None]:
+    """Turn any exception of foreign code, such as one of an env, into an `EnvError` with a text of one line."""
+    try:
+        yield
+    except (VecenvError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, too: it would end the program without a word
+        failure = EnvError(f"{type(error).__name__} raised: {error}")
+        raise locate(failure, **place_of(error)) from error
 
 
 def _run(where: str, command: Callable[[], int | None]) -> int:

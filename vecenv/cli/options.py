@@ -13,7 +13,7 @@ from typing import Any
 
 from vecenv.errors import ConfigError
 
-__all__ = ["check_file", "bounded", "count", "key_value", "natural", "seconds"]
+__all__ = ["check_file", "bounded", "count", "key_value", "milliseconds", "natural", "seconds"]
 
 
 def count(text: str) -> int:
@@ -51,6 +51,17 @@ def seconds(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
+    return value
+
+
+def milliseconds(text: str) -> float:
+    """Read a finite number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected milliseconds of at least 0, got {text!r}")
     return value
 
 

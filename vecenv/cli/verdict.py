@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vecenv.core.pool.rules import SettingNames, recommend_serial
+from vecenv.core.pool.sizing import Setting
+from vecenv.core.pool.waiting import LEAST_GAIN
+
 if TYPE_CHECKING:
     from vecenv.cli.measure import Result
 
@@ -49,11 +53,23 @@ def verdict(results: Sequence[Result], settings: dict[str, Any]) -> str:
     if behind is not None:
         margin = ", " + _compare(best.steps_per_second / behind.steps_per_second, behind.name)
     if best.name == "plain loop":
-        return (
-            f"The plain loop is fastest: {speed}{margin}; worker processes gain nothing where a step takes "
-            f"{best.us_per_env_step:,.1f} us, so use backend='serial'."
-        )
+        return f"The plain loop is fastest: {speed}{margin}{_explain(best, behind, settings)}."
     return f"{_NAMES[best.name]} is fastest: {speed}{margin}."
+
+
+def _explain(plain: Result, vecenv: Result | None, settings: dict[str, Any]) -> str:
+    """Return the cause and the setting that `envs.report()` would name, if the plain loop is clearly faster."""
+    if vecenv is None or plain.steps_per_second < LEAST_GAIN * vecenv.steps_per_second:
+        return ""
+    found = recommend_serial(
+        settings["envs"],
+        1 / plain.steps_per_second,
+        1 / vecenv.steps_per_second,
+        str(Setting(settings["workers"])),
+        plain.steps_per_second / vecenv.steps_per_second,
+        SettingNames().serial,
+    )
+    return f": {found.cause}. Use {found.setting}"
 
 
 def _call(result: Result, settings: dict[str, Any]) -> str:

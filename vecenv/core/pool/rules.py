@@ -27,6 +27,8 @@ __all__ = ["PoolFacts", "SettingNames", "judge", "recommend_serial"]
 
 #: A verdict needs so many steps in all, steps of each env on average, and seconds of the caller.
 _STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
+#: Steps of so many seconds may cost less than their hand-over to workers.
+_CHEAP_STEP = 200e-6
 #: Workers are recommended to the serial backend only if they promise so many times the speed: their hand-over costs
 #: more where cores are shared.
 _WORKERS_GAIN = 1.5
@@ -40,6 +42,8 @@ _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
 _FRONT_END, _FRONT_END_PER_ENV = 50e-6, 5e-6
 #: The share of steps whose info is pickled, and the gain without, from which infos are a cause.
 _MANY_INFOS, _INFO_GAIN = 0.1, 1.05
+#: A worker needs so many times the time of unpickling to copy and pickle an info.
+_PICKLING = 2.0
 #: The envs of a slow core take so many times the time of the others. Below `_MIN_STEP` seconds that is noise.
 _SLOW_CORE, _MIN_STEP = 1.5, 50e-6
 _NS = 1e9
@@ -214,9 +218,9 @@ def recommend_serial(
 
 def _judge_cheap_envs(case: _Case) -> Verdict | None:
     facts, workload = case.facts, case.workload
-    if facts.setting == SERIAL:
-        return None
     own_ns = workload.step_ns - workload.delay_ns
+    if facts.setting == SERIAL or own_ns > _CHEAP_STEP * _NS:
+        return None
     own = Workload(own_ns, own_ns)
     serial_ns, fewer_ns = (round_ns(own, case.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
     if facts.setting.num_workers > facts.cores and fewer_ns < serial_ns:
@@ -423,7 +427,8 @@ def _judge_pickled_infos(case: _Case) -> Verdict | None:
     if infos is None or largest is None or infos.num < _MANY_INFOS * case.num_steps or not case.is_measured:
         return None
     load = infos.load_ns / _NS / case.num_steps
-    gain = case.total / max(1e-9, case.total - load)
+    in_workers = _PICKLING * load / min(case.facts.cores, case.facts.setting.num_workers)
+    gain = case.gain_of(max(0.0, case.waiting - in_workers) - load)
     if gain < _INFO_GAIN:
         return None
     key, nbytes = largest

@@ -1,0 +1,249 @@
+"""`envs.report()` of real pools: planted causes, and every front end. See also tests/core/pool/test_rules.py."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import vecenv
+from vecenv import Report, VectorEnv
+from vecenv.core.processes.worker import core_limit, usable_cores
+from vecenv.envs.toys import FrameEnv, NullEnv
+from vecenv.errors import StateError
+
+pytestmark = pytest.mark.filterwarnings("ignore::vecenv.PerformanceWarning")
+
+
+class Sleeps(NullEnv):
+    """Sleeps `seconds` at each step, `tail` at each 20th, and `reset_seconds` in a reset; episodes have 10 steps."""
+
+    def __init__(self, seconds: float = 0.0, tail: float = 0.0, reset_seconds: float = 0.0) -> None:
+        super().__init__()
+        self.seconds, self.tail, self.reset_seconds = seconds, tail or seconds, reset_seconds
+        self.num_done = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        time.sleep(self.reset_seconds)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.num_done += 1
+        time.sleep(self.tail if self.num_done % 20 == 0 else self.seconds)
+        return self._obs, 1.0, self.reset_seconds > 0 and self.num_done % 10 == 0, False, {}
+
+
+class WithLog(NullEnv):
+    """Returns an info that must be pickled."""
+
+    log = tuple(str(line) for line in range(5_000))
+
+    def step(self, action: Any) -> Any:
+        return self._obs, 1.0, False, False, {"lives": 3, "log": self.log}
+
+
+class OwnThreads(NullEnv):
+    """Hashes in four threads, as a library with threads of its own computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads = ThreadPoolExecutor(4)
+        self.data = bytes(2 << 20)
+
+    def step(self, action: Any) -> Any:
+        for _ in self.threads.map(hashlib.sha256, [self.data] * 4):
+            pass
+        return self._result
+
+    def close(self) -> None:
+        self.threads.shutdown()
+
+
+def report_of(env_fns: list[Any], *, steps: int = 60, seconds: float = 0.4, policy: float = 0.0, **options: Any) -> Any:
+    """Step envs at least so often and so long; return the report by name of verdict."""
+    with VectorEnv(env_fns, **options) as envs:
+        envs.reset(seed=0)
+        actions = np.zeros(envs.num_envs, np.int64)
+        until = time.monotonic() + seconds
+        num = 0
+        while num < steps or time.monotonic() < until:
+            envs.step(actions)
+            num += 1
+            if policy:
+                time.sleep(policy)
+        report = envs.report()
+    assert isinstance(report, Report)
+    return {verdict.name: verdict for verdict in report}
+
+
+def test_cheap_envs():
+    verdict = report_of([NullEnv] * 4, num_workers=2)["cheap envs"]
+    assert verdict.number < 20e-6 and verdict.gain > 1.2 and "backend='serial'" in verdict.setting
+
+
+def test_healthy_pool_has_no_verdict():
+    """Each env sleeps in a worker of its own: no other setting is faster."""
+    assert report_of([lambda: Sleeps(0.02)] * 2, num_workers=2) == {}
+
+
+def test_one_process_of_slow_envs():
+    if usable_cores() < 2:
+        pytest.skip("there is one core")
+    assert report_of([lambda: Sleeps(0.005)] * 4, backend="serial", steps=30).keys() == {"one process"}
+
+
+def test_stragglers():
+    verdict = report_of([lambda: Sleeps(0.002, tail=0.1), lambda: Sleeps(0.002)], num_workers=2)["stragglers"]
+    assert verdict.number > 4 and "recv" in verdict.setting
+
+
+def test_slow_resets():
+    found = report_of([lambda: Sleeps(0.001, reset_seconds=0.08), lambda: Sleeps(0.001)], num_workers=2)
+    assert found["slow resets"].number > 0.05 and found["slow resets"].gain > 1.2
+
+
+def test_waiting_envs():
+    found = report_of([lambda: Sleeps(0.003)] * 16, num_workers=2, steps=25)
+    assert "threads_per_worker" in found["waiting envs"].setting
+
+
+def test_slow_policy():
+    verdict = report_of([NullEnv] * 4, num_workers=2, policy=0.02)["slow policy"]
+    assert verdict.number > 0.5
+
+
+def test_too_many_threads():
+    if usable_cores() > 4:
+        pytest.skip("there is a core for each thread")
+    found = report_of([OwnThreads] * 4, num_workers=2, steps=30, seconds=1.0)
+    assert found["too many threads"].number > 2 and "waiting envs" not in found
+
+
+def test_pickled_infos():
+    found = report_of([WithLog] * 2, num_workers=2)
+    assert "'log'" in found["pickled infos"].cause and found["pickled infos"].number > 20_000
+
+
+def test_copies_are_a_share_of_the_caller():
+    """DISABLED mode lends no batches."""
+    with VectorEnv([FrameEnv] * 32, num_workers=2, autoreset_mode="Disabled") as envs:
+        envs.reset(seed=0)
+        for _ in range(100):
+            envs.step(np.zeros(32, np.int64))
+        caller = envs.statistics().caller
+    assert 0.01 < caller.copying_share < 1
+    assert caller.waiting_share + caller.copying_share + caller.outside_share == pytest.approx(1)
+    assert caller.outside_share >= 0
+
+
+def test_lent_and_small_batches_have_no_copies():
+    for env_fn, count in ((FrameEnv, 8), (NullEnv, 2)):
+        with VectorEnv([env_fn] * count, num_workers=1) as envs:
+            envs.reset(seed=0)
+            for _ in range(10):
+                envs.step(np.zeros(count, np.int64))
+            assert env_fn is NullEnv or envs.implementation == "python" or envs.statistics().caller.copying_share == 0
+
+
+def test_slow_core():
+    """All envs of one worker are slower than those of the others."""
+    found = report_of([lambda: Sleeps(0.002)] * 2 + [lambda: Sleeps(0.04)] * 2, num_workers=2, steps=30)
+    assert "worker 1" in found["slow core"].cause and "stragglers" not in found
+
+
+FEW_CORES = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import numpy as np
+from vecenv import VectorEnv
+from vecenv.envs.toys import BusyEnv
+
+with VectorEnv([lambda: BusyEnv(5000)] * 2, num_workers=2) as envs:
+    envs.reset(seed=0)
+    for _ in range(60):
+        envs.step(np.zeros(2, np.int64))
+    print(envs.report())
+"""
+
+
+def test_too_few_cores():
+    if usable_cores() < 2 or not hasattr(os, "sched_setaffinity"):
+        pytest.skip("there is one core")
+    done = subprocess.run([sys.executable, "-c", FEW_CORES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("too few cores: 2 workers share 1 core") for line in lines), done.stdout
+    assert "the CPU affinity" in done.stdout
+
+
+def test_core_limit_names_the_cause(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 10_000)
+    assert core_limit() in ("the CPU affinity of this process", "cpu.max of the cgroup")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert core_limit() == ""
+
+
+# ---- front ends ---------------------------------------------------------------------------------
+
+
+def _make() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def test_report_without_steps_and_after_close():
+    envs = VectorEnv([NullEnv] * 2, backend="serial")
+    assert envs.report().note.startswith("too little was measured")
+    envs.close()
+    assert "not open" in envs.report().note and len(envs.report()) == 0
+    with VectorEnv([NullEnv] * 2, num_workers=1, timings=False) as envs:
+        envs.reset()
+        assert "timings=False" in envs.report().note
+
+
+@pytest.mark.parametrize("kind", [vecenv.BaseEnvManager, vecenv.SyncSubprocessEnvManager, vecenv.GymVectorEnvManager])
+def test_managers_have_reports(kind: Any):
+    manager = kind([_make] * 2, kind.default_config())
+    if kind is not vecenv.GymVectorEnvManager:
+        with pytest.raises(StateError, match="report: launch the manager first"):
+            manager.report()
+    manager.launch()
+    try:
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            manager.step(dict.fromkeys(manager.ready_obs, 0))
+        report = manager.report()
+        assert isinstance(report, Report)
+        if kind is vecenv.SyncSubprocessEnvManager:
+            assert "BaseEnvManager" in str(report)
+    finally:
+        manager.close()
+
+
+def test_alf_and_batched_have_reports():
+    env = vecenv.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
+    try:
+        env.reset()
+        assert isinstance(env.report(), Report)
+    finally:
+        env.close()
+    with vecenv.BatchedVectorEnv([lambda: gymnasium.make_vec("CartPole-v1", 4)], backend="serial") as envs:
+        envs.reset(seed=0)
+        assert isinstance(envs.report(), Report)
+
+
+def test_sb3_has_a_report():
+    sb3 = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    with sb3.SB3VecEnv([NullEnv] * 2, num_workers=1) as envs:
+        envs.reset()
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            envs.step(np.zeros(2, np.int64))
+        assert "backend='serial'" in str(envs.report())
