@@ -218,9 +218,12 @@ def recommend_serial(
 
 def _judge_cheap_envs(case: _Case) -> Verdict | None:
     facts, workload = case.facts, case.workload
-    own_ns = workload.step_ns - workload.delay_ns
-    if facts.setting == SERIAL or own_ns > _CHEAP_STEP * _NS:
+    if facts.setting == SERIAL or float(case.steps.together().p50[0]) > _CHEAP_STEP:
         return None
+    resets = case.statistics.envs.reset
+    later = np.where(resets.num > 1, (resets.num - 1) * resets.p50, 0.0)  # the first one is the start
+    own_ns = float(case.steps.sum.sum() + later.sum()) / case.num_steps * _NS
+    own_ns = max(1.0, own_ns - workload.delay_ns)
     own = Workload(own_ns, own_ns)
     serial_ns, fewer_ns = (round_ns(own, case.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
     if facts.setting.num_workers > facts.cores and fewer_ns < serial_ns:

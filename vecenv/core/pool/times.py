@@ -20,7 +20,7 @@ _NS = 1e9
 #: A class of operations without a measured one has no CPU share, above this part of an env's time.
 _UNMEASURED_SHARE = 0.2
 #: A thread has computed if it used so many seconds of CPU time, and this part of that of the busiest one.
-_LEAST_SECONDS, _LEAST_PART = 0.05, 0.1
+_LEAST_SECONDS, _LEAST_PART = 0.03, 0.1
 
 
 def _make_bounds() -> Array:
