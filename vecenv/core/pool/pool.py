@@ -560,7 +560,7 @@ class Pool:
             timings = envs.plan.timings(envs.memory)
             if timings is not None and envs.slots is not None:
                 workload = read_workload(timings, envs.slots.by_env, envs.slots.worker_of)
-            if pids and not self.obs_spec.num_objects:  # else each row has a message, whatever its info is
+            if pids and not self.obs_spec.num_objects:  # with objects, every row has a message
                 infos = self._waiter.inbox.pickled_infos
         threads, helper_share = read_threads(pids, options.threads_per_worker)
         return PoolFacts(
