@@ -1,4 +1,4 @@
-"""Backends: make a pool by the name of its engine, or choose the engine by a measurement."""
+"""Backends: make a pool by the name of its engine, or choose the engine by a measurement of one env."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ...checks import check_choice
 from ...errors import ConfigError
 from ..host.replay import Snapshotter
 from ..options import AUTO, PoolOptions, check_env_fns
+from ..processes.measure import Measurement
 from .auto import choose_options
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool
 from .serial import SerialPool
 
-__all__ = ["BACKENDS", "make_pool"]
+__all__ = ["BACKENDS", "make_pool", "measure_first_env"]
 
 #: Names of backends; 'auto' measures env 0 and chooses one of the others.
 BACKENDS = ("process", "serial", AUTO)
@@ -47,14 +48,31 @@ def make_pool(
                 f"num_workers: backend='{AUTO}' chooses the workers, too; leave num_workers out", key="num_workers"
             )
         fns = check_env_fns(env_fns)
-        prober = ProcessEngine(
-            fns[:1], dataclasses.replace(options, num_workers=1), adapt=adapt, snapshotter=snapshotter
-        )
-        options = choose_options(options, len(fns), prober.measure(_ignore), may_be_serial=True)
+        found = measure_first_env(fns, options, adapt=adapt, snapshotter=snapshotter)
+        options = choose_options(options, len(fns), found, may_be_serial=True)
         backend = "serial" if options.num_workers is None else "process"
     if backend == "serial":
         return SerialPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     return ProcessPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+
+
+def measure_first_env(
+    env_fns: Sequence[Callable[[], Any]],
+    options: PoolOptions,
+    *,
+    adapt: Callable[[Any], Any],
+    snapshotter: Snapshotter,
+) -> Measurement:
+    """Build env 0 in a worker of its own, measure it there, close it, and end the worker.
+
+    Args:
+        env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
+
+    Raises:
+        Exception: the exception of the constructor of env 0.
+    """
+    options = dataclasses.replace(options, num_workers=1)
+    return ProcessEngine(env_fns[:1], options, adapt=adapt, snapshotter=snapshotter).measure(_ignore)
 
 
 def _ignore(what: str) -> None:
