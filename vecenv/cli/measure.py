@@ -18,7 +18,7 @@ import resource
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ __all__ = [
     "LoopMode",
     "Mode",
     "SyncMode",
+    "VecenvSyncMode",
     "Window",
     "Result",
     "ceiling_loops",
@@ -133,14 +134,33 @@ class LoopMode(Mode):
 
 
 class _VectorMode(Mode):
-    """Base of the synchronous and the asynchronous mode: the vector env, its processes, premade actions."""
+    """Base of the synchronous and the asynchronous mode: the vector env, its processes, premade actions.
 
-    def __init__(self, name: str, envs: Any, pids: Sequence[int]) -> None:
+    Args:
+        name: of the mode.
+        envs: the vector env.
+        pids: of its processes.
+        policy: called with the number of rows after each batch, to spend the time of a policy. None: no time.
+        is_reset: whether the envs are reset already.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        envs: Any,
+        pids: Sequence[int],
+        *,
+        policy: Callable[[int], object] | None = None,
+        is_reset: bool = False,
+    ) -> None:
         super().__init__(name)
         self.implementation = getattr(envs, "implementation", None)
         self._envs = envs
         self._pids = tuple(pids)
+        self._policy = policy
         self._actions = action_batches(envs.single_action_space, envs.num_envs)
+        if is_reset:
+            return
         try:
             envs.reset(seed=0)
         except BaseException:
@@ -161,14 +181,15 @@ class _VectorMode(Mode):
 class SyncMode(_VectorMode):
     """`step()` of any `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset."""
 
-    def __init__(self, name: str, envs: Any, pids: Sequence[int]) -> None:
-        super().__init__(name, envs, pids)
+    def __init__(self, name: str, envs: Any, pids: Sequence[int], **options: Any) -> None:
+        super().__init__(name, envs, pids, **options)
         # True where the env's next step will only reset it.
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
 
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
         step, actions, ended, clock = self._envs.step, self._actions, self._ended, time.perf_counter
+        policy = self._policy
         batches, num_ended, ended_before = 0, 0, int(np.count_nonzero(ended))
         cpu, start = self._cpu_seconds(), clock()
         now, deadline = start, start + seconds
@@ -176,6 +197,8 @@ class SyncMode(_VectorMode):
             _, _, terminated, truncated, _ = step(next(actions))
             np.logical_or(terminated, truncated, out=ended)
             num_ended += int(np.count_nonzero(ended))
+            if policy is not None:
+                policy(ended.size)
             batches += 1
             now = clock()
         # Every episode's end is followed by one step that only resets: all ends inside the window, plus those
@@ -190,11 +213,14 @@ class VecenvSyncMode(_VectorMode):
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
         step, actions, clock = self._envs.step, self._actions, time.perf_counter
+        policy, num_envs = self._policy, self._envs.num_envs
         batches = 0
         cpu, before, start = self._cpu_seconds(), _num_steps(self._envs), clock()
         now, deadline = start, start + seconds
         while now < deadline:
             step(next(actions))
+            if policy is not None:
+                policy(num_envs)
             batches += 1
             now = clock()
         return Window(_num_steps(self._envs) - before, batches, now - start, self._cpu_seconds() - cpu)
@@ -203,8 +229,8 @@ class VecenvSyncMode(_VectorMode):
 class AsyncMode(_VectorMode):
     """`send` and `recv` of `vecenv.VectorEnv`, going on with the first `wait_num` envs that answer."""
 
-    def __init__(self, name: str, envs: VectorEnv, wait_num: int) -> None:
-        super().__init__(name, envs, envs.worker_pids)
+    def __init__(self, name: str, envs: VectorEnv, wait_num: int, **options: Any) -> None:
+        super().__init__(name, envs, envs.worker_pids, **options)
         self._wait_num = wait_num
 
     def run(self, seconds: float) -> Window:
@@ -226,6 +252,8 @@ class AsyncMode(_VectorMode):
 
     def _turn(self) -> None:
         env_ids = self._envs.recv(self._wait_num)[4]["env_id"]
+        if self._policy is not None:
+            self._policy(len(env_ids))
         self._envs.send(take_rows(self._envs.single_action_space, next(self._actions), env_ids), env_ids)
 
     def _drain(self) -> None:

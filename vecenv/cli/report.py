@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 if TYPE_CHECKING:
     from vecenv.cli.measure import Result
 
-__all__ = ["draw_plot", "json_text", "print_header", "print_table", "print_text", "progress", "table_lines"]
+__all__ = [
+    "Column",
+    "draw_plot",
+    "json_text",
+    "print_header",
+    "print_table",
+    "print_text",
+    "progress",
+    "table_lines",
+    "width_of",
+]
 
 # A lockstep reaches this share even with uneven envs; below it the machine is the cause.
 _EVEN = 0.9
@@ -28,7 +38,7 @@ _OURS, _OTHERS = "tab:orange", "lightgray"
 _CHARACTERS_PER_LINE = 90  # of the chart's title and notes
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """A column of the table.
 
     Attributes:
@@ -39,7 +49,7 @@ class _Column(NamedTuple):
 
     header: tuple[str, str]
     rank: int
-    read: Callable[[Result], str]
+    read: Callable[[Any], str]
 
 
 def print_header(settings: dict[str, Any], machine: dict[str, Any], file: TextIO | None = None) -> None:
@@ -51,23 +61,29 @@ def print_header(settings: dict[str, Any], machine: dict[str, Any], file: TextIO
 def print_text(text: str, file: TextIO | None = None) -> None:
     """Print a sentence to `file` (None: standard output), wrapped at words to the width of a terminal."""
     file = file or sys.stdout
-    width = _width(file)
+    width = width_of(file)
     print(textwrap.fill(text, width, break_on_hyphens=False) if width else text, file=file, flush=True)
 
 
 @contextlib.contextmanager
-def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar where rich is installed and standard error is a terminal.
+def progress(total: float) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on standard error if that is a terminal; without rich, a line of text.
 
-    The value is a function to call with the mode's name after each window.
+    The value is a function `advance(text, amount=1)` to call after each part of the work.
+
+    Args:
+        total: the sum of all amounts.
     """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda text, amount=1.0: None
+        return
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:
-        yield lambda name: None
+        with _text_progress(total) as advance:
+            yield advance
         return
-    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<16}"),
         BarColumn(),
@@ -75,16 +91,31 @@ def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
     )
     # No refresh thread: it would wake up inside the windows.
-    with Progress(
-        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("starting", total=num_windows)
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("starting", total=total)
         bar.refresh()
+        yield lambda text, amount=1.0: bar.update(task, advance=amount, description=text, refresh=True)
 
-        def advance(name: str) -> None:
-            bar.update(task, advance=1, description=name, refresh=True)
 
+@contextlib.contextmanager
+def _text_progress(total: float) -> Iterator[Callable[..., None]]:
+    """Show progress in one line, which is cleared at the end."""
+    done, width = 0.0, width_of(sys.stderr) or 80
+
+    def show(text: str) -> None:
+        sys.stderr.write("\r" + text[: width - 1].ljust(width - 1))
+        sys.stderr.flush()
+
+    def advance(text: str, amount: float = 1.0) -> None:
+        nonlocal done
+        done += amount
+        show(f"{done:.0f}/{total:.0f} {text}")
+
+    try:
         yield advance
+    finally:
+        show("")
+        sys.stderr.write("\r")
 
 
 def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | None = None) -> None:
@@ -95,7 +126,7 @@ def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | N
         file: None: standard output.
     """
     file = file or sys.stdout
-    print("", *table_lines(results, _width(file)), "", sep="\n", file=file, flush=True)
+    print("", *table_lines(results, width_of(file)), "", sep="\n", file=file, flush=True)
     for result in results:
         if result.lockstep is not None and result.lockstep < _EVEN:
             print_text(
@@ -111,16 +142,19 @@ def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | N
         )
 
 
-def table_lines(results: Sequence[Result], width: int | None = None) -> list[str]:
+def table_lines(results: Sequence[Any], width: int | None = None, table: Sequence[Column] | None = None) -> list[str]:
     """Return the table as lines of equal length.
 
     Args:
+        results: one for each line.
         width: the largest length. Columns are left out until the lines fit; the mode and its env steps per second
             always remain. None: all columns.
+        table: the columns; None: those of `vecenv bench`.
     """
-    columns = [[*column.header, *(column.read(result) for result in results)] for column in _COLUMNS]
+    table = table or _COLUMNS
+    columns = [[*column.header, *(column.read(result) for result in results)] for column in table]
     widths = [max(map(len, cells)) for cells in columns]
-    shown = sorted(range(len(columns)), key=lambda index: _COLUMNS[index].rank)
+    shown = sorted(range(len(columns)), key=lambda index: table[index].rank)
     while width and len(shown) > 2 and sum(widths[index] + len(_GAP) for index in shown) - len(_GAP) > width:
         shown.pop()
     shown.sort()
@@ -135,8 +169,8 @@ def table_lines(results: Sequence[Result], width: int | None = None) -> list[str
     return lines
 
 
-def json_text(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result], **more: Any) -> str:
-    """Return settings, machine, all results with their single rounds, and `more` as JSON."""
+def json_text(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Any], **more: Any) -> str:
+    """Return settings, machine, the `as_dict()` of all results, and `more` as JSON."""
     content = {"settings": settings, "machine": machine, "results": [result.as_dict() for result in results], **more}
     return json.dumps(content, indent=2, default=str) + "\n"
 
@@ -190,7 +224,7 @@ def _number_and_ratios(result: Result) -> str:
     return "   ".join([f"{result.steps_per_second:,.0f}", *known])
 
 
-def _width(file: TextIO) -> int | None:
+def width_of(file: TextIO) -> int | None:
     """Return the number of columns of a terminal (the variable COLUMNS goes first), or None for another file."""
     if not file.isatty():
         return None
@@ -221,13 +255,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 _COLUMNS = (
-    _Column(("", "mode"), 0, lambda result: result.name),
-    _Column(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
-    _Column(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
-    _Column(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
-    _Column(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
-    _Column(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
-    _Column(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
-    _Column(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
-    _Column(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
+    Column(("", "mode"), 0, lambda result: result.name),
+    Column(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
+    Column(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
+    Column(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
+    Column(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
+    Column(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
+    Column(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
+    Column(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
+    Column(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
 )

@@ -25,6 +25,7 @@ __all__ = [
     "action_rows",
     "build_env",
     "check_env",
+    "quietly",
     "registered_env",
     "take_rows",
 ]
@@ -51,7 +52,12 @@ def registered_env(
         'CartPole-v1'
     """
     factory = EnvFactory(_make, (env_name, dict(kwargs or {})), {"atari": atari})
-    return EnvFactory(_build_quietly, (factory,)) if quiet else factory
+    return quietly(factory) if quiet else factory
+
+
+def quietly(env_fn: EnvFn) -> EnvFactory:
+    """Return a factory of the same env that discards the output on stderr while it builds the env."""
+    return EnvFactory(_build_quietly, (env_fn,))
 
 
 def _build_quietly(env_fn: EnvFn) -> Any:
@@ -96,7 +102,7 @@ def check_env(env_fn: EnvFn, name: str) -> EnvFactory:
         raise
     except BaseException as error:  # of any class, as below
         raise ConfigError(f"cannot close {name!r}: {type(error).__name__}: {error}") from error
-    return EnvFactory(_build_quietly, (env_fn,))
+    return quietly(env_fn)
 
 
 def build_env(env_fn: Callable[[], Any], name: str) -> Any:
