@@ -7,7 +7,7 @@
     integrations.sb3.SB3VecEnv      Stable-Baselines3: in place of SubprocVecEnv; integrations.torch: tensors
     DingEnvWrapper, wrappers        turn a Gymnasium env into a DI-engine env, and wrap envs inside the workers
     Timeouts, FailurePolicy         limit the time of each operation, and choose what happens after a crash
-    check_all, check_recovery       test an env of your own: the interface, and whether a crash loses nothing
+    check_all, check_recovery, tune test an env of your own, also for recovery after a crash; find the fastest options
     register_state_adapter          save and restore the state of an env class for recovery; register_pickled_state
     VecenvError, errors             the base of all errors, and the module that has them and explains each
 
@@ -123,6 +123,8 @@ _MODULE_OF = {
     "Timeouts": "options",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
+    "TuneCandidate": "cli.tune_result",
+    "TuneResult": "cli.tune_result",
     "TwoAgentEnv": "envs.agents",
     "UnknownNameError": "errors",
     "VecenvError": "errors",
@@ -161,6 +163,7 @@ _MODULE_OF = {
     "register_vec": "vector",
     "time_step_spec": "alf.base.timestep",
     "to_ndarray": "envs.arrays",
+    "tune": "cli.tuning",
     "update_shape": "wrappers",
 }
 
@@ -173,6 +176,8 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.alf.create import *
     from vecenv.alf.gym.wrapper import *
     from vecenv.alf.wrappers.base import *
+    from vecenv.cli.tune_result import *
+    from vecenv.cli.tuning import *
     from vecenv.config import *
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *

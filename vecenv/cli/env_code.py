@@ -1,0 +1,100 @@
+"""The code that builds a vector env, to be pasted into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from vecenv.checks import describe_wrong_env_fn
+from vecenv.cli.env_names import find_env_fn
+from vecenv.envs.factory import EnvFactory
+from vecenv.envs.gym_registry import find_spec
+from vecenv.errors import ConfigError
+
+__all__ = ["EnvCode"]
+
+
+@dataclass(frozen=True)
+class EnvCode:
+    """An env as a user named it: its constructor, and the text of a program that uses it.
+
+    Attributes:
+        name: of the env.
+        env_fn: builds an env.
+        imports: lines of Python that `expression` needs.
+        expression: Python for the constructor.
+        env_id: id of a registered env; None if there is none.
+        env_kwargs: arguments of the env.
+    """
+
+    name: str
+    env_fn: Callable[[], Any]
+    imports: tuple[str, ...]
+    expression: str
+    env_id: str | None = None
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, env: Any, env_kwargs: Mapping[str, Any]) -> EnvCode:
+        """Find the env; it is not built.
+
+        Args:
+            env: registered id, `module:factory`, or a function that builds an env.
+            env_kwargs: arguments for its constructor.
+
+        Raises:
+            ConfigError: there is no such env.
+            DependencyError: the env needs a package that is not installed.
+        """
+        if callable(env):
+            name = getattr(env, "__name__", "")
+            name = name if name.isidentifier() else "env_fn"
+            if env_kwargs:
+                partial = _partial(name, (), env_kwargs)
+                return cls(name, EnvFactory(env, kwargs=dict(env_kwargs)), ("import functools",), partial)
+            return cls(name, env, (), name)
+        if not isinstance(env, str):
+            raise ConfigError(
+                f"env: expected an id or a function that builds an env, {describe_wrong_env_fn(env)}", key="env"
+            )
+        found = find_env_fn(env, env_kwargs, checks_results=True)
+        module, colon, path = env.partition(":")
+        if not colon or path in gymnasium.registry:
+            try:
+                find_spec(env, is_quiet=True)
+            except gymnasium.error.Error as error:
+                raise ConfigError(str(error)) from error
+            arguments = "".join(f", {key}={value!r}" for key, value in env_kwargs.items())
+            make = f"lambda: gymnasium.make({env!r}{arguments})"
+            return cls(env, found, ("import gymnasium",), make, env, env_kwargs)
+        assert isinstance(found, EnvFactory)
+        imports = (f"from {module} import {path.partition('.')[0]}",)
+        if found.args or found.kwargs:
+            return cls(env, found, ("import functools", *imports), _partial(path, found.args, found.kwargs))
+        return cls(env, found, imports, path)
+
+    def vector_env(self, num_envs: int, options: Mapping[str, Any]) -> str:
+        """Return a program that builds a `VectorEnv` as `envs`."""
+        if self.env_id is not None:
+            arguments = {"num_envs": num_envs, **self.env_kwargs, **options}
+            return f"import vecenv\nenvs = vecenv.make_vec({self.env_id!r}, {_keywords(arguments)})"
+        keywords = _keywords(options)
+        call = f"vecenv.VectorEnv([{self.expression}] * {num_envs}{', ' * bool(keywords)}{keywords})"
+        return "\n".join([*self.imports, "import vecenv", f"envs = {call}"])
+
+    def plain_loop(self, num_envs: int) -> str:
+        """Return a program that builds Gymnasium's `SyncVectorEnv` as `envs`."""
+        imports = dict.fromkeys([*self.imports, "import gymnasium"])
+        return "\n".join([*imports, f"envs = gymnasium.vector.SyncVectorEnv([{self.expression}] * {num_envs})"])
+
+
+def _partial(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    parts = [name, *map(repr, args), *([_keywords(kwargs)] if kwargs else [])]
+    return f"functools.partial({', '.join(parts)})"
+
+
+def _keywords(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in options.items())

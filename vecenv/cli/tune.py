@@ -1,0 +1,90 @@
+"""`vecenv tune`: try settings of a vector env for an env, print a table and the call to paste.
+
+Only the options are here; the search is in `tuning`, the text in `tune_result`, imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from vecenv.cli.options import bounded, key_value, milliseconds, seconds
+from vecenv.cli.result_file import ResultFile
+
+__all__ = ["add_parser"]
+
+_STDOUT = "-"
+_MAX_ENVS = 65_535  # of a pool
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `tune` and its options."""
+    parser = subparsers.add_parser(
+        "tune",
+        allow_abbrev=False,
+        help="the fastest options of VectorEnv for an env, and the call to paste",
+        description="Step an env with different backends, workers, threads, calls and options of VectorEnv, in windows "
+        "that take turns; the better half goes on with longer windows. Print a table and the call to paste.",
+    )
+    add = parser.add_argument
+    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+    add("--envs", type=bounded(1, _MAX_ENVS), default=64, metavar="N", help="number of envs (default: %(default)s)")
+    about = "time in which the policy computes the actions of all envs, on one thread (default: %(default)s)"
+    add("--policy-ms", type=milliseconds, default=0.0, metavar="X", help=about)
+    add("--seconds", type=seconds, default=30.0, metavar="S", help="time for the search (default: %(default)s)")
+    add("--lockstep", action="store_true", help="try step() only, not send() and recv()")
+    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    about = "option of VectorEnv that all settings have, such as infos=all; repeatable"
+    add("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE", help=about)
+    add("--json", metavar="FILE", help="write every number; - is standard output, and the table goes to standard error")
+    add("--overwrite", action="store_true", help="replace the file of --json if it exists")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search, print, write; return exit code 0.
+
+    Raises:
+        ConfigError: an option is wrong, the env cannot be measured, or the file cannot be written.
+        DependencyError: a package of the env is missing.
+        WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung.
+    """
+    from vecenv.cli import machine, report
+    from vecenv.cli.tuning import tune
+
+    with contextlib.ExitStack() as stack:
+        file: ResultFile | None = None
+        if options.json not in (None, _STDOUT):
+            file = ResultFile("--json", Path(options.json), overwrite=options.overwrite)
+            stack.callback(file.close)
+        steal = machine.StealMeter()
+        result = tune(
+            options.env,
+            options.envs,
+            env_kwargs=dict(options.env_kwarg),
+            policy_ms=options.policy_ms,
+            seconds=options.seconds,
+            lockstep=options.lockstep,
+            options=dict(options.option),
+        )
+        about = {**machine.describe_machine(), "stolen": steal.share()}
+        text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+        print(result.text(report.width_of(text_file)), file=text_file, flush=True)
+        if options.json is not None:
+            more = result.as_dict()
+            del more["candidates"]  # the results
+            text = report.json_text(_settings(options), about, result.candidates, **more)
+            if file is None:
+                print(text, end="")
+            else:
+                file.write(lambda out: out.write(text.encode()))
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("env", "envs", "policy_ms", "seconds", "lockstep")
+    given = {"env_kwargs": dict(options.env_kwarg), "options": dict(options.option)}
+    return {**{name: getattr(options, name) for name in names}, **given}

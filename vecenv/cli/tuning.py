@@ -1,0 +1,374 @@
+"""`vecenv.tune`: find the fastest way to step an env here, by measurements.
+
+    measure env 0 in a worker of its own  ->  leave out settings that the estimate rules out  ->  open the others
+    backend, workers, threads, `step` or `recv`: successive halving  ->  `copy` and `infos` of the best: the same
+
+The candidates are in `candidates`, the rungs in `halving`, the windows in `measure`, the result in `tune_result`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import psutil
+from gymnasium.vector import SyncVectorEnv
+
+from vecenv.checks import check_flag, check_seconds, check_whole
+from vecenv.cli import report
+from vecenv.cli.candidates import Candidate, calls, likely_settings, settings, variants
+from vecenv.cli.env_code import EnvCode
+from vecenv.cli.halving import Entry, Halving
+from vecenv.cli.machine import usable_cores
+from vecenv.cli.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
+from vecenv.cli.target import quietly
+from vecenv.cli.tune_result import TuneCandidate, TuneResult
+from vecenv.core.options import Limits, PoolOptions, resolve
+from vecenv.core.pool.backends import measure_first_env
+from vecenv.core.pool.sizing import SERIAL, Workload, round_ns
+from vecenv.envs.adapt import adapt_and_build
+from vecenv.envs.factory import EnvFactory
+from vecenv.envs.state.state import SNAPSHOTTER
+from vecenv.errors import ConfigError, EnvError, VecenvError, WorkerError
+from vecenv.options import UNSET, read_timeouts
+from vecenv.vector.env import VectorEnv, check_options
+
+__all__ = ["tune"]
+
+#: Options that the search chooses, or that its loops cannot use.
+_CHOSEN = ("backend", "num_workers", "threads_per_worker", "max_concurrency", "batch_size", "autoreset_mode")
+#: Options of all candidates, unless they are given.
+_DEFAULTS = {"timings": False, "worker_output": "none"}
+#: Shares of the time: until they have passed, candidates are opened, workers are compared, variants are opened.
+_OPEN_UNTIL, _WORKERS_UNTIL, _VARIANTS_OPEN_UNTIL = 0.35, 0.7, 0.8
+#: The share of the time that the windows of a part have at least.
+_LEAST_SHARE = 0.1
+#: The plain loop is measured if the estimate of a round is below this share of the time.
+_MOST_PLAIN_SHARE = 0.02
+#: Slow envs get fewer candidates: each one steps all envs so many times in the first rungs, warm-ups included.
+_STEPS_PER_CANDIDATE, _LEAST_CANDIDATES = 6, 4
+#: Further candidates are opened while this share of the memory that was free at the start is left.
+_MEMORY_LEFT = 0.5
+_PLAIN = Candidate(None)
+
+
+def tune(
+    env: str | Callable[[], Any],
+    num_envs: int = 64,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    policy_ms: float = 0.0,
+    seconds: float = 30.0,
+    lockstep: bool = False,
+    options: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> TuneResult:
+    """Find the fastest options of `VectorEnv` for an env, by measurements on this machine.
+
+    Backend, workers, threads, and `step` or `send` with `recv(min_count)` are compared first, `copy` and `infos` of the
+    best ones after that. All candidates step with random actions in short windows, by turns; the better half goes on
+    with longer windows. Candidates with the serial backend and `SyncVectorEnv` build envs in this process. Threads are
+    not tried for an env that draws from global random generators. Nothing is stored.
+
+    Args:
+        env: registered id, `module:factory`, or a function that builds an env.
+        num_envs: how many envs are stepped.
+        env_kwargs: arguments for the constructor of the env.
+        policy_ms: milliseconds in which one thread of the caller computes the actions of all envs. It is busy for that
+            long per step of all envs. A part of the envs takes that part of the time.
+        seconds: time for the search, after one env has been measured. An env that takes long to build or to step may
+            need more: each candidate that is opened makes at least one step of all envs in each rung.
+        lockstep: try `step` only, for programs that cannot use `send` and `recv`.
+        options: options of `VectorEnv` that all candidates have, such as `{"infos": "all"}`; they are not varied.
+        progress: show a progress bar if standard error is a terminal.
+
+    Example:
+        >>> import vecenv
+        >>> result = vecenv.tune("CartPole-v1", num_envs=2, seconds=1.0, lockstep=True)
+        >>> envs = vecenv.make_vec("CartPole-v1", num_envs=2, **result.options)
+        >>> envs.close()
+
+    Raises:
+        ConfigError: an argument is wrong, there is no such env, or it cannot be built, reset or stepped.
+        DependencyError: the env needs a package that is not installed.
+        WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung.
+    """
+    num_envs = check_whole("num_envs", num_envs, 1)
+    seconds = check_seconds("seconds", seconds)
+    if not math.isfinite(seconds):
+        raise ConfigError(f"seconds: expected a finite number, got {seconds!r}", key="seconds")
+    given = dict(options or {})
+    check_options("options", given)
+    for name in _CHOSEN:
+        if name in given:
+            raise ConfigError(f"options: {name!r} cannot be given here", key=name)
+    policy_ms = _check_milliseconds(policy_ms)
+    code = EnvCode.of(env, dict(env_kwargs or {}))
+    lockstep = check_flag("lockstep", lockstep)
+    shows = report.progress(seconds) if check_flag("progress", progress) else contextlib.nullcontext(_show_nothing)
+    with shows as advance, _Search(code, num_envs, policy_ms, seconds, lockstep, given, advance) as search:
+        return search.run()
+
+
+def _check_milliseconds(value: Any) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= float(value) < math.inf:
+        raise ConfigError(f"policy_ms: expected milliseconds of at least 0, got {value!r}", key="policy_ms")
+    return float(value)
+
+
+def _show_nothing(text: str, amount: float = 1.0) -> None:
+    """Stand in for a progress bar."""
+
+
+class _Search:
+    """One search: opens candidates, compares them, and closes all of them at the end."""
+
+    def __init__(
+        self,
+        code: EnvCode,
+        num_envs: int,
+        policy_ms: float,
+        seconds: float,
+        lockstep: bool,
+        options: dict[str, Any],
+        show: Callable[..., object],
+    ) -> None:
+        self._code, self._num_envs, self._policy_ms = code, num_envs, policy_ms
+        self._seconds, self._lockstep, self._options, self._show = seconds, lockstep, options, show
+        self._env_fn = EnvFactory(code.env_fn, wrappers=(adapt_and_build,))
+        self._policy = _Policy(policy_ms, num_envs) if policy_ms else None
+        self._cores = usable_cores()
+        self._called = self._began = self._shown = time.monotonic()
+        self._free_memory = psutil.virtual_memory().available
+        self._load_seconds = 0.0  # of the slowest start so far, per process on a core
+        self._halving = Halving(self._advance, self._keep)
+        self._entries: list[Entry] = []
+        self._modes: dict[Candidate, Mode] = {}  # one for each vector env that is open
+        self._failures: dict[Candidate, str] = {}
+
+    def __enter__(self) -> _Search:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._keep(())
+
+    def run(self) -> TuneResult:
+        """Search, and return the result."""
+        with self._env_errors():
+            workload, may_thread = self._measure_env()
+            entries = self._open(self._first_candidates(workload, may_thread), _OPEN_UNTIL)
+            finalists = self._halving.run(entries, self._seconds_until(_WORKERS_UNTIL))
+            base = finalists[0]
+            own = next((entry for entry in finalists if entry.candidate.setting is not None), base)
+            left = dict.fromkeys([base, own, _first_step(finalists)])
+            self._keep(left)
+            if own.candidate.setting is not None:
+                further = self._open(variants(own.candidate, self._options), _VARIANTS_OPEN_UNTIL)
+                finalists = self._halving.run([*left, *further], self._seconds_until(1.0))
+            return self._make_result(finalists, base)
+
+    # ---- candidates --------------------------------------------------------------------------
+
+    def _measure_env(self) -> tuple[Workload, bool]:
+        """Return the cost of a step, and whether several envs may step at once in one process."""
+        given = self._options
+        timeouts = read_timeouts(given.get("timeouts"), construct_timeout=given.get("construct_timeout", UNSET))
+        options = PoolOptions(context=given.get("context") or "forkserver", limits=resolve(timeouts, Limits()))
+        found = measure_first_env([self._env_fn], options, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
+        per_step = found.per_step()
+        if found.failure or per_step is None:
+            raise ConfigError(f"{self._code.name!r} cannot be measured: {found.failure or 'it made no step'}")
+        self._began = self._shown = time.monotonic()
+        return Workload(*per_step), not found.draws
+
+    def _first_candidates(self, workload: Workload, may_thread: bool) -> list[Candidate]:
+        """Return the candidates with `copy` and `infos` as given or by default; the best estimate comes first."""
+        num_envs, cores, policy_ns = self._num_envs, self._cores, 1e6 * self._policy_ms
+        every = {SERIAL, *settings(num_envs, cores, may_thread=may_thread)}
+        if self._policy is not None and cores > 1:  # a core for the policy
+            every.update(settings(num_envs, cores - 1, may_thread=may_thread))
+        likely = likely_settings(every, workload, num_envs, cores, policy_ns)
+        same = {name: self._options[name] for name in ("copy", "infos") if name in self._options}
+        for setting in every.difference(likely):
+            self._failures[Candidate(setting, **same)] = "the estimate is less than half the speed of the best"
+        found = [
+            Candidate(setting, min_count, **same)
+            for setting in likely
+            for min_count in calls(num_envs, lockstep=self._lockstep or setting == SERIAL)
+        ]
+        plain_seconds, seconds = (
+            1e-9 * (policy_ns + round_ns(workload, num_envs, setting, cores)) for setting in (SERIAL, likely[0])
+        )
+        if plain_seconds < _MOST_PLAIN_SHARE * self._seconds:
+            found.insert(1, _PLAIN)
+        else:
+            self._failures[_PLAIN] = f"a step of all envs takes about {plain_seconds:.2g} s"
+        most = max(_LEAST_CANDIDATES, int(_WORKERS_UNTIL * self._seconds / (_STEPS_PER_CANDIDATE * seconds)))
+        for candidate in found[most:]:
+            self._failures[candidate] = "a step takes too long to try more settings in this time"
+        return found[:most]
+
+    def _open(self, candidates: Sequence[Candidate], until: float) -> list[Entry]:
+        """Open the first candidate of each backend, and as many others as this share of the time allows.
+
+        Raises:
+            Exception: if no `VectorEnv` can be opened, the error of the first one.
+        """
+        groups: dict[Candidate, list[Candidate]] = {}
+        for candidate in candidates:
+            groups.setdefault(candidate.open_key, []).append(candidate)
+        entries: list[Entry] = []
+        first_error: VecenvError | None = None
+        for key, group in groups.items():
+            is_first = key.backend not in {entry.candidate.backend for entry in self._entries}
+            reason = "" if is_first else self._reason_to_skip(key, until)
+            if not reason:
+                try:
+                    entries += self._open_group(key, group)
+                except (ConfigError, WorkerError) as error:  # for example, too few descriptors
+                    reason, first_error = str(error), first_error or error
+            if reason:
+                self._failures[key] = reason
+        if first_error is not None and all(entry.candidate == _PLAIN for entry in self._entries):
+            raise first_error
+        return entries
+
+    def _reason_to_skip(self, key: Candidate, until: float) -> str:
+        seconds = self._load_seconds * self._load_of(key)
+        if time.monotonic() - self._began + seconds > until * self._seconds:
+            return "there was no time left to open it"
+        if psutil.virtual_memory().available < _MEMORY_LEFT * self._free_memory:
+            return "the other settings use half of the free memory"
+        return ""
+
+    def _load_of(self, key: Candidate) -> float:
+        return max(1.0, key.setting.num_workers / self._cores) if key.setting is not None else 1.0
+
+    def _open_group(self, key: Candidate, group: Sequence[Candidate]) -> list[Entry]:
+        """Open the vector env of candidates that differ in their calls only."""
+        self._advance(f"opening {key}")
+        began = time.monotonic()
+        entries: list[Entry] = []
+        for candidate, mode in self._make_modes(key, group):
+            self._modes.setdefault(key, mode)
+            entries.append(Entry(candidate, mode))
+        self._load_seconds = max(self._load_seconds, (time.monotonic() - began) / self._load_of(key))
+        self._entries += entries
+        return entries
+
+    def _make_modes(self, key: Candidate, group: Sequence[Candidate]) -> Iterator[tuple[Candidate, Mode]]:
+        if key.backend == "gymnasium":
+            yield key, self._make_plain_loop()
+            return
+        env_fn = quietly(self._env_fn) if key.backend == "serial" else self._env_fn
+        envs = VectorEnv([env_fn] * self._num_envs, **{**_DEFAULTS, **self._options, **key.options})
+        for number, candidate in enumerate(group):
+            shared: dict[str, Any] = {"policy": self._policy, "is_reset": number > 0}
+            if candidate.min_count is None:
+                yield candidate, VecenvSyncMode(str(candidate), envs, envs.worker_pids, **shared)
+            else:
+                yield candidate, AsyncMode(str(candidate), envs, candidate.min_count, **shared)
+
+    def _make_plain_loop(self) -> Mode:
+        try:
+            envs = SyncVectorEnv([quietly(self._env_fn)] * self._num_envs)
+        except Exception as error:  # for example, spaces of a kind that only vecenv has
+            raise ConfigError(f"it cannot be built: {type(error).__name__}: {error}") from error
+        return SyncMode(str(_PLAIN), envs, (), policy=self._policy)
+
+    def _keep(self, entries: Collection[Entry]) -> None:
+        """Close the vector envs of all other entries."""
+        kept = {entry.candidate.open_key for entry in entries}
+        with contextlib.ExitStack() as stack:
+            for key in self._modes.keys() - kept:
+                stack.callback(self._modes.pop(key).close)
+
+    # ---- the rest ----------------------------------------------------------------------------
+
+    def _seconds_until(self, share: float) -> float:
+        left = share * self._seconds - (time.monotonic() - self._began)
+        return max(left, _LEAST_SHARE * self._seconds)
+
+    def _advance(self, text: str) -> None:
+        before, self._shown = self._shown, time.monotonic()
+        self._show(text, min(self._shown, self._began + self._seconds) - min(before, self._began + self._seconds))
+
+    def _make_result(self, finalists: Sequence[Entry], base: Entry) -> TuneResult:
+        """Return the result.
+
+        Args:
+            finalists: the fastest comes first.
+            base: has a window in each turn.
+        """
+        best, best_step = finalists[0], _first_step(finalists)
+        best_ratio = best.ratio_to(base)
+        found = {entry: self._describe(entry, entry.ratio_to(base) / best_ratio) for entry in self._entries}
+        others = sorted((one for entry, one in found.items() if entry is not best), key=lambda one: -one.ratio)
+        missing = [_unmeasured(candidate, reason) for candidate, reason in self._failures.items()]
+        plain = next((one for one in found.values() if one.backend == "gymnasium"), None)
+        options = {**self._options, **best.candidate.options}
+        plain_call = self._code.plain_loop(self._num_envs)
+        is_plain = best.candidate.backend == "gymnasium"
+        return TuneResult(
+            env=self._code.name,
+            num_envs=self._num_envs,
+            policy_ms=self._policy_ms,
+            candidates=(found[best], *others, *missing),
+            best=found[best],
+            best_step=found[best_step],
+            options=options,
+            call=plain_call if is_plain else self._code.vector_env(self._num_envs, options),
+            plain_call=plain_call,
+            ratio_to_plain=1.0 / plain.ratio if plain is not None else math.nan,
+            elapsed=time.monotonic() - self._called,
+        )
+
+    def _describe(self, entry: Entry, ratio: float) -> TuneCandidate:
+        candidate = entry.candidate
+        seconds = sum(window.seconds for window in entry.windows.values())
+        return TuneCandidate(
+            candidate.backend, candidate.options, candidate.min_count, entry.rate(), ratio, seconds, "", str(candidate)
+        )
+
+    @contextlib.contextmanager
+    def _env_errors(self) -> Iterator[None]:
+        """Turn exceptions of the env, of any class, into one of vecenv with a text of one line."""
+        try:
+            yield
+        except (EnvError, gymnasium.error.Error) as error:
+            raise ConfigError(f"{self._code.name!r} cannot be measured: {error}") from error
+        except (VecenvError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit, too
+            message = f"{self._code.name!r} cannot be measured: {type(error).__name__}: {error}"
+            raise ConfigError(message) from error
+
+
+class _Policy:
+    """Computes for as long as a policy would; `milliseconds` is the time for all envs."""
+
+    def __init__(self, milliseconds: float, num_envs: int) -> None:
+        self._ns_per_row = 1e6 * milliseconds / num_envs
+
+    def __call__(self, num_rows: int) -> None:
+        # CPU time: a policy that has to share its core takes longer
+        until = time.thread_time_ns() + self._ns_per_row * num_rows
+        while time.thread_time_ns() < until:
+            pass
+
+
+def _first_step(entries: Sequence[Entry]) -> Entry:
+    return next((entry for entry in entries if entry.candidate.min_count is None), entries[0])
+
+
+def _unmeasured(candidate: Candidate, reason: str) -> TuneCandidate:
+    nan = math.nan
+    return TuneCandidate(
+        candidate.backend, candidate.options, candidate.min_count, nan, nan, 0.0, reason, str(candidate)
+    )
