@@ -1,24 +1,31 @@
 """`python -m benchmarks.auto`: is the choice of `num_workers="auto"` as fast as the best setting of a grid?
 
 For each kind of env: every setting of the grid is measured in short windows, then the best one again by turns against
-the choice, in pairs A B B A. The ratio of a pair is the speed of "auto" divided by that of the best. A median of at
-least 0.95 is met.
+the choice, in pairs A B B A. The ratio of a pair is the speed of the choice divided by that of the best. A median of at
+least 0.95 is met. The grid has workers and threads. With `--tune`, the choice is that of `vecenv.tune`, and the grid
+has all that it tries: backend, workers, threads, `step` or `recv`, `copy` and `infos`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import SyncVectorEnv
 
-from vecenv import VectorEnv
+import vecenv
+from vecenv.cli.candidates import Candidate, full_grid, settings
 from vecenv.cli.exit_codes import run_command
+from vecenv.cli.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
 from vecenv.cli.options import count, seconds
+from vecenv.core.pool.sizing import Setting
 from vecenv.core.processes.worker import usable_cores
 from vecenv.envs.toys import BusyEnv, NullEnv
 
@@ -68,67 +75,80 @@ _KINDS: dict[str, tuple[int, Callable[[], Any]]] = {
 }
 
 
-def _grid(num_envs: int) -> list[tuple[int, int]]:
-    """Return pairs of workers and threads per worker."""
-    cores = usable_cores()
-    workers = sorted({1, cores, 2 * cores, 4 * cores, num_envs // 2, num_envs})
-    pairs = [(count, 1) for count in workers if 1 <= count <= num_envs]
-    return pairs + [(count, -(-num_envs // count)) for count in (1, cores, 2 * cores, 4 * cores) if count < num_envs]
+@contextlib.contextmanager
+def _open(num_envs: int, env_fn: Callable[[], Any], candidates: Iterable[Candidate]) -> Iterator[list[Mode]]:
+    """Open the vector env of candidates that differ in their calls only; yield a mode for each."""
+    first, *_ = candidates = list(candidates)
+    if first.backend == "gymnasium":
+        envs: Any = SyncVectorEnv([env_fn] * num_envs)
+        modes: list[Mode] = [SyncMode(str(first), envs, ())]
+    else:
+        envs = vecenv.VectorEnv([env_fn] * num_envs, **first.options)
+        modes = [
+            VecenvSyncMode(str(one), envs, envs.worker_pids, is_reset=one is not first)
+            if one.min_count is None
+            else AsyncMode(str(one), envs, one.min_count, is_reset=one is not first)
+            for one in candidates
+        ]
+    with contextlib.closing(envs):
+        yield modes
 
 
-class _Side:
-    """A vector env and its actions."""
-
-    def __init__(self, num_envs: int, env_fn: Callable[[], Any], **options: Any) -> None:
-        self.envs = VectorEnv([env_fn] * num_envs, infos="none", **options)
-        self.envs.action_space.seed(0)
-        self._actions = [self.envs.action_space.sample() for _ in range(16)]
-        self.envs.reset(seed=0)
-
-    def measure(self, window: float) -> float:
-        """Return the env steps per second of a window of that many seconds; rows of autoresets count."""
-        num, began = 0, time.perf_counter()
-        while (now := time.perf_counter()) - began < window or num < 3:
-            self.envs.step(self._actions[num % len(self._actions)])
-            num += 1
-        return num * self.envs.num_envs / (now - began)
-
-
-def _measure_grid(num_envs: int, env_fn: Callable[[], Any], window: float) -> tuple[int, int]:
-    """Return the fastest pair of the grid."""
+def _measure_grid(num_envs: int, env_fn: Callable[[], Any], grid: Iterable[Candidate], window: float) -> Candidate:
+    """Return the fastest candidate of the grid."""
     rates = {}
-    for workers, threads in _grid(num_envs):
-        side = _Side(num_envs, env_fn, num_workers=workers, threads_per_worker=threads)
-        side.measure(window / 2)
-        rates[workers, threads] = side.measure(window)
-        side.envs.close()
-        print(f"    {workers:>3} workers x {threads:<3} {rates[workers, threads]:>12,.0f}", flush=True)
-    return max(rates, key=lambda pair: rates[pair])
+    for _, group in itertools.groupby(grid, lambda one: one.open_key):
+        candidates = list(group)
+        with _open(num_envs, env_fn, candidates) as modes:
+            for candidate, mode in zip(candidates, modes):
+                mode.run(window / 2)
+                rates[candidate] = mode.run(window).rate
+                print(f"    {candidate!s:<60} {rates[candidate]:>12,.0f}", flush=True)
+    return max(rates, key=lambda candidate: rates[candidate])
 
 
-def _measure(name: str, pairs: int, window: float) -> float:
+def _choose_auto(num_envs: int, env_fn: Callable[[], Any]) -> tuple[Candidate, str]:
+    """Return the choice of `num_workers="auto"` and its reason."""
+    with contextlib.closing(vecenv.VectorEnv([env_fn] * num_envs, num_workers="auto")) as envs:
+        envs.reset(seed=0)
+        found = envs.statistics()
+        setting = Setting(found["num_workers"], found["threads_per_worker"])
+        return Candidate(setting, infos="none"), str(found["choice"])
+
+
+def _choose_tune(num_envs: int, env_fn: Callable[[], Any]) -> tuple[Candidate, str]:
+    """Return the choice of `vecenv.tune` and its text."""
+    result = vecenv.tune(env_fn, num_envs)
+    for candidate in full_grid(num_envs, usable_cores()):
+        if str(candidate) == result.best.name:
+            return candidate, f"{result}\n{result.elapsed:.0f} s"
+    raise AssertionError(f"{result.best.name} is not in the grid")
+
+
+def _measure(name: str, pairs: int, window: float, *, tune: bool) -> float:
     """Measure one kind; return the median ratio."""
     num_envs, env_fn = _KINDS[name]
-    best = _measure_grid(num_envs, env_fn, window)
-    auto = _Side(num_envs, env_fn, num_workers="auto")
-    found = auto.envs.statistics()
-    chosen = found["num_workers"], found["threads_per_worker"]
-    other = _Side(num_envs, env_fn, num_workers=best[0], threads_per_worker=best[1])
+    chosen, reason = (_choose_tune if tune else _choose_auto)(num_envs, env_fn)
+    print(reason, flush=True)
+    if tune:
+        grid = list(full_grid(num_envs, usable_cores()))
+    else:
+        grid = [Candidate(setting, infos="none") for setting in settings(num_envs, usable_cores())]
+    best = _measure_grid(num_envs, env_fn, grid, window)
     ratios = []
-    for pair in range(pairs):
-        sides = (auto, other) if pair % 2 else (other, auto)
-        rates = {id(side): 0.0 for side in sides}
-        for side in (*sides, *sides[::-1]):
-            rates[id(side)] += side.measure(window / 2)
-        ratios.append(rates[id(auto)] / rates[id(other)])
-    auto.envs.close()
-    other.envs.close()
+    with _open(num_envs, env_fn, [chosen]) as (own,), _open(num_envs, env_fn, [best]) as (other,):
+        for mode in (own, other):
+            mode.run(window / 2)
+        for pair in range(pairs):
+            sides = (own, other) if pair % 2 else (other, own)
+            steps = {own: 0.0, other: 0.0}
+            for side in (*sides, *sides[::-1]):
+                steps[side] += side.run(window / 2).rate
+            ratios.append(steps[own] / steps[other])
     median = statistics.median(ratios)
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     verdict = "met" if median >= _ASKED else "missed"
-    print(f"{name:<12} best {best[0]} x {best[1]}, auto {chosen[0]} x {chosen[1]}: {median:.3f}", end="   ")
-    print(f"({low:.3f} to {high:.3f}) {verdict}", flush=True)
-    print(f"    {found['choice']}", flush=True)
+    print(f"{name:<12} best {best}; chosen {chosen}: {median:.3f} ({low:.3f} to {high:.3f}) {verdict}", flush=True)
     return median
 
 
@@ -140,8 +160,9 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=count, default=10, help="pairs of windows (default: %(default)s)")
     parser.add_argument("--seconds", type=seconds, default=0.6, help="length of a window (default: %(default)s)")
+    parser.add_argument("--tune", action="store_true", help="compare the choice of vecenv.tune with its full grid")
     options = parser.parse_args()
-    medians = [_measure(name, options.pairs, options.seconds) for name in options.kinds]
+    medians = [_measure(name, options.pairs, options.seconds, tune=options.tune) for name in options.kinds]
     return int(min(medians) < _ASKED)
 
 
