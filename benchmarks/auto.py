@@ -25,7 +25,7 @@ from vecenv.cli.candidates import Candidate, full_grid, settings
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
 from vecenv.cli.options import count, seconds
-from vecenv.core.pool.sizing import Setting
+from vecenv.core.pool.sizing import SERIAL, Setting
 from vecenv.core.processes.worker import usable_cores
 from vecenv.envs.toys import BusyEnv, NullEnv
 
@@ -119,10 +119,12 @@ def _choose_auto(num_envs: int, env_fn: Callable[[], Any]) -> tuple[Candidate, s
 def _choose_tune(num_envs: int, env_fn: Callable[[], Any]) -> tuple[Candidate, str]:
     """Return the choice of `vecenv.tune` and its text."""
     result = vecenv.tune(env_fn, num_envs)
-    for candidate in full_grid(num_envs, usable_cores()):
-        if str(candidate) == result.best.name:
-            return candidate, f"{result}\n{result.elapsed:.0f} s"
-    raise AssertionError(f"{result.best.name} is not in the grid")
+    best, found = result.best, result.best.options
+    setting = None if best.backend == "gymnasium" else SERIAL
+    if best.backend == "process":
+        setting = Setting(found["num_workers"], found.get("threads_per_worker", 1))
+    chosen = Candidate(setting, best.min_count, found.get("copy", True), found.get("infos", "all"))
+    return chosen, f"{result}\n{result.elapsed:.0f} s"
 
 
 def _measure(name: str, pairs: int, window: float, *, tune: bool) -> float:

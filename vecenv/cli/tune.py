@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
     add("--envs", type=bounded(1, _MAX_ENVS), default=64, metavar="N", help="number of envs (default: %(default)s)")
-    about = "time in which the policy computes the actions of all envs, on one thread (default: %(default)s)"
+    about = "milliseconds in which one thread computes the actions of all envs (default: %(default)s)"
     add("--policy-ms", type=milliseconds, default=0.0, metavar="X", help=about)
     add("--seconds", type=seconds, default=30.0, metavar="S", help="time for the search (default: %(default)s)")
     add("--lockstep", action="store_true", help="try step() only, not send() and recv()")

@@ -30,7 +30,7 @@ from vecenv.cli.target import quietly
 from vecenv.cli.tune_result import TuneCandidate, TuneResult
 from vecenv.core.options import Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
-from vecenv.core.pool.sizing import SERIAL, Workload, round_ns
+from vecenv.core.pool.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.state.state import SNAPSHOTTER
@@ -45,7 +45,7 @@ _CHOSEN = ("backend", "num_workers", "threads_per_worker", "max_concurrency", "b
 #: Options of all candidates, unless they are given.
 _DEFAULTS = {"timings": False, "worker_output": "none"}
 #: Shares of the time: until they have passed, candidates are opened, workers are compared, variants are opened.
-_OPEN_UNTIL, _WORKERS_UNTIL, _VARIANTS_OPEN_UNTIL = 0.35, 0.7, 0.8
+_OPEN_UNTIL, _WORKERS_UNTIL, _VARIANTS_OPEN_UNTIL = 0.35, 0.65, 0.8
 #: The share of the time that the windows of a part have at least.
 _LEAST_SHARE = 0.1
 #: The plain loop is measured if the estimate of a round is below this share of the time.
@@ -147,6 +147,7 @@ class _Search:
         self._called = self._began = self._shown = time.monotonic()
         self._free_memory = psutil.virtual_memory().available
         self._load_seconds = 0.0  # of the slowest start so far, per process on a core
+        self._start_seconds: dict[Setting | None, float] = {}  # of the slowest start with this setting
         self._halving = Halving(self._advance, self._keep)
         self._entries: list[Entry] = []
         self._modes: dict[Candidate, Mode] = {}  # one for each vector env that is open
@@ -191,6 +192,7 @@ class _Search:
         """Return the candidates with `copy` and `infos` as given or by default; the best estimate comes first."""
         num_envs, cores, policy_ns = self._num_envs, self._cores, 1e6 * self._policy_ms
         every = {SERIAL, *settings(num_envs, cores, may_thread=may_thread)}
+        every.add(choose_setting(workload, num_envs, cores, may_thread=may_thread))
         if self._policy is not None and cores > 1:  # a core for the policy
             every.update(settings(num_envs, cores - 1, may_thread=may_thread))
         likely = likely_settings(every, workload, num_envs, cores, policy_ns)
@@ -240,7 +242,7 @@ class _Search:
         return entries
 
     def _reason_to_skip(self, key: Candidate, until: float) -> str:
-        seconds = self._load_seconds * self._load_of(key)
+        seconds = self._start_seconds.get(key.setting, self._load_seconds * self._load_of(key))
         if time.monotonic() - self._began + seconds > until * self._seconds:
             return "there was no time left to open it"
         if psutil.virtual_memory().available < _MEMORY_LEFT * self._free_memory:
@@ -258,7 +260,9 @@ class _Search:
         for candidate, mode in self._make_modes(key, group):
             self._modes.setdefault(key, mode)
             entries.append(Entry(candidate, mode))
-        self._load_seconds = max(self._load_seconds, (time.monotonic() - began) / self._load_of(key))
+        seconds = time.monotonic() - began
+        self._start_seconds[key.setting] = max(seconds, self._start_seconds.get(key.setting, 0.0))
+        self._load_seconds = max(self._load_seconds, seconds / self._load_of(key))
         self._entries += entries
         return entries
 
