@@ -70,6 +70,7 @@ MAY_IMPORT = {
     "envs": BASE,
     "wrappers": BASE | {"envs"},
     "managers": BASE | ENGINE | INSIDE,
+    "policies": BASE | ENGINE,
     **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
     "examples": BASE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
     "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"managers", "__init__"},

@@ -1,0 +1,202 @@
+"""PolicyCaller: calls a policy with a batch of observations and checks its answer.
+
+    observations, env ids -- policy --> actions, or (actions, extras) -- checks --> one array per leaf of the action space
+
+It stands beside the loops that drive envs with a policy; these loops call it once per round.
+
+A policy is any callable `policy(obs, env_id)`:
+
+    obs         nested like the observation space, leaves (B, *S); the policy must not change them
+    env_id      int64 (B,), the env of each row
+    returns     actions, nested like the action space, leaves (B, *S);
+                or (actions, extras), where extras is a dict of arrays (B, ...), such as log-probabilities
+
+and may have two further methods:
+
+    begin(env_ids)              int64 (K,): these envs begin an episode, and their first observations come next. A
+                                recurrent policy clears its states there.
+    bootstrap(obs, env_id)      returns values (B,): estimates of the return that follows these observations
+
+A torch module is called with tensors on its own device, without gradients. Its `forward` takes (obs, env_id), or obs
+alone; its answers may be tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from .core.layout.spec import Array, Spec
+from .errors import ConfigError, SpaceError
+from .nested import map_structure
+
+__all__ = ["Answer", "PolicyCaller"]
+
+#: Begin of the errors about actions.
+_ACTIONS = "actions of the policy"
+
+
+class Answer(NamedTuple):
+    """The checked answer of a policy for B rows: `actions`, one array (B, *S) per leaf; `extras`, arrays (B, ...)."""
+
+    actions: tuple[Array, ...]
+    extras: dict[str, Array]
+
+
+class PolicyCaller:
+    """Calls one policy.
+
+    Args:
+        policy: see the text of this module.
+        action_space: of one env.
+        what: the name of the function that got the policy, for errors.
+
+    Attributes:
+        spec: the leaves of the action space. `spec.batch` nests the arrays of an `Answer`.
+        can_bootstrap: whether the policy has a method `bootstrap`.
+
+    Raises:
+        ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
+    """
+
+    def __init__(self, policy: Any, action_space: Space[Any], what: str) -> None:
+        if not callable(policy):
+            raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
+        self.spec = Spec(action_space, _ACTIONS)
+        if not self.spec.is_all_arrays:
+            raise ConfigError(f"{what}: actions of {action_space} have no fixed dtype and shape", key="policy")
+        self._float_leaves = [leaf for leaf in self.spec.leaves if leaf.dtype.kind in "fc"]
+        self._pair_keys = _keys_of_second_part(action_space)
+        module = _torch_module(policy)
+        self._act: Callable[[Any, Array], Any] = policy if module is None else _call_with_tensors(module, policy)
+        begin, bootstrap = getattr(policy, "begin", None), getattr(policy, "bootstrap", None)
+        self._begin = begin if callable(begin) else None
+        self.can_bootstrap = callable(bootstrap)
+        self._bootstrap: Any = bootstrap
+        if module is not None and self.can_bootstrap:
+            self._bootstrap = _call_with_tensors(module, bootstrap)
+
+    def begin(self, env_ids: Array) -> None:
+        """Inform the policy that these envs, int64 (K,), begin an episode. Does nothing without envs."""
+        if self._begin is not None and len(env_ids):
+            self._begin(env_ids)
+
+    def act(self, obs: Any, env_ids: Array) -> Answer:
+        """Return the policy's actions for these observations.
+
+        Args:
+            obs: nested like the observation space, leaves (B, *S).
+            env_ids: int64 (B,), the env of each row.
+
+        Raises:
+            SpaceError: the actions do not fit their space or contain NaN, their number is not B, or extras are not
+                arrays with B rows.
+            Exception: an exception of the policy.
+        """
+        actions = self._act(obs, env_ids)
+        extras: Any = {}
+        if type(actions) is tuple and len(actions) == 2 and self._is_extras(actions[1]):
+            actions, extras = actions
+        count = len(env_ids)
+        leaves = self.spec.flatten_batch(_as_arrays(actions), count)
+        for leaf in self._float_leaves:
+            self._check_numbers(leaf.path, leaves[leaf.index], env_ids)
+        return Answer(leaves, {name: _read_column(name, value, count) for name, value in extras.items()})
+
+    def bootstrap(self, obs: Any, env_ids: Array) -> Array:
+        """Return the policy's estimates, float (B,), of the returns after these observations; arguments as for `act`.
+
+        Raises:
+            SpaceError: the estimates do not have the shape (B,).
+            Exception: an exception of the policy.
+        """
+        values = np.asarray(_as_array(self._bootstrap(obs, env_ids)))
+        if values.shape != env_ids.shape:
+            expected, got = str(env_ids.shape), str(values.shape)
+            raise SpaceError(f"bootstrap of the policy: expected shape {expected}, got {got}", expected=expected, got=got)
+        return values
+
+    def _is_extras(self, value: Any) -> bool:
+        return isinstance(value, Mapping) and (self._pair_keys is None or set(value) != self._pair_keys)
+
+    def _check_numbers(self, path: str, values: Array, env_ids: Array) -> None:
+        is_nan = np.isnan(values)
+        if is_nan.any():
+            wrong = env_ids[is_nan.reshape(len(env_ids), -1).any(axis=1)].tolist()
+            raise SpaceError(f"{path}: NaN for envs {wrong}", path=path, got="NaN")
+
+
+def _keys_of_second_part(space: Space[Any]) -> set[Any] | None:
+    """Return the keys of a dict that may be the second of two actions, where it could be mistaken for extras."""
+    if isinstance(space, spaces.Tuple) and len(space.spaces) == 2 and isinstance(space.spaces[1], spaces.Dict):
+        return set(space.spaces[1].spaces)
+    return None
+
+
+def _read_column(name: Any, value: Any, count: int) -> Array:
+    column = np.asarray(_as_array(value))
+    if not isinstance(name, str) or column.ndim == 0 or len(column) != count or column.dtype == object:
+        got = f"{column.dtype} {column.shape}"
+        raise SpaceError(
+            f"extras of the policy: {name!r}: expected an array with {count} rows, got {got}", path=str(name), got=got
+        )
+    return column
+
+
+# ---- torch -----------------------------------------------------------------------------------
+
+
+def _torch_module(policy: Any) -> Any:
+    """Return the torch module that answers: the policy, or the object whose method it is; None: there is none."""
+    torch: Any = sys.modules.get("torch")  # without the library, no object is a module
+    owner = getattr(policy, "__self__", policy)
+    return owner if torch is not None and isinstance(owner, torch.nn.Module) else None
+
+
+def _call_with_tensors(module: Any, function: Any) -> Callable[[Any, Array], Any]:
+    """Return `function`, made to take arrays: they become tensors on the device of the module."""
+    torch: Any = sys.modules["torch"]
+    takes_ids = _takes_two(module.forward if function is module else function)
+
+    def call(obs: Any, env_ids: Array) -> Any:
+        parameter = next(module.parameters(), None)
+        device = None if parameter is None else parameter.device
+
+        def convert(array: Array) -> Any:
+            return torch.as_tensor(array, device=device)
+
+        with torch.inference_mode():
+            tensors = map_structure(convert, obs)
+            return function(tensors, convert(env_ids)) if takes_ids else function(tensors)
+
+    return call
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called with two positional arguments."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_array(value: Any) -> Any:
+    """Return a tensor as an array; other values are returned unchanged."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _as_arrays(actions: Any) -> Any:
+    """Return nested actions with tensors as arrays."""
+    if isinstance(actions, np.ndarray):
+        return actions
+    if isinstance(actions, Mapping):
+        return {key: _as_arrays(part) for key, part in actions.items()}
+    if type(actions) is tuple:
+        return tuple(map(_as_arrays, actions))
+    return _as_array(actions)
