@@ -71,8 +71,9 @@ MAY_IMPORT = {
     "wrappers": BASE | {"envs"},
     "managers": BASE | ENGINE | INSIDE,
     "policies": BASE | ENGINE,
+    "collection": BASE | ENGINE | {"policies", "vector"},
     **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
-    "examples": BASE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
+    "examples": BASE | INSIDE | FRONT_ENDS | {"collection", "managers", "__init__"},
     "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
     "__main__": {"cli"},
 }

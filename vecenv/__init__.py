@@ -45,6 +45,7 @@ _MODULE_OF = {
     "ClipRewardWrapper": "wrappers",
     "ClosedError": "errors",
     "CloudPickleWrapper": "envs.buffers",
+    "Collector": "collection",
     "Config": "config",
     "ConfigError": "errors",
     "Connect4Env": "envs.board",
@@ -121,6 +122,7 @@ _MODULE_OF = {
     "TimeLimitWrapper": "wrappers",
     "TimeStep": "alf.base.timestep",
     "Timeouts": "options",
+    "Transitions": "collection",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
     "TuneCandidate": "cli.tune_result",
@@ -146,6 +148,7 @@ _MODULE_OF = {
     "check_reset": "envs.check.check",
     "check_space_dtype": "envs.check.check",
     "check_step": "envs.check.check",
+    "collect": "collection",
     "create_env_manager": "managers",
     "create_env_wrapper": "wrappers",
     "create_environment": "alf.create",
@@ -178,6 +181,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.alf.wrappers.base import *
     from vecenv.cli.tune_result import *
     from vecenv.cli.tuning import *
+    from vecenv.collection import *
     from vecenv.config import *
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *

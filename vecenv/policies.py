@@ -57,6 +57,7 @@ class PolicyCaller:
         what: the name of the function that got the policy, for errors.
 
     Attributes:
+        policy: as given.
         spec: the leaves of the action space. `spec.batch` nests the arrays of an `Answer`.
         can_bootstrap: whether the policy has a method `bootstrap`.
 
@@ -67,6 +68,7 @@ class PolicyCaller:
     def __init__(self, policy: Any, action_space: Space[Any], what: str) -> None:
         if not callable(policy):
             raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
+        self.policy = policy
         self.spec = Spec(action_space, _ACTIONS)
         if not self.spec.is_all_arrays:
             raise ConfigError(f"{what}: actions of {action_space} have no fixed dtype and shape", key="policy")

@@ -302,6 +302,16 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """
         return self._pool.report()
 
+    @property
+    def num_batches(self) -> int:
+        """The number of batches received so far: one per `step`, `reset` and `recv`. Shows that others used the envs."""
+        return self._results.num_batches
+
+    @property
+    def num_outstanding(self) -> int:
+        """The number of envs whose step or reset was begun and not received yet; 0 after `close`."""
+        return self._pool.outstanding()
+
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> Step:

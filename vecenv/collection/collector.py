@@ -1,0 +1,272 @@
+"""collect and Collector: batches of transitions from a vector env and a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checks import check_flag, check_whole
+from ..errors import ConfigError, StateError, add_notes
+from ..policies import PolicyCaller
+from ..vector import VectorEnv
+from ..vector.errors import ClosedVectorEnvError
+from .columns import Columns
+from .driver import Driver
+from .interrupts import DelayedInterrupts
+from .plans import EpisodePlan, FlatPlan, Plan, TimeMajorPlan
+from .progress import Progress, progress_of
+from .transitions import Transitions
+
+__all__ = ["Collector", "collect"]
+
+#: Rows per episode before the lengths of episodes are known; the columns grow.
+_ROWS_PER_EPISODE = 64
+
+
+def collect(
+    envs: VectorEnv,
+    policy: Any,
+    *,
+    steps: int | None = None,
+    episodes: int | None = None,
+    time_major: bool = False,
+    min_count: int | None = None,
+    overlap: bool = False,
+    seed: int | Sequence[int | None] | None = None,
+) -> Transitions:
+    """Step envs with a policy and return the transitions.
+
+    The first call resets the envs. Later calls, and collectors of the same envs, go on where the last one stopped, in
+    the middle of episodes. If other calls have stepped or reset the envs in between, all envs are reset.
+
+    Example:
+        >>> import gymnasium, vecenv
+        >>> envs = vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
+        >>> def policy(obs, env_id):
+        ...     return (obs[:, 2] > 0).astype(int)
+        >>> batch = vecenv.collect(envs, policy, steps=100, seed=0)
+        >>> batch.obs.shape, batch.rewards.sum()
+        ((100, 4), 100.0)
+        >>> vecenv.collect(envs, policy, episodes=3).episode_lengths.shape
+        (3,)
+        >>> envs.close()
+
+    Args:
+        envs: with any backend and autoreset mode; no step or reset is outstanding.
+        policy: a callable `policy(obs, env_id)`: observations of B envs, nested like the observation space, leaves
+            (B, *S), and their ids, int64 (B,). The policy must not change these arrays. It returns actions for the B
+            envs, or (actions, extras) with a dict of further columns, arrays (B, ...). It is asked once for each
+            transition, so it never gets final observations. Torch modules get and return tensors, without gradients.
+            A method `begin(env_ids)` is called when envs begin an episode, before the policy gets their first
+            observations. It is also called for envs in the middle of an episode that another policy began. A method
+            `bootstrap(obs, env_id)` returns estimates (B,) for `Transitions.bootstrap`.
+        steps: number of transitions of all envs together. Either `steps` or `episodes` must be given.
+        episodes: number of whole episodes: the first ones that begin during this call. Envs in the middle of an
+            episode are reset first, as far as they are needed: the first min(episodes, N). The choice of an
+            episode does not depend on its length, so short episodes are not preferred. At the end, envs wait for the
+            last ones.
+        time_major: return columns (T, N), with T = steps / N consecutive transitions of each env, for on-policy
+            methods. An env that has its T transitions waits for the others. If False (default), columns are (B,): one
+            round after the other, each in the order of env ids.
+        min_count: None (default): each round waits for all envs, and the rows are a function of the seed. A number: a
+            round begins as soon as so many envs have finished; the order of rows depends on timing.
+        overlap: True: the envs of even and of odd ids are two groups, and the policy computes the actions of one group
+            while the other one steps. The rows are a function of the seed, too. This pays if the time of a policy
+            depends on the number of rows, and if the policy leaves cores to the envs.
+        seed: resets all envs first, as `VectorEnv.reset(seed=seed)`. None (default): no reset without need.
+
+    Raises:
+        ConfigError: the arguments do not fit together.
+        SpaceError: the policy's answer has wrong shapes or dtypes, too few rows, or NaN among the actions.
+        StateError: results of `send` or `step_async` are outstanding.
+        ClosedEnvironmentError: the vector env is closed.
+        Exception: an exception of the policy or of an env. All exceptions during the collection, KeyboardInterrupt
+            included, have an attribute `collected`: a flat `Transitions` of all complete transitions of this call.
+            After an exception of the policy, the next call goes on there. After an exception of an env or worker, it
+            begins with a reset; the results of the interrupted round are lost.
+    """
+    if (steps is None) == (episodes is None):
+        raise ConfigError(
+            f"collect: expected either steps or episodes, got steps={steps!r}, episodes={episodes!r}", key="steps"
+        )
+    work = _Work(envs, policy, "collect", min_count, overlap, seed)
+    if episodes is not None:
+        if check_flag("time_major", time_major):
+            raise ConfigError("collect: time-major batches have `steps`; episodes differ in length", key="time_major")
+        return work.collect_episodes(check_whole("episodes", episodes, 1))
+    return work.collect_steps(*check_steps("steps", steps, time_major, work.num_envs))
+
+
+class Collector:
+    """An endless iterator over batches of transitions.
+
+    Each batch goes on where the last one stopped. Nothing is under way between two batches, so the program can change
+    the policy or use the envs there. If it steps or resets the envs, the next batch begins with a reset of all envs.
+
+    Example:
+        >>> import gymnasium, itertools, vecenv
+        >>> envs = vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4, backend="serial")
+        >>> def policy(obs, env_id):
+        ...     return (obs[:, 2] > 0).astype(int), {"angle": obs[:, 2]}
+        >>> collector = vecenv.Collector(envs, policy, batch_steps=64, time_major=True, seed=0)
+        >>> for batch in itertools.islice(collector, 2):
+        ...     print(batch.obs.shape, batch.extras["angle"].shape)
+        (16, 4, 4) (16, 4)
+        (16, 4, 4) (16, 4)
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        policy: Any,
+        *,
+        batch_steps: int,
+        time_major: bool = False,
+        min_count: int | None = None,
+        overlap: bool = False,
+        seed: int | Sequence[int | None] | None = None,
+    ) -> None:
+        """Check the arguments; the envs are not used before the first batch.
+
+        Args:
+            envs, policy, time_major, min_count, overlap: as for `collect`.
+            batch_steps: number of transitions in a batch, of all envs together.
+            seed: resets all envs before the first batch; see `collect`.
+
+        Raises:
+            ConfigError: the arguments do not fit together.
+        """
+        self._work = _Work(envs, policy, "Collector", min_count, overlap, seed)
+        self._steps, self._is_time_major = check_steps("batch_steps", batch_steps, time_major, self._work.num_envs)
+
+    def __iter__(self) -> Iterator[Transitions]:
+        return self
+
+    def __next__(self) -> Transitions:
+        """Collect the next batch; raises as `collect` does. It never raises StopIteration."""
+        return self._work.collect_steps(self._steps, self._is_time_major)
+
+
+def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[int, bool]:
+    """Return the checked number of transitions and `time_major`.
+
+    Raises:
+        ConfigError: they are not a number and a flag, or time-major columns would not have the same length.
+    """
+    steps, time_major = check_whole(name, steps, 1), check_flag("time_major", time_major)
+    if time_major and steps % num_envs:
+        raise ConfigError(
+            f"{name}: expected a multiple of the {num_envs} envs, as time_major=True has a column for each, got {steps}",
+            key=name,
+        )
+    return steps, time_major
+
+
+class _Work:
+    """The checked arguments that `collect` and `Collector` have in common."""
+
+    def __init__(self, envs: Any, policy: Any, what: str, min_count: Any, overlap: Any, seed: Any) -> None:
+        if not isinstance(envs, VectorEnv):
+            raise ConfigError(f"{what}: envs: expected a vecenv.VectorEnv, got {type(envs).__name__}", key="envs")
+        self._what = what
+        self._envs = envs
+        self.num_envs = envs.num_envs
+        self._policy = PolicyCaller(policy, envs.single_action_space, what)
+        self._min_count = None if min_count is None else check_whole("min_count", min_count, 1)
+        self._overlap = check_flag("overlap", overlap)
+        if self._min_count is not None and self._min_count > self.num_envs:
+            raise ConfigError(f"min_count: there are {self.num_envs} envs, got {min_count}", key="min_count")
+        if self._min_count is not None and self._overlap:
+            raise ConfigError(f"{what}: overlap has fixed groups; min_count has none", key="overlap")
+        self._seed = seed
+        self._progress = progress_of(envs)
+
+    def collect_steps(self, steps: int, is_time_major: bool) -> Transitions:
+        """Return a batch of this many transitions."""
+        self._prepare()
+        if not is_time_major:
+            return self._fill(FlatPlan(self.num_envs, steps, self._progress.first), steps, None)
+        return self._fill(TimeMajorPlan(self.num_envs, steps // self.num_envs), steps, self.num_envs)
+
+    def collect_episodes(self, episodes: int) -> Transitions:
+        """Return the transitions of this many whole episodes."""
+        self._prepare()
+        progress = self._progress
+        is_needed = np.arange(self.num_envs) < episodes
+        env_ids = np.flatnonzero(is_needed & ~progress.is_fresh & ~progress.has_ended)
+        if len(env_ids):
+            self._reset_some(env_ids)
+        return self._fill(EpisodePlan(self.num_envs, episodes), episodes * _ROWS_PER_EPISODE, None)
+
+    def _prepare(self) -> None:
+        """Reset all envs unless their progress is known and no seed is due."""
+        envs, progress = self._envs, self._progress
+        if envs.closed:
+            raise ClosedVectorEnvError(f"{self._what}: the vector env is closed")
+        if envs.num_outstanding and not progress.is_broken:
+            raise StateError(
+                f"{self._what}: {envs.num_outstanding} envs owe the results of earlier calls; receive them first"
+            )
+        if self._seed is None and progress.is_known and envs.num_batches == progress.num_batches:
+            return
+        progress.is_known = False
+        obs, _ = envs.reset(seed=self._seed)
+        self._seed = None
+        progress.count_abandoned(slice(None))
+        progress.begin_episodes(slice(None), progress.obs_spec.flatten_batch(obs, self.num_envs))
+        progress.is_known, progress.is_broken = True, False
+        progress.num_batches = envs.num_batches
+
+    def _reset_some(self, env_ids: Any) -> None:
+        envs, progress = self._envs, self._progress
+        progress.is_known, progress.is_broken = False, True
+        envs.async_reset(env_ids)
+        obs, *_, infos = envs.recv(len(env_ids))
+        got = infos["env_id"]
+        progress.count_abandoned(got)
+        progress.begin_episodes(got, progress.obs_spec.flatten_batch(obs, len(got)))
+        progress.is_known, progress.is_broken = True, False
+        progress.num_batches = envs.num_batches
+
+    def _fill(self, plan: Plan, num_rows: int, num_columns: int | None) -> Transitions:
+        """Return the batch that a plan describes; `num_columns` is N if it is time-major."""
+        envs, progress = self._envs, self._progress
+        columns = Columns(
+            progress, self._policy.spec, num_rows, num_columns is not None and self._policy.can_bootstrap
+        )
+        with DelayedInterrupts() as interrupts:
+            driver = Driver(envs, self._policy, progress, plan, columns, interrupts)
+            try:
+                if self._min_count is not None:
+                    driver.run_by_finish(self._min_count)
+                elif self._overlap and self.num_envs > 1:
+                    driver.run_groups([np.arange(first, self.num_envs, 2) for first in (0, 1)])
+                else:
+                    driver.run_lockstep()
+                if columns.has_bootstrap:
+                    driver.estimate_last_rows()
+                interrupts.allow()
+            except BaseException as error:
+                error.collected = _rescue(driver, columns, progress, error)  # type: ignore[attr-defined]
+                progress.num_batches = envs.num_batches
+                raise
+            progress.num_batches = envs.num_batches
+            if isinstance(plan, FlatPlan):
+                progress.first = plan.first
+            return columns.finish(progress, plan.num_rows, num_columns)
+
+
+def _rescue(driver: Driver, columns: Columns, progress: Progress, error: BaseException) -> Transitions:
+    """Return all complete transitions after an exception, and leave the progress as it is then."""
+    if driver.is_consistent:
+        try:
+            driver.finish_requests()
+        except Exception as other:
+            add_notes(error, [f"waiting for the steps under way raised {type(other).__name__}: {other}"])
+    if not driver.is_consistent:
+        driver.keep_obs_under_way()
+        progress.is_known, progress.is_broken = False, True
+    return columns.finish(progress, columns.complete_rows(driver.incomplete_rows))

@@ -1,0 +1,263 @@
+"""Columns: the arrays of a batch that is being filled, and the transitions made of them.
+
+    row          0 ... M - 1                M
+    rewards      | transition | ... |       | unused: rows that are no transitions are written here |
+    obs          | transition | ... |
+
+The observation after a step is stored once: as `obs` of the next transition of its env, among the final observations,
+or as the current observation in the progress. `next_obs` is put together from these places when it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.layout.spec import Array, Node, Spec, nest_columns
+from ..errors import SpaceError
+from .progress import Progress
+from .transitions import Transitions
+
+__all__ = ["UNUSED_ROW", "Columns", "no_objects"]
+
+#: Index of the row for results that are no transitions: the last one, also after `Columns.grow`.
+UNUSED_ROW = -1
+
+
+class Columns:
+    """The columns of one batch.
+
+    Args:
+        progress: of the envs before the batch.
+        action_spec: the leaves of actions.
+        num_rows: M, rows for transitions; `grow` adds some.
+        has_bootstrap: whether there is a column of the policy's estimates.
+
+    Attributes:
+        num_rows: M.
+        obs, actions: one array (M, *S) per leaf.
+        rewards, terminated, truncated: (M + 1,); row M is for rows that are no transitions.
+        env_ids: int64 (M,); -1 in rows that are not used yet.
+        extras: arrays (M, ...) by name; empty before the first answer of the policy.
+        bootstrap: float (M,); None without estimates.
+    """
+
+    def __init__(self, progress: Progress, action_spec: Spec, num_rows: int, has_bootstrap: bool) -> None:
+        self.num_rows = num_rows
+        self._obs_spec, self._action_spec = progress.obs_spec, action_spec
+        self.obs = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in self._obs_spec.leaves]
+        self.actions = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in action_spec.leaves]
+        self.rewards = np.empty(num_rows + 1)
+        self.terminated = np.empty(num_rows + 1, np.bool_)
+        self.truncated = np.empty(num_rows + 1, np.bool_)
+        self.env_ids = np.full(num_rows, -1)
+        self.extras: dict[str, Array] = {}
+        self.has_bootstrap = has_bootstrap
+        self.bootstrap: Array | None = None
+        self._has_answer = False
+        self._final_rows: list[Array] = []
+        self._final_obs: list[Sequence[Array]] = []  # leaves (K, *S) for each item of `_final_rows`
+        self._episodes, self._steps = progress.episodes.copy(), progress.steps.copy()
+        self._returns = progress.returns.copy()
+
+    def grow(self, num_rows: int) -> None:
+        """Make room for at least `num_rows` transitions."""
+        size = max(num_rows, 2 * self.num_rows)
+
+        def resized(column: Array, extra: int = 0) -> Array:
+            larger = np.empty((size + extra, *column.shape[1:]), column.dtype)
+            larger[: self.num_rows] = column[: self.num_rows]
+            return larger
+
+        self.obs, self.actions = [resized(leaf) for leaf in self.obs], [resized(leaf) for leaf in self.actions]
+        self.rewards, self.env_ids = resized(self.rewards, 1), resized(self.env_ids)
+        self.terminated, self.truncated = resized(self.terminated, 1), resized(self.truncated, 1)
+        self.extras = {name: resized(column) for name, column in self.extras.items()}
+        self.env_ids[self.num_rows :] = -1
+        self.num_rows = size
+
+    def put_extras(self, rows: slice | Array, extras: dict[str, Array]) -> None:
+        """Store the extra columns of a policy's answer.
+
+        Raises:
+            SpaceError: the names, dtypes or shapes are not those of the first answer.
+        """
+        if not self._has_answer:
+            self._has_answer = True
+            for name, column in extras.items():
+                self.extras[name] = np.empty((self.num_rows, *column.shape[1:]), column.dtype)
+        if extras.keys() != self.extras.keys():
+            expected, got = str(sorted(self.extras)), str(sorted(extras))
+            raise SpaceError(f"extras of the policy: expected {expected}, got {got}", expected=expected, got=got)
+        for name, column in extras.items():
+            into = self.extras[name]
+            if column.shape[1:] != into.shape[1:] or not np.can_cast(column.dtype, into.dtype, "same_kind"):
+                expected, got = f"{into.dtype} {into.shape[1:]}", f"{column.dtype} {column.shape[1:]}"
+                raise SpaceError(
+                    f"extras of the policy: {name!r}: expected {expected} per row as before, got {got}",
+                    path=name,
+                    expected=expected,
+                    got=got,
+                )
+            into[rows] = column
+
+    def put_final_obs(self, rows: Array, obs: Sequence[Array]) -> None:
+        """Store the final observations, leaves (K, *S), of transitions that ended their episode."""
+        self._final_rows.append(rows)
+        self._final_obs.append(obs)
+
+    def put_bootstrap(self, rows: Array, values: Array) -> None:
+        """Store estimates of the policy."""
+        if self.bootstrap is None:
+            self.bootstrap = np.zeros(self.num_rows, values.dtype if values.dtype.kind == "f" else np.float64)
+        self.bootstrap[rows] = values
+
+    def complete_rows(self, under_way: Array) -> Array:
+        """Return the indices of rows that are used, without those whose results are under way."""
+        used = np.flatnonzero(self.env_ids >= 0)
+        return used[~np.isin(used, under_way)]
+
+    # ---- the result ------------------------------------------------------------------------
+
+    def finish(self, progress: Progress, rows: Array | int, num_envs: int | None = None) -> Transitions:
+        """Return the transitions, and bring the counts of the progress up to date.
+
+        Args:
+            progress: of the envs after the batch.
+            rows: the number of transitions, or the indices of those that are complete.
+            num_envs: N, for a time-major result; None for a flat one.
+        """
+        pick: Any = slice(rows) if isinstance(rows, int) else rows
+        env_ids, rewards = self.env_ids[pick], self.rewards[:-1][pick]
+        terminated, truncated = self.terminated[:-1][pick], self.truncated[:-1][pick]
+        count = len(env_ids)
+        by_env = _sort_by_env(env_ids, num_envs)
+        episode, step = np.empty(count, np.int64), np.empty(count, np.int64)
+        returns = np.empty(count)
+        if count:
+            self._count(progress, by_env, env_ids, rewards, terminated | truncated, episode, step, returns)
+        ends = np.flatnonzero(terminated | truncated)
+
+        shape = (count,) if num_envs is None else (count // num_envs, num_envs)
+        is_last = np.empty(count, np.bool_)  # the last transition of its env
+        is_last[by_env[:-1]] = env_ids[by_env[1:]] != env_ids[by_env[:-1]]
+        is_last[by_env[-1:]] = True
+        obs = [leaf[pick] for leaf in self.obs]
+        lasts = np.flatnonzero(is_last)
+        current = [leaf[env_ids[lasts]] for leaf in progress.obs]
+        place = np.full(self.num_rows + 1, -1, np.int64)  # row -> index in the result
+        place[pick] = np.arange(count)
+        finals = [(place[rows_], leaves) for rows_, leaves in zip(self._final_rows, self._final_obs)]
+        next_of = np.empty(count, np.int64)
+        next_of[by_env[:-1]] = by_env[1:]
+        if count:
+            next_of[by_env[-1]] = 0
+        make = functools.partial(_make_next_obs, self._obs_spec.root, shape, obs, next_of, lasts, current, finals)
+        bootstrap = self.bootstrap
+        if self.has_bootstrap and bootstrap is None:
+            bootstrap = np.zeros(self.num_rows)
+        return Transitions(
+            obs=_nest(self._obs_spec.root, obs, shape),
+            actions=_nest(self._action_spec.root, [leaf[pick] for leaf in self.actions], shape),
+            rewards=rewards.reshape(shape),
+            terminated=terminated.reshape(shape),
+            truncated=truncated.reshape(shape),
+            env_id=env_ids.reshape(shape),
+            step=step.reshape(shape),
+            episode=episode.reshape(shape),
+            extras={name: column[pick].reshape(*shape, *column.shape[1:]) for name, column in self.extras.items()},
+            bootstrap=None if bootstrap is None or num_envs is None else bootstrap.reshape(shape),
+            episode_returns=returns[ends],
+            episode_lengths=step[ends] + 1,
+            _make_next_obs=make,
+        )
+
+    def _count(
+        self,
+        progress: Progress,
+        by_env: Array,
+        env_ids: Array,
+        rewards: Array,
+        ends: Array,
+        episode: Array,
+        step: Array,
+        returns: Array,
+    ) -> None:
+        """Fill `episode`, `step` and `returns`, and the counts of the progress.
+
+        All are computed at once for the rows sorted by env, where the rows of one episode are consecutive.
+        """
+        sorted_ids, has_end = env_ids[by_env], ends[by_env]
+        index = np.arange(len(by_env))
+        is_new_env = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
+        is_start = is_new_env | np.concatenate([[True], has_end[:-1]])
+        starts = np.flatnonzero(is_start)
+        segment = np.cumsum(is_start) - 1  # index of the row's part of an episode
+        first_of_env = np.maximum.accumulate(np.where(is_new_env, segment, 0))
+        is_continued = segment == first_of_env  # a part that may have begun in an earlier batch
+        own_steps = index - starts[segment] + np.where(is_continued, self._steps[sorted_ids], 0)
+        step[by_env] = own_steps
+        own_episodes = self._episodes[sorted_ids] + segment - first_of_env
+        episode[by_env] = own_episodes
+        sums = np.add.reduceat(rewards[by_env], starts)
+        own_returns = sums[segment] + np.where(is_continued, self._returns[sorted_ids], 0.0)
+        returns[by_env] = own_returns  # of the whole part, in each of its rows
+        lasts = np.flatnonzero(np.concatenate([is_new_env[1:], [True]]))
+        ids, over = sorted_ids[lasts], has_end[lasts]
+        progress.episodes[ids] = own_episodes[lasts] + over
+        progress.steps[ids] = np.where(over, 0, own_steps[lasts] + 1)
+        progress.returns[ids] = np.where(over, 0.0, own_returns[lasts])
+
+
+def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
+    """Return the indices of rows sorted by env, in their order for each env; with `num_envs`, rows are time-major."""
+    if num_envs is not None:
+        return np.ascontiguousarray(np.arange(len(env_ids)).reshape(-1, num_envs).T).ravel()
+    is_short = not len(env_ids) or env_ids.max() < 1 << 16  # short integers are sorted in linear time
+    return np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
+
+
+def _nest(root: Node, leaves: Sequence[Array], shape: tuple[int, ...]) -> Any:
+    def column(leaf: Any) -> Array:
+        array = leaves[leaf.index]
+        return array.reshape(*shape, *array.shape[1:])
+
+    return nest_columns(root, column, no_objects)
+
+
+def no_objects(node: Any) -> Any:
+    """Stand in for the function of parts without a column where there are none."""
+    raise AssertionError(f"{node.path} has no column, which was checked before")
+
+
+def _make_next_obs(
+    root: Node,
+    shape: tuple[int, ...],
+    obs: Sequence[Array],
+    next_of: Array,
+    lasts: Array,
+    current: Sequence[Array],
+    finals: Sequence[tuple[Array, Sequence[Array]]],
+) -> Any:
+    """Return the observations after each transition.
+
+    Args:
+        root: their structure.
+        shape: leading shape of the result.
+        obs: leaves (B, *S), the observations before each transition.
+        next_of: int64 (B,), index of the next transition of the same env.
+        lasts: indices of transitions that have no next one.
+        current: leaves (len(lasts), *S), the observations after these.
+        finals: pairs of the indices of transitions that ended an episode, and the leaves of their final observations.
+    """
+    found = []
+    for number, leaf in enumerate(obs):
+        after = leaf.take(next_of, 0)
+        after[lasts] = current[number]
+        for rows, leaves in finals:
+            after[rows] = leaves[number]
+        found.append(after)
+    return _nest(root, found, shape)

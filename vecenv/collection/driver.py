@@ -1,0 +1,310 @@
+"""Driver: fills one batch, round by round.
+
+    observations of a group of envs -- policy --> actions -- send --> ... -- receive --> rows of the batch
+
+In lockstep, the group is all envs. With overlap there are two fixed groups: the policy computes the actions of one
+while the other one steps. By finish order, the envs of each receive are the next group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ..core.layout.spec import Array, Leaf, Spec, map_columns
+from ..policies import PolicyCaller
+from ..vector import VectorEnv
+from .columns import UNUSED_ROW, Columns, no_objects
+from .interrupts import DelayedInterrupts
+from .plans import Plan
+from .progress import Progress
+
+__all__ = ["Driver"]
+
+_NO_IDS = np.empty(0, np.int64)
+
+
+class Driver:
+    """Fills one batch.
+
+    Args:
+        envs: the vector env; no step or reset of it is outstanding.
+        policy: chooses the actions.
+        progress: of the envs, known.
+        plan: which transitions go where.
+        columns: receive them.
+        interrupts: delay Ctrl-C while results are under way.
+
+    Attributes:
+        is_consistent: whether the progress is that of the envs, apart from results under way.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        policy: PolicyCaller,
+        progress: Progress,
+        plan: Plan,
+        columns: Columns,
+        interrupts: DelayedInterrupts,
+    ) -> None:
+        self._envs = envs
+        self._policy = policy
+        self._progress = progress
+        self._plan = plan
+        self._columns = columns
+        self._interrupts = interrupts
+        self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        self._num_envs = envs.num_envs
+        self._all_ids = np.arange(envs.num_envs)
+        self._obs_spec = progress.obs_spec
+        self._is_plain_obs = isinstance(progress.obs_spec.root, Leaf)
+        self._rows = np.full(envs.num_envs, UNUSED_ROW)  # the row for the transition of each env that is under way
+        self._all_actions = policy.spec.batch(lambda leaf: progress.actions[leaf.index], no_objects)
+        self._is_whole_step = False  # the request under way is a step of all envs, sent when it is received
+        self._cut_rows: list[tuple[Array, Array, Sequence[Array]]] = []  # rows, env ids and observations to estimate
+        self.is_consistent = True
+
+    @property
+    def incomplete_rows(self) -> Array:
+        """Rows of the batch whose results have not arrived, int64."""
+        return self._rows[self._rows != UNUSED_ROW]
+
+    def keep_obs_under_way(self) -> None:
+        """Copy the observations before incomplete transitions to the progress: they follow complete ones."""
+        env_ids = np.flatnonzero(self._rows != UNUSED_ROW)
+        for current, column in zip(self._progress.obs, self._columns.obs):
+            current[env_ids] = column[self._rows[env_ids]]
+
+    # ---- orders of rounds --------------------------------------------------------------------
+
+    def run_lockstep(self) -> None:
+        """Fill the batch; each round waits for all envs."""
+        self._begin_run()
+        sent = self._send(self._all_ids, self._progress.obs, self._all_ids, is_lockstep=True)
+        while len(sent):
+            if self._is_whole_step:
+                leaves = self._store(None, *self._envs.step(self._all_actions))
+                sent = self._send(self._all_ids, leaves, self._all_ids, is_lockstep=True)
+            else:
+                got, leaves = self._receive(len(sent))
+                order = np.argsort(got)
+                sent = self._send(got[order], leaves, order, is_lockstep=True)
+
+    def run_groups(self, groups: Sequence[Array]) -> None:
+        """Fill the batch; the groups take turns, and each one waits for its own envs."""
+        self._begin_run()
+        group_of = np.empty(self._num_envs, np.int64)
+        for number, group in enumerate(groups):
+            group_of[group] = number
+        num_owed = np.zeros(len(groups), np.int64)
+        under_way: deque[tuple[int, Array]] = deque()
+
+        def send(number: int, candidates: Array) -> None:
+            sent = np.sort(self._send(candidates, self._progress.obs, candidates))
+            num_owed[number] = len(sent)
+            if len(sent):
+                under_way.append((number, sent))
+
+        for number, group in enumerate(groups):
+            send(number, group)
+        while under_way:
+            number, group = under_way.popleft()
+            while num_owed[number]:
+                got = self._receive_into_progress(int(num_owed[number]))
+                num_owed -= np.bincount(group_of[got], minlength=len(groups))
+            send(number, group)
+
+    def run_by_finish(self, min_count: int) -> None:
+        """Fill the batch; each round has the envs that finished, at least `min_count` as long as so many are asked."""
+        self._begin_run()
+        self._send(self._all_ids, self._progress.obs, self._all_ids)
+        while num_owed := self._envs.num_outstanding:
+            got, leaves = self._receive(min(min_count, num_owed))
+            order = np.argsort(got)
+            self._send(got[order], leaves, order)
+
+    def finish_requests(self) -> None:
+        """Wait for the steps and resets under way and store their results; nothing is sent."""
+        while num_owed := self._envs.num_outstanding:
+            self._receive_into_progress(num_owed)
+
+    def _begin_run(self) -> None:
+        progress = self._progress
+        if progress.policy != self._policy.policy:  # a new policy has no state for episodes that began without it
+            self._policy.begin(np.flatnonzero(~progress.has_ended & ~progress.is_fresh))
+            progress.policy = self._policy.policy
+
+    # ---- parts of a round --------------------------------------------------------------------
+
+    def _send(self, env_ids: Array, leaves: Sequence[Array], rows: Array, is_lockstep: bool = False) -> Array:
+        """Begin the next step or reset of those envs that the plan chooses; return their ids.
+
+        Args:
+            env_ids: envs that owe nothing.
+            leaves: observations, (K, *S).
+            rows: int64, the row of each of these envs in `leaves`.
+            is_lockstep: whether no other env owes a result.
+        """
+        progress, plan = self._progress, self._plan
+        resets = _NO_IDS
+        ended = progress.has_ended[env_ids]
+        if ended.any():
+            resets = plan.choose_resets(env_ids[ended])
+            ready = np.flatnonzero(~ended)
+            env_ids, rows = env_ids[ready], rows[ready]
+        stepping = _NO_IDS
+        try:
+            if self._cut_rows:
+                self._estimate_cut_episodes()
+            chosen = plan.choose(env_ids, progress.is_fresh)
+            if chosen is None:
+                stepping = env_ids
+                if len(stepping):
+                    self._act(stepping, leaves, rows)
+            else:
+                self._keep_obs(env_ids, leaves, rows)
+                stepping = env_ids[chosen]
+                if len(stepping):
+                    self._act(stepping, leaves, rows[chosen])
+        except BaseException:  # of the policy, such as Ctrl-C
+            self._keep_obs(env_ids, leaves, rows)
+            raise
+        self._request(stepping, resets, is_lockstep)
+        return np.concatenate([stepping, resets]) if len(resets) else stepping
+
+    def _keep_obs(self, env_ids: Array, leaves: Sequence[Array], rows: Array) -> None:
+        """Copy observations that are not in the batch to the progress."""
+        if leaves is not self._progress.obs:
+            for current, leaf in zip(self._progress.obs, leaves):
+                current[env_ids] = leaf[rows]
+
+    def _act(self, env_ids: Array, leaves: Sequence[Array], rows: Array) -> None:
+        """Store observations in the batch, call the policy, and store its answer."""
+        columns, progress = self._columns, self._progress
+        where = self._plan.place(env_ids)
+        if isinstance(where, slice):
+            if where.stop > columns.num_rows:
+                columns.grow(where.stop)
+            self._rows[env_ids] = np.arange(where.start, where.stop)
+            obs = [column[where] for column in columns.obs]
+            for view, leaf in zip(obs, leaves):
+                if rows is self._all_ids:
+                    view[...] = leaf
+                else:
+                    leaf.take(rows, 0, out=view, mode="clip")  # 'raise' would copy twice
+        else:
+            self._rows[env_ids] = where
+            obs = [leaf.take(rows, 0) for leaf in leaves]
+            for column, leaf in zip(columns.obs, obs):
+                column[where] = leaf
+        self._interrupts.allow()
+        try:
+            self._policy.begin(env_ids[progress.is_fresh[env_ids]])
+            actions, extras = self._policy.act(self._nest_obs(obs), env_ids)
+        finally:
+            self._interrupts.delay()
+        columns.put_extras(where, extras)
+        for column, last, leaf in zip(columns.actions, progress.actions, actions):
+            column[where] = leaf
+            last[env_ids] = leaf
+        columns.env_ids[where] = env_ids
+        progress.is_fresh[env_ids] = False
+
+    def _nest_obs(self, leaves: Sequence[Array]) -> Any:
+        return leaves[0] if self._is_plain_obs else self._obs_spec.batch(lambda leaf: leaves[leaf.index], no_objects)
+
+    def _request(self, stepping: Array, resets: Array, is_lockstep: bool) -> None:
+        """Begin to step and to reset envs."""
+        self.is_consistent = False
+        if self._mode != AutoresetMode.NEXT_STEP:
+            if len(resets):
+                self._envs.async_reset(resets)
+        elif len(resets):  # a step whose action is ignored resets these envs
+            stepping = np.concatenate([stepping, resets])
+        self._progress.is_fresh[resets] = True
+        self._is_whole_step = is_lockstep and len(stepping) == self._num_envs
+        if len(stepping) and not self._is_whole_step:
+            actions = self._progress.actions
+            self._envs.send(self._policy.spec.batch(lambda leaf: actions[leaf.index][stepping], no_objects), stepping)
+        self.is_consistent = not self._is_whole_step
+
+    def _receive(self, min_count: int) -> tuple[Array, Sequence[Array]]:
+        """Wait for at least `min_count` envs and store their results; return their ids and observations."""
+        self.is_consistent = False
+        obs, rewards, terminated, truncated, infos = self._envs.recv(min_count)
+        env_ids = infos["env_id"]
+        return env_ids, self._store(env_ids, obs, rewards, terminated, truncated, infos)
+
+    def _receive_into_progress(self, min_count: int) -> Array:
+        env_ids, leaves = self._receive(min_count)
+        self._keep_obs(env_ids, leaves, np.arange(len(env_ids)))
+        return env_ids
+
+    def _store(
+        self, env_ids: Array | None, obs: Any, rewards: Array, terminated: Array, truncated: Array, infos: Any
+    ) -> Sequence[Array]:
+        """Store results of these envs (None: of all, in order); return the leaves of the observations."""
+        columns, has_ended = self._columns, self._progress.has_ended
+        leaves = (obs,) if self._is_plain_obs else self._obs_spec.flatten_batch(obs, len(rewards))
+        rows = self._rows if env_ids is None else self._rows[env_ids]
+        columns.rewards[rows] = rewards  # rows that are no transitions have the index of the unused one
+        columns.terminated[rows] = terminated
+        columns.truncated[rows] = truncated
+        done = terminated | truncated
+        if self._mode != AutoresetMode.SAME_STEP:
+            has_ended[slice(None) if env_ids is None else env_ids] = done
+        ends = np.flatnonzero(done)
+        if len(ends):
+            ids = ends if env_ids is None else env_ids[ends]
+            if self._mode == AutoresetMode.SAME_STEP:
+                final = _stack_rows(self._obs_spec, infos["final_obs"], ends)
+                self._progress.is_fresh[ids] = True
+            else:
+                final = [leaf[ends] for leaf in leaves]
+            columns.put_final_obs(rows[ends], final)
+            self._plan.end(ids)
+            if columns.has_bootstrap:
+                cut = np.flatnonzero(truncated[ends] & ~terminated[ends])
+                if len(cut):
+                    self._cut_rows.append((rows[ends[cut]], ids[cut], [leaf[cut] for leaf in final]))
+        self._rows[slice(None) if env_ids is None else env_ids] = UNUSED_ROW
+        self.is_consistent = True
+        return leaves
+
+    # ---- estimates of the policy -------------------------------------------------------------
+
+    def _estimate_cut_episodes(self) -> None:
+        """Store the policy's estimates after transitions that ended an episode without a terminal state."""
+        self._interrupts.allow()
+        try:
+            while self._cut_rows:
+                rows, env_ids, leaves = self._cut_rows[0]
+                values = self._policy.bootstrap(self._nest_obs(leaves), env_ids)
+                self._columns.put_bootstrap(rows, values)
+                del self._cut_rows[0]
+        finally:
+            self._interrupts.delay()
+
+    def estimate_last_rows(self) -> None:
+        """Store the policy's estimates after the last transition of each env, for a time-major batch."""
+        columns, last = self._columns, slice(self._columns.num_rows - self._num_envs, self._columns.num_rows)
+        env_ids = np.flatnonzero(~(columns.terminated[last] | columns.truncated[last]))
+        if len(env_ids):
+            self._cut_rows.append((last.start + env_ids, env_ids, [leaf[env_ids] for leaf in self._progress.obs]))
+            self._estimate_cut_episodes()
+
+
+def _stack_rows(spec: Spec, values: Any, rows: Array) -> list[Array]:
+    """Return the leaves (K, *S) of the values of single envs in these rows."""
+    found: list[list[Any]] = [[] for _ in spec.leaves]
+    for row in rows.tolist():
+        leaves: list[Any] = []
+        map_columns(spec.root, values[row], leaves.append)
+        for column, leaf in zip(found, leaves):
+            column.append(leaf)
+    return [np.asarray(column, leaf.dtype) for column, leaf in zip(found, spec.leaves)]

@@ -1,0 +1,70 @@
+"""Transitions: a complete batch of transitions, as `collect` returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.layout.spec import Array
+
+__all__ = ["Transitions"]
+
+
+@dataclass(repr=False, eq=False)
+class Transitions:
+    """Transitions of N envs; their arrays belong to the caller.
+
+    The leading shape of all columns is (B,), or (T, N) if they are time-major: column n then has T consecutive
+    transitions of env n. Every row is a transition: rows that only begin an episode are left out.
+
+    Attributes:
+        obs: observations, nested like the space of one env, leaves (B, *S).
+        actions: the actions that were taken there, nested like the action space.
+        rewards: float64 (B,).
+        terminated, truncated: bool (B,), Gymnasium's flags of the step.
+        env_id: int64 (B,), the env of each row.
+        step: int64 (B,), index of the step in its episode, from 0.
+        episode: int64 (B,), index of the episode of that env, from 0; counted over all batches of the vector env.
+        extras: the further arrays that the policy returned with the actions, by name.
+        bootstrap: float (T, N), or None if the batch is not time-major or the policy has no method `bootstrap`. The
+            policy's estimate for `next_obs` in rows whose successor does not continue them: where `truncated`, and in
+            the last row of each env. It is 0 in all other rows and where `terminated`.
+        episode_returns: float64 (E,), the sum of rewards of each episode that ended in this batch, in the order of
+            these ends: by round, and then by env id.
+        episode_lengths: int64 (E,), the number of their steps.
+    """
+
+    obs: Any
+    actions: Any
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    env_id: Array
+    step: Array
+    episode: Array
+    extras: dict[str, Array]
+    bootstrap: Array | None
+    episode_returns: Array
+    episode_lengths: Array
+    _make_next_obs: Callable[[], Any] = field(repr=False)
+    _next_obs: Any = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return self.rewards.size
+
+    @property
+    def next_obs(self) -> Any:
+        """The observations after each step, nested and shaped as `obs`.
+
+        In rows that end an episode it is the final observation, never the first one of the next episode. The arrays are
+        made when they are first read.
+        """
+        if self._next_obs is None:
+            self._next_obs = self._make_next_obs()
+        return self._next_obs
+
+    def __repr__(self) -> str:
+        names = "".join(f", {name}" for name in self.extras)
+        shape, ends = self.rewards.shape, len(self.episode_returns)
+        return f"Transitions(shape={shape}, {ends} ended episodes, extras: {names[2:] or 'none'})"
