@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks import rows
 from benchmarks.alf import AlfMode, spare_env_gain
+from benchmarks.collection import collector_to_bare_loop, overlap_to_lockstep
 from benchmarks.kernel import switch_us
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort, Readings
@@ -201,6 +202,15 @@ _ROWS = [
         "x closed form",
     ),
     Row("async, CartPole-v1, 64 envs, wait_num 32", 0.80, _async_to_ceiling(_CARTPOLE, 64, wait_num=32)),
+    Row(
+        "collector, CartPole-v1, 64 envs", 0.9, functools.partial(collector_to_bare_loop, _CARTPOLE, 64), "x bare loop"
+    ),
+    Row(
+        "collector, overlap, 2 ms policy, rounds of 2 ms",
+        1.6,
+        functools.partial(overlap_to_lockstep, 8),
+        "x lockstep",
+    ),
     Row("start-up, 64 envs in 2 workers", 0.6, functools.partial(rows.start_up_seconds, 64, 2), "s", at_least=False),
     Row("start-up, 64 envs in 64 workers", 2.0, functools.partial(rows.start_up_seconds, 64, 64), "s", at_least=False),
     Row("start-up, 4096 envs", 2.0, functools.partial(rows.start_up_seconds, 4096, 2), "s", at_least=False),

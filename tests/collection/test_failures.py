@@ -1,4 +1,4 @@
-"""Wrong arguments and answers are refused; an exception amid a run has the transitions that were collected."""
+"""Wrong arguments and answers are refused; an exception during a run has the collected transitions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_extras_must_stay_the_same():
             collect(envs, lambda obs, env_id, left=left: ([0], left.pop(0)), steps=2)
 
 
-# ---- exceptions amid a run -------------------------------------------------------------------
+# ---- exceptions during a run -------------------------------------------------------------------
 
 
 class FailsOnce:
@@ -164,7 +164,7 @@ def test_time_major_batch_that_is_interrupted_is_collected_flat(mode: AutoresetM
         assert_plain([collected, collect(envs, policy, steps=40, time_major=True)], [DiceEnv] * 4, 5)
 
 
-def test_wrong_answer_amid_a_run_loses_nothing():
+def test_wrong_answer_during_a_run_loses_nothing():
     calls = []
 
     def policy(obs: Any, env_id: np.ndarray) -> Any:

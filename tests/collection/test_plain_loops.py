@@ -1,4 +1,4 @@
-"""The transitions of each env are those of a plain loop of this env alone, whatever steps the envs and in what order."""
+"""The transitions of each env are those of a plain loop of this env alone, for all backends and orders."""
 
 from __future__ import annotations
 

@@ -217,7 +217,8 @@ def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
     if num_envs is not None:
         return np.ascontiguousarray(np.arange(len(env_ids)).reshape(-1, num_envs).T).ravel()
     is_short = not len(env_ids) or env_ids.max() < 1 << 16  # short integers are sorted in linear time
-    return np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
+    by_env: Array = np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
+    return by_env
 
 
 def _nest(root: Node, leaves: Sequence[Array], shape: tuple[int, ...]) -> Any:

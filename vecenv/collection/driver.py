@@ -9,7 +9,7 @@ while the other one steps. By finish order, the envs of each receive are the nex
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,8 @@ class Driver:
     @property
     def incomplete_rows(self) -> Array:
         """Rows of the batch whose results have not arrived, int64."""
-        return self._rows[self._rows != UNUSED_ROW]
+        rows: Array = self._rows[self._rows != UNUSED_ROW]
+        return rows
 
     def keep_obs_under_way(self) -> None:
         """Copy the observations before incomplete transitions to the progress: they follow complete ones."""
@@ -301,10 +302,12 @@ class Driver:
 
 def _stack_rows(spec: Spec, values: Any, rows: Array) -> list[Array]:
     """Return the leaves (K, *S) of the values of single envs in these rows."""
-    found: list[list[Any]] = [[] for _ in spec.leaves]
-    for row in rows.tolist():
-        leaves: list[Any] = []
-        map_columns(spec.root, values[row], leaves.append)
-        for column, leaf in zip(found, leaves):
-            column.append(leaf)
-    return [np.asarray(column, leaf.dtype) for column, leaf in zip(found, spec.leaves)]
+    found = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+    for number, row in enumerate(rows.tolist()):
+        columns = iter(found)
+
+        def put(value: Any, columns: Iterator[Array] = columns, number: int = number) -> Any:
+            next(columns)[number] = value
+
+        map_columns(spec.root, values[row], put)
+    return found

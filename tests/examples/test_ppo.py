@@ -1,0 +1,56 @@
+"""The PPO example learns CartPole, evaluates, and draws a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+from vecenv import Transitions
+from vecenv.examples.ppo import SETTINGS, advantages_of, main, train
+
+
+def test_advantages_use_the_values_of_successors():
+    """Two envs, three steps: env 0 terminates at step 1, env 1 is truncated at step 0."""
+    ones = np.ones((3, 2))
+    values = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    terminated = np.array([[False, False], [True, False], [False, False]])
+    truncated = np.array([[False, True], [False, False], [False, False]])
+    bootstrap = np.array([[0, 10], [0, 0], [20, 30]], np.float32)
+    empty = np.empty(0)
+    batch = Transitions(
+        None, None, ones, terminated, truncated, ones, ones, ones, {"value": values}, bootstrap, empty, empty, lambda: None
+    )
+    settings = dataclasses.replace(SETTINGS["vector"], gamma=0.5, gae_lambda=0.5)
+    last = [1 + 10 - 5, 1 + 15 - 6]
+    middle = [1 - 3, 1 + 3 - 4 + 0.25 * last[1]]
+    first = [1 + 1.5 - 1 + 0.25 * middle[0], 1 + 5 - 2]
+    assert advantages_of(batch, settings).tolist() == [first, middle, last]
+
+
+def test_ppo_prints_returns_and_draws_a_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    main(["--steps", "1024", "--envs", "2", "--eval-episodes", "3", "--plot", str(tmp_path / "returns.png")])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("CartPole-v1: mean return ") and " after 1024 steps, " in first
+    assert second.startswith("evaluation: mean return ") and second.endswith("of 3 episodes with the most likely actions")
+    assert (tmp_path / "returns.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.extended
+def test_ppo_learns():
+    settings = dataclasses.replace(SETTINGS["vector"], target=100.0)
+    trained = train("CartPole-v1", settings, seed=0)
+    assert np.mean([episode_return for _, episode_return in trained.history[-100:]]) >= 100.0
+    assert trained.steps < 50_000
+
+
+@pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--seed", "-1"]])
+def test_ppo_refuses_too_small_numbers(option: list[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(option)
+    assert caught.value.code == 2
