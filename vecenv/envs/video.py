@@ -80,10 +80,16 @@ class EpisodeRecorder(_RecordVideo):
         self.episode_id += 1
         if self.recording:
             self.stop_recording()
-        if self.episode_trigger is not None and self.episode_trigger(self.episode_id):
-            self.start_recording(f"{self.name_prefix}-episode-{self.episode_id}")
+        name = self._choose_name(reset_param.get("seed"))
+        if name is not None:
+            self.start_recording(name)
             self._capture_frame()
         return obs, info
+
+    def _choose_name(self, seed: int | None) -> str | None:
+        """Return the name, without a suffix, of the file of the episode that begins; None: it is not recorded."""
+        is_wanted = self.episode_trigger is not None and self.episode_trigger(self.episode_id)
+        return f"{self.name_prefix}-episode-{self.episode_id}" if is_wanted else None
 
     def step(self, action: Any) -> Any:
         """Step the env and record a frame; at the end of the episode, write the file."""
@@ -319,7 +325,12 @@ def unique_name(env: gymnasium.Env[Any, Any], token: str | None = None) -> str:
     Args:
         token: makes the name unique; None makes a new one by `make_token`.
     """
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _label(env))}-{token or make_token()}"
+    return f"{safe_name(env)}-{token or make_token()}"
+
+
+def safe_name(env: gymnasium.Env[Any, Any]) -> str:
+    """Return the id or the class of an env, with only characters that are safe in file names."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", _label(env))
 
 
 def _label(env: gymnasium.Env[Any, Any]) -> str:
