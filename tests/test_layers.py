@@ -73,8 +73,9 @@ MAY_IMPORT = {
     "policies": BASE | ENGINE,
     "collection": BASE | ENGINE | {"policies", "vector"},
     **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
-    "examples": BASE | INSIDE | FRONT_ENDS | {"collection", "managers", "__init__"},
-    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
+    "evaluation": BASE | ENGINE | INSIDE | {"policies", "vector"},
+    "examples": BASE | INSIDE | FRONT_ENDS | {"collection", "evaluation", "managers", "__init__"},
+    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"evaluation", "managers", "__init__"},
     "__main__": {"cli"},
 }
 # Exceptions: one file -> the parts that it may import beyond those of its part.

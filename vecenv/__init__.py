@@ -46,6 +46,7 @@ _MODULE_OF = {
     "ClosedError": "errors",
     "CloudPickleWrapper": "envs.buffers",
     "Collector": "collection",
+    "Comparison": "evaluation",
     "Config": "config",
     "ConfigError": "errors",
     "Connect4Env": "envs.board",
@@ -62,9 +63,11 @@ _MODULE_OF = {
     "EnvState": "managers",
     "EnvTimes": "statistics",
     "EnvWrapper": "wrappers",
+    "EpisodeResult": "evaluation",
     "EpisodicLifeEnv": "wrappers",
     "EpisodicLifeWrapper": "wrappers",
     "EvalEpisodeReturnWrapper": "wrappers",
+    "Evaluation": "evaluation",
     "FailurePolicy": "options",
     "FireResetEnv": "wrappers",
     "FireResetWrapper": "wrappers",
@@ -149,11 +152,13 @@ _MODULE_OF = {
     "check_space_dtype": "envs.check.check",
     "check_step": "envs.check.check",
     "collect": "collection",
+    "compare": "evaluation",
     "create_env_manager": "managers",
     "create_env_wrapper": "wrappers",
     "create_environment": "alf.create",
     "deep_merge_dicts": "config",
     "demonstrate_correct_procedure": "envs.check.check",
+    "evaluate": "evaluation",
     "get_default_wrappers": "wrappers.ding",
     "get_env_cls": "envs.base",
     "get_env_manager_cls": "managers",
@@ -193,6 +198,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.envs.spaces import *
     from vecenv.envs.state.state import *
     from vecenv.errors import *
+    from vecenv.evaluation import *
     from vecenv.managers import *
     from vecenv.options import *
     from vecenv.registry import *

@@ -28,7 +28,15 @@ from ..errors import ConfigError
 from .dtypes import common_dtype, is_lossless_cast
 from .nested import row_of
 
-__all__ = ["InfoReader", "LegacyInfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
+__all__ = [
+    "InfoReader",
+    "LegacyInfoReader",
+    "add_statistics",
+    "check_no_statistics",
+    "join_rows",
+    "pick_row",
+    "spread_infos",
+]
 
 Infos = dict[str, Any]
 
@@ -316,7 +324,7 @@ def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
             if known is None:
                 known = _new_array(value, count, key)
             elif isinstance(known, dict):  # another env has a dict here: both become objects
-                known = _as_objects([_pick(known, i) for i in range(count)], mask)
+                known = _as_objects([pick_row(known, i) for i in range(count)], mask)
             known = _put(known, row, value, mask)
         infos[key] = known
         mask[row] = True
@@ -384,10 +392,10 @@ def _as_objects(values: list[Any], mask: Array) -> Array:
     return array
 
 
-def _pick(infos: Infos, row: int) -> Infos:
+def pick_row(infos: Infos, row: int) -> Infos:
     """Return the original info dict of one row."""
     return {
-        key: _pick(value, row) if isinstance(value, dict) else value[row]
+        key: pick_row(value, row) if isinstance(value, dict) else value[row]
         for key, value in infos.items()
         if f"_{key}" in infos and infos[f"_{key}"][row]
     }

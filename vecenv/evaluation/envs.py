@@ -1,0 +1,86 @@
+"""Envs of an evaluation: the caller's vector env, or one that is built for the evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from ..checks import describe_wrong_env_fn
+from ..envs.factory import EnvFactory
+from ..envs.gym_registry import find_spec, make_env
+from ..errors import ConfigError
+from ..vector.env import VectorEnv, check_options
+from .videos import Videos
+
+__all__ = ["open_envs"]
+
+#: Seconds that workers have to write the video of an episode that was cut, when they are closed.
+_CLOSE_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def open_envs(
+    env: Any, num_envs: int, *, timeout: float | None, has_limit: bool, videos: Videos, options: Mapping[str, Any]
+) -> Iterator[VectorEnv]:
+    """Yield a vector env, and close it if it was built here.
+
+    Args:
+        env: as for `evaluate`.
+        num_envs: number of envs that are built.
+        timeout: seconds that an episode may take, or None.
+        has_limit: whether episodes may be cut.
+        videos: the videos to record.
+        options: of `VectorEnv`, for envs that are built.
+
+    Raises:
+        ConfigError: the env is none, an option is wrong, or the caller's vector env would have to be built differently.
+        gymnasium.error.Error: no env of this id is registered.
+        Exception: an exception of a constructor.
+    """
+    if isinstance(env, VectorEnv):
+        given = [*options, *(["videos"] if videos.seeds else [])]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: the vector env has been built; give the id of an env, or a function that builds "
+                "one",
+                key=given[0],
+            )
+        yield env
+        return
+    check_options("evaluate", options)
+    env_fn = _read_env(env, {"render_mode": "rgb_array"} if videos.seeds else {})
+    settings: dict[str, Any] = {
+        "autoreset_mode": AutoresetMode.DISABLED,
+        "infos": "all" if has_limit else "done",  # an episode that is cut has its last info from an ordinary step
+        **({} if timeout is None or videos.seeds else {"step_timeout": timeout}),  # files are written in steps
+        **({"close_timeout": _CLOSE_SECONDS} if videos.seeds else {}),
+    }
+    if "timeouts" in options:
+        settings = {name: value for name, value in settings.items() if not name.endswith("_timeout")}
+    with VectorEnv([videos.record(env_fn) if videos.seeds else env_fn] * num_envs, **{**settings, **options}) as envs:
+        videos.find_paths(envs)
+        yield envs
+
+
+def _read_env(env: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """Return a constructor of the env.
+
+    Args:
+        env: an id, or a constructor.
+        kwargs: for envs that are given by id.
+    """
+    if isinstance(env, str):
+        find_spec(env)
+        return EnvFactory(make_env, (env,), kwargs)
+    is_built = hasattr(env, "step") and not isinstance(env, type)
+    if is_built or not callable(env):
+        raise ConfigError(
+            "env: expected the id of an env, a function that builds an env, or a vecenv.VectorEnv, "
+            f"{describe_wrong_env_fn(env)}",
+            key="env",
+        )
+    found: Callable[[], Any] = env
+    return found

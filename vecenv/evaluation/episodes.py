@@ -1,0 +1,219 @@
+"""Episodes: the loop of an evaluation, exactly one episode per seed.
+
+States of an env:
+
+    free        reset with the next seed, if one is left      --> resetting
+    resetting   first observation                             --> ready
+    ready       policy, step                                  --> stepping
+    stepping    answer                                        --> ready; free if the episode is over, or has `max_steps`
+                no answer within `timeout`: reset by force    --> late
+    late        first observation                             --> free
+
+An env for which no seed is left stays free and is not stepped. A round of the loop sends resets and steps, and waits
+for the answers of all these envs. So the batches of the policy are a function of the seeds and the number of envs. Late
+envs are the exception: a round does not wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..core.layout.spec import Array
+from ..core.system.clock import now_ns
+from ..errors import WorkerTimeoutError, warn_caller
+from ..vector.env import VectorEnv
+from ..vector.infos import pick_row
+from ..vector.results import Step
+from .observations import Observations
+from .policy_rows import PolicyRows
+from .result import EpisodeResult
+
+__all__ = ["Episodes"]
+
+#: An episode of so many steps is reported if there is no `max_steps`: it may never end.
+_MANY_STEPS = 100_000
+
+
+class Episodes:
+    """Plays one episode per seed.
+
+    Args:
+        envs: any autoreset mode. Outstanding steps are dropped.
+        policy: chooses the actions.
+        seeds: one per episode; a free env takes the next one.
+        timeout: seconds that the steps of an episode may take; None: no limit.
+        max_steps: largest number of steps of an episode; None: no limit.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        policy: PolicyRows,
+        seeds: tuple[int, ...],
+        *,
+        timeout: float | None,
+        max_steps: int | None,
+    ) -> None:
+        count = envs.num_envs
+        self._envs, self._policy = envs, policy
+        self._timeout, self._max_steps = timeout, max_steps
+        self._seeds_left = list(reversed(seeds))
+        self._observations = Observations(envs.single_observation_space, count)
+        self._has_warned = False
+        # By env: its state.
+        self._is_free = np.ones(count, np.bool_)
+        self._is_resetting = np.zeros(count, np.bool_)
+        self._is_ready = np.zeros(count, np.bool_)
+        self._is_stepping = np.zeros(count, np.bool_)
+        self._is_late = np.zeros(count, np.bool_)
+        # By env: its episode.
+        self._seeds = np.zeros(count, np.int64)
+        self._returns = np.zeros(count)
+        self._lengths = np.zeros(count, np.int64)
+        self._waited_ns = np.zeros(count, np.int64)  # for the answers to steps
+        self._sent_ns = 0  # the steps of this round
+
+    def play(self) -> Iterator[EpisodeResult]:
+        """Yield each episode when it has ended; those of the same round in the order of env ids.
+
+        Raises:
+            Exception: an exception of the policy or of an env, and errors of the vector env.
+        """
+        while True:
+            self._reset_free()
+            self._step_ready()
+            if (self._is_resetting | self._is_stepping).any():
+                yield from self._receive_round()
+            elif self._seeds_left:  # all envs are late
+                yield from self._take(self._envs.recv(1))
+            else:
+                return
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def _reset_free(self) -> None:
+        env_ids = np.flatnonzero(self._is_free)[: len(self._seeds_left)]
+        if not len(env_ids):
+            return
+        for env_id in env_ids.tolist():
+            self._seeds[env_id] = self._seeds_left.pop()
+        self._is_free[env_ids], self._is_resetting[env_ids] = False, True
+        self._returns[env_ids] = self._lengths[env_ids] = self._waited_ns[env_ids] = 0
+        self._envs.async_reset(env_ids, seed=self._seeds.tolist())
+
+    def _step_ready(self) -> None:
+        env_ids = np.flatnonzero(self._is_ready)
+        if not len(env_ids):
+            return
+        begun = env_ids[self._lengths[env_ids] == 0]
+        if len(begun):
+            self._policy.begin(begun, self._seeds[begun].tolist())
+        actions = self._policy.actions(self._observations, env_ids)
+        self._sent_ns = now_ns()
+        self._envs.send(actions, env_ids)
+        self._is_ready[env_ids], self._is_stepping[env_ids] = False, True
+
+    # ---- answers -----------------------------------------------------------------------------
+
+    def _receive_round(self) -> Iterator[EpisodeResult]:
+        """Wait for the answers of all envs that are resetting or stepping."""
+        while count := np.count_nonzero(self._is_resetting | self._is_stepping):
+            try:
+                # The time of each answer matters for a timeout only.
+                step = self._envs.recv(int(count) if self._timeout is None else 1, timeout=self._seconds_left())
+            except WorkerTimeoutError:
+                waited_ns = self._waited_ns + now_ns() - self._sent_ns
+                late = np.flatnonzero(self._is_stepping & (waited_ns >= self._limit_ns))
+                if not len(late):  # another limit
+                    raise
+                yield from self._cut_late(late)
+            else:
+                yield from self._take(step)
+
+    @property
+    def _limit_ns(self) -> int:
+        return 0 if self._timeout is None else int(self._timeout * 1e9)
+
+    def _seconds_left(self) -> float | None:
+        if self._timeout is None or not self._is_stepping.any():
+            return None
+        waited_ns = int(self._waited_ns[self._is_stepping].max()) + now_ns() - self._sent_ns
+        return max(0.0, (self._limit_ns - waited_ns) / 1e9)
+
+    def _cut_late(self, env_ids: Array) -> Iterator[EpisodeResult]:
+        self._envs.async_reset(env_ids)
+        self._waited_ns[env_ids] += now_ns() - self._sent_ns
+        self._is_stepping[env_ids], self._is_late[env_ids] = False, True
+        for env_id in env_ids.tolist():
+            yield self._result(env_id, cut="timeout")
+
+    def _take(self, step: Step) -> Iterator[EpisodeResult]:
+        """Take the rows of these answers; rows of envs that were not asked are skipped."""
+        obs, rewards, terminated, truncated, infos = step
+        env_ids: Array = infos["env_id"]
+        self._observations.put(obs, env_ids)
+        late = env_ids[self._is_late[env_ids]]
+        self._is_late[late], self._is_free[late] = False, True
+        begun = env_ids[self._is_resetting[env_ids]]
+        self._is_resetting[begun], self._is_ready[begun] = False, True
+        rows = np.flatnonzero(self._is_stepping[env_ids])
+        if not len(rows):
+            return
+        stepped = env_ids[rows]
+        self._is_stepping[stepped], self._is_ready[stepped] = False, True
+        self._returns[stepped] += rewards[rows]
+        self._lengths[stepped] += 1
+        self._waited_ns[stepped] += now_ns() - self._sent_ns
+        is_over = terminated[rows] | truncated[rows]
+        if self._max_steps is not None:
+            is_over |= self._lengths[stepped] >= self._max_steps
+        elif not self._has_warned and (self._lengths[stepped] >= _MANY_STEPS).any():
+            self._warn(stepped)
+        if self._timeout is not None:
+            is_over |= self._waited_ns[stepped] >= self._limit_ns
+        for row in rows[is_over][np.argsort(stepped[is_over])].tolist():
+            yield self._end(int(env_ids[row]), bool(terminated[row]), bool(truncated[row]), infos, row)
+
+    def _end(self, env_id: int, terminated: bool, truncated: bool, infos: dict[str, Any], row: int) -> EpisodeResult:
+        """Free an env whose episode is over, and return its result."""
+        self._is_ready[env_id], self._is_free[env_id] = False, True
+        info = pick_row(infos, row)
+        if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode
+            info = {**info.get("final_info", {}), **{key: info[key] for key in ("recovered",) if key in info}}
+        if info.get("recovered") == "truncated":
+            return self._result(env_id, cut="failure", info=info)
+        if terminated or truncated:
+            return self._result(env_id, terminated, truncated, info=info)
+        is_long = self._max_steps is not None and self._lengths[env_id] >= self._max_steps
+        return self._result(env_id, cut="max_steps" if is_long else "timeout", info=info)
+
+    def _result(
+        self,
+        env_id: int,
+        terminated: bool = False,
+        truncated: bool = False,
+        cut: str = "",
+        info: dict[str, Any] | None = None,
+    ) -> EpisodeResult:
+        return EpisodeResult(
+            seed=int(self._seeds[env_id]),
+            episode_return=float(self._returns[env_id]),
+            length=int(self._lengths[env_id]),
+            terminated=terminated,
+            truncated=truncated,
+            cut=cut,
+            seconds=int(self._waited_ns[env_id]) / 1e9,
+            info={} if info is None else info,
+        )
+
+    def _warn(self, env_ids: Array) -> None:
+        self._has_warned = True
+        env_id = env_ids[self._lengths[env_ids].argmax()]
+        warn_caller(
+            f"evaluate: the episode of seed {self._seeds[env_id]} has lasted {_MANY_STEPS:,} steps; if it never ends, "
+            "limit all episodes by max_steps",
+            RuntimeWarning,
+        )

@@ -1,0 +1,220 @@
+"""Results of an evaluation: `EpisodeResult` for one episode, `Evaluation` for all episodes of one policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.layout.spec import Array
+from ..nested import map_structure
+from .bootstrap import mean_interval, standard_error
+
+__all__ = ["EpisodeResult", "Evaluation"]
+
+#: The table lists so many episodes.
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One episode.
+
+    Attributes:
+        seed: of its reset.
+        episode_return: sum of its rewards, in the order of the steps.
+        length: number of its steps.
+        terminated, truncated: flags of its last step; both False if it was cut.
+        cut: why the evaluation ended the episode before its own end: 'max_steps', 'timeout', or 'failure' if the
+            env's worker died and the episode could not be recovered. '' for episodes that ended by themselves.
+        seconds: time that its steps took, from each request to the receipt of its answer; without its reset and the
+            policy.
+        info: info dict of its last step; {} if the env gave none, and after a timeout.
+    """
+
+    seed: int
+    episode_return: float
+    length: int
+    terminated: bool
+    truncated: bool
+    cut: str
+    seconds: float
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """The episodes of one policy, in the order of the seeds; `print` shows a table.
+
+    The table, and all attributes except `seconds` and episodes cut by a timeout, are the same for every number of
+    envs and workers, if the policy's answer to a row depends on that row alone. All arrays are read-only.
+
+    Example:
+        >>> import vecenv
+        >>> def policy(obs, env_id):
+        ...     return (obs[:, 2] > 0).astype("int64")
+        >>> result = vecenv.evaluate("CartPole-v1", policy, seeds=[5, 6, 7], num_envs=2, backend="serial")
+        >>> result.seeds.tolist(), result.returns.tolist(), result.mean
+        ([5, 6, 7], [37.0, 62.0, 37.0], 45.333333333333336)
+
+    Attributes:
+        env_name: id of the env, or the name of its class.
+        num_planned: number of seeds that were asked for. There are fewer episodes if the evaluation failed.
+        seeds: int64 (E,).
+        returns: sum of rewards of each episode, float64 (E,).
+        lengths: steps of each episode, int64 (E,).
+        terminated, truncated: bool (E,), see `EpisodeResult`.
+        cut: text (E,), see `EpisodeResult`; '' for episodes that ended by themselves.
+        seconds: float64 (E,), see `EpisodeResult`.
+        infos: info dict of the last step of each episode.
+        videos: paths of the video files that were written, in the order of the seeds.
+    """
+
+    env_name: str
+    num_planned: int
+    seeds: Array
+    returns: Array
+    lengths: Array
+    terminated: Array
+    truncated: Array
+    cut: Array
+    seconds: Array
+    infos: tuple[Mapping[str, Any], ...]
+    videos: tuple[Path, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        env_name: str,
+        seeds: Sequence[int],
+        episodes: Mapping[int, EpisodeResult],
+        videos: Mapping[int, Path] | None = None,
+    ) -> Evaluation:
+        """Return the results of these episodes.
+
+        Args:
+            env_name: of the env.
+            seeds: all seeds, in the order of the result.
+            episodes: by seed; seeds may be missing.
+            videos: path of the video of a seed, whether or not the file exists.
+        """
+        found = [episodes[seed] for seed in seeds if seed in episodes]
+
+        def column(name: str, dtype: Any) -> Array:
+            values = np.array([getattr(one, name) for one in found], dtype)
+            values.flags.writeable = False
+            return values
+
+        paths = [path for seed in seeds if (path := (videos or {}).get(seed)) is not None and path.exists()]
+        return cls(
+            env_name=env_name,
+            num_planned=len(seeds),
+            seeds=column("seed", np.int64),
+            returns=column("episode_return", np.float64),
+            lengths=column("length", np.int64),
+            terminated=column("terminated", np.bool_),
+            truncated=column("truncated", np.bool_),
+            cut=column("cut", np.str_),
+            seconds=column("seconds", np.float64),
+            infos=tuple(one.info for one in found),
+            videos=tuple(paths),
+        )
+
+    # ---- summary -----------------------------------------------------------------------------
+
+    @property
+    def num_episodes(self) -> int:
+        """E, the number of episodes that were played."""
+        return len(self.seeds)
+
+    @property
+    def mean(self) -> float:
+        """Mean return; NaN without an episode."""
+        return float(self.returns.mean()) if self.num_episodes else math.nan
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean return; NaN for fewer than two episodes."""
+        return standard_error(self.returns)
+
+    @property
+    def confidence_interval(self) -> tuple[float, float]:
+        """Interval (low, high) of the mean return at 95 %, by the bootstrap with a fixed seed.
+
+        Both are NaN for fewer than two episodes.
+        """
+        return mean_interval(self.returns)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return summary and episodes as numbers, texts, lists and dicts, for JSON and loggers.
+
+        Means that are NaN are None. Arrays in the infos are lists; other objects in them stay as they are.
+        """
+        low, high = self.confidence_interval
+        episodes = [one for one in fields(self) if one.name not in ("env_name", "num_planned", "infos", "videos")]
+        return {
+            "env": self.env_name,
+            "num_planned": self.num_planned,
+            "num_episodes": self.num_episodes,
+            "mean": _number(self.mean),
+            "standard_error": _number(self.standard_error),
+            "confidence_interval": [_number(low), _number(high)],
+            **{one.name: getattr(self, one.name).tolist() for one in episodes},
+            "infos": [map_structure(_plain, info) for info in self.infos],
+            "videos": [str(path) for path in self.videos],
+        }
+
+    # ---- the table -----------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self.env_name}, num_episodes={self.num_episodes}, mean={self.mean:.6g})"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.summary_lines(), *self._episode_lines()])
+
+    def summary_lines(self) -> list[str]:
+        """Return the lines above the table of episodes: counts, mean return, mean length, ends."""
+        count = self.num_episodes
+        planned = f" of {self.num_planned}" if count < self.num_planned else ""
+        lines = [f"{self.env_name}: {count}{planned} episode{'s' * (count != 1)}"]
+        if not count:
+            return lines
+        parts = [f"mean {self.mean:.6g}"]
+        if count > 1:
+            low, high = self.confidence_interval
+            parts.append(f"standard error {self.standard_error:.3g}, 95 % interval {low:.6g} to {high:.6g}")
+        parts.append(f"from {self.returns.min():.6g} to {self.returns.max():.6g}")
+        shortest, longest = self.lengths.min(), self.lengths.max()
+        lines.append(f"return: {', '.join(parts)}")
+        lines.append(f"length: mean {self.lengths.mean():.6g}, from {shortest} to {longest}")
+        reasons = [f"{np.sum(self.cut == reason)} cut ({reason})" for reason in np.unique(self.cut) if reason]
+        ends = [f"{self.terminated.sum()} terminated", f"{self.truncated.sum()} truncated", *reasons]
+        lines.append(f"ends: {', '.join(ends)}")
+        return lines
+
+    def _episode_lines(self) -> list[str]:
+        rows = [("seed", "return", "length", "end")]
+        for row in range(min(self.num_episodes, _MOST_LINES)):
+            end = [name for name in ("terminated", "truncated") if getattr(self, name)[row]]
+            end += [f"cut: {self.cut[row]}"] if self.cut[row] else []
+            cells = (str(self.seeds[row]), f"{self.returns[row]:.6g}", str(self.lengths[row]))
+            rows.append((*cells, " and ".join(end)))
+        if len(rows) == 1:
+            return []
+        widths = [max(map(len, cells)) for cells in zip(*rows)]
+        lines = ["  ".join([*map(str.rjust, row[:3], widths), row[3]]) for row in rows]
+        left = self.num_episodes - _MOST_LINES
+        return ["", *lines, *([f"... and {left} further episode{'s' * (left > 1)}"] if left > 0 else [])]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
