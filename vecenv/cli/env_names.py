@@ -8,15 +8,17 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from vecenv.checks import nearest
 from vecenv.cli.target import registered_env
 from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
 
-__all__ = ["find_env_fn"]
+__all__ = ["find_env_fn", "import_module"]
 
 
 def find_env_fn(
@@ -48,17 +50,7 @@ def find_env_fn(
         for_registered.setdefault("disable_env_checker", True)
     if not colon:
         return registered_env(name, for_registered, atari=atari)
-    with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
-        if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
-            sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # of foreign code (SystemExit too), or about a name that no module can have
-        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+    found: Any = import_module(name, module_name)
     for part in path.split("."):
         found = getattr(found, part, None)
     if callable(found):
@@ -72,6 +64,32 @@ def find_env_fn(
     if path in gymnasium.registry:
         return registered_env(name, for_registered, atari=atari)
     raise ConfigError(f"{name!r}: module {module_name!r} has no function or class {path!r}, and registers no such id")
+
+
+def import_module(name: str, module_name: str) -> Any:
+    """Import a module of the user, which may be in the working directory.
+
+    Args:
+        name: the argument that names the module, for errors.
+        module_name: dotted name of the module.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
+        if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
+            sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        is_unknown = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        guess = nearest(module_name, (path.stem for path in Path().glob("*.py"))) if is_unknown else None
+        hint = "" if guess is None else f"; did you mean {guess}?"
+        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {error}{hint}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of foreign code (SystemExit too), or about a name that no module can have
+        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
 
 
 def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:

@@ -13,7 +13,10 @@ from typing import Any
 
 from vecenv.errors import ConfigError
 
-__all__ = ["check_file", "bounded", "count", "key_value", "milliseconds", "natural", "seconds"]
+__all__ = ["check_file", "bounded", "count", "key_value", "milliseconds", "natural", "seconds", "seed_list"]
+
+#: Most seeds of one option.
+_MOST_SEEDS = 1_000_000
 
 
 def count(text: str) -> int:
@@ -63,6 +66,28 @@ def milliseconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected milliseconds of at least 0, got {text!r}")
     return value
+
+
+def seed_list(text: str) -> list[int]:
+    """Read seeds: numbers and ranges `A:B`, which contain A to B - 1, separated by commas.
+
+    >>> seed_list("7,100:103")
+    [7, 100, 101, 102]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, colon, end = part.partition(":")
+        try:
+            start = int(first) if first or not colon else 0
+            stop = int(end) if colon else start + 1
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected seeds such as 0:100 or 3,5,8, got {text!r}") from None
+        if start >= stop:
+            raise argparse.ArgumentTypeError(f"{part} contains no seed; A:B contains A to B - 1")
+        if len(seeds) + stop - start > _MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"expected at most {_MOST_SEEDS:,} seeds, got {text!r}")
+        seeds.extend(range(start, stop))
+    return seeds
 
 
 def key_value(text: str) -> tuple[str, Any]:

@@ -1,8 +1,9 @@
-"""`vecenv record`: play episodes of an env with random actions and write a video of each."""
+"""`vecenv record`: play episodes of an env with random actions or a policy, and write a video of each."""
 
 from __future__ import annotations
 
 import argparse
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from vecenv.errors import ConfigError, DependencyError, EnvError, require
 
 __all__ = ["add_parser"]
 
+#: Envs that are recorded at the same time.
+_POLICY_ENVS = 4
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `record` and its options."""
@@ -18,13 +22,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "record",
         allow_abbrev=False,
         help="videos of an env's episodes",
-        description="Play episodes of an env with random actions, write a video of each, and print the files.",
+        description="Play episodes of an env with random actions or a policy, write a video of each, and print the "
+        "files. With a policy they are named by env and seed.",
     )
     add = parser.add_argument
     add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
     add("--episodes", type=count, default=1, metavar="K", help="how many (default: %(default)s)")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder, made if missing (default: %(default)s)")
     add("--seed", type=natural, metavar="S", help="repeat a run exactly (default: a new one every time)")
+    add("--policy", metavar="MODULE:FUNCTION", help="policy(obs, env_id) (default: random actions)")
+    add("--max-steps", type=count, metavar="N", help="with --policy: cut episodes after so many steps")
+    add("--overwrite", action="store_true", help="with --policy: replace videos that exist")
     add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
     parser.set_defaults(run=run)
 
@@ -35,8 +43,50 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: there is no such env, it does not render RGB arrays, or the folder cannot be written.
         DependencyError: rich, moviepy, the encoder or a package of the env is missing.
+        EnvError: the policy or the env raised an exception.
     """
     require("rich", "video")
+    from vecenv.cli.display import draw_without_display
+
+    draw_without_display()
+    if options.policy is not None:
+        return _record_policy(options)
+    if options.max_steps is not None or options.overwrite:
+        raise ConfigError(f"--{'overwrite' if options.overwrite else 'max-steps'}: needs --policy")
+    return _record_random(options)
+
+
+def _record_policy(options: argparse.Namespace) -> int:
+    from vecenv.cli import report
+    from vecenv.cli.env_names import find_env_fn
+    from vecenv.cli.evaluate import foreign_errors_wrapped
+    from vecenv.cli.policy_names import find_policy
+    from vecenv.cli.target import check_env
+    from vecenv.evaluation import evaluate
+    from vecenv.evaluation.seeds import MOST_SEED
+
+    policy = find_policy(options.policy)
+    first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
+    seeds = range(first, first + options.episodes)
+    env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"}), options.env)
+    with foreign_errors_wrapped(options.policy), report.progress(options.episodes) as advance:
+        result = evaluate(
+            env_fn,
+            policy,
+            seeds=seeds,
+            num_envs=_POLICY_ENVS,
+            max_steps=options.max_steps,
+            videos=options.episodes,
+            out=options.out,
+            overwrite=options.overwrite,
+            on_episode=lambda episode: advance(f"seed {episode.seed}"),
+        )
+    for path in result.videos:
+        print(path)
+    return 0
+
+
+def _record_random(options: argparse.Namespace) -> int:
     from vecenv.cli import report
     from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.target import build_env

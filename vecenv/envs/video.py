@@ -7,6 +7,7 @@ import glob
 import inspect
 import os
 import re
+import sys
 import uuid
 import warnings
 from collections.abc import Sequence
@@ -108,6 +109,12 @@ class EpisodeRecorder(_RecordVideo):
             frame: Any = self.env.render()
         except NotImplementedError as error:
             raise ConfigError(f"replay of {_label(self.env)}: it has no render()") from error
+        except Exception as error:  # of the env or of a library that draws, of any class
+            hint = _display_hint()
+            if hint is None:
+                raise
+            text = f"replay of {_label(self.env)}: render() failed: {type(error).__name__}: {error}; {hint}"
+            raise ConfigError(text) from error
         if isinstance(frame, list):  # mode 'rgb_array_list' returns all frames since the last call
             self.render_history += frame
             frame = frame[-1] if frame else None
@@ -336,6 +343,18 @@ def safe_name(env: gymnasium.Env[Any, Any]) -> str:
 def _label(env: gymnasium.Env[Any, Any]) -> str:
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(env.unwrapped).__name__
+
+
+def _display_hint() -> str | None:
+    """Return the settings that libraries need to draw without a display; None if that is not the trouble."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return None
+    hints = []
+    if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in ("egl", "osmesa"):
+        hints.append("MUJOCO_GL=egl or MUJOCO_GL=osmesa, with the library of that name")
+    if "pygame" in sys.modules and os.environ.get("SDL_VIDEODRIVER") != "dummy":
+        hints.append("SDL_VIDEODRIVER=dummy")
+    return f"there is no display: set {' and '.join(hints)}" if hints else None
 
 
 def _every_episode(episode: int) -> bool:

@@ -77,5 +77,6 @@ class Videos:
         if existing and not self._overwrite:
             more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
             raise ConfigError(
-                f"videos: {existing[0]}{more} exists; choose another folder, or allow to overwrite it", key="overwrite"
+                f"videos: {existing[0]}{more} exists; choose another folder, or overwrite=True (--overwrite)",
+                key="overwrite",
             )

@@ -1,0 +1,184 @@
+"""`vecenv evaluate`: play one episode per seed with a policy, print a table and a histogram of the returns."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from vecenv.cli.options import bounded, count, key_value, natural, seconds, seed_list
+from vecenv.cli.result_file import ResultFile
+from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of
+
+if TYPE_CHECKING:
+    from vecenv.evaluation import Evaluation
+
+__all__ = ["add_parser", "foreign_errors_wrapped"]
+
+_STDOUT = "-"
+_MAX_ENVS, _MAX_WORKERS = 65_535, 1024
+_NUM_BINS = 10
+#: Width of a histogram, if the output is no terminal.
+_WIDTH = 80
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `evaluate` and its options."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        allow_abbrev=False,
+        help="returns of a policy: exactly one episode per seed, the same for any number of envs",
+        description="Play exactly one episode per seed with a policy, and print a table and a histogram of the "
+        "returns. The policy is a function policy(obs, env_id) that returns one action per row.",
+    )
+    add = parser.add_argument
+    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+    add("--policy", required=True, metavar="MODULE:FUNCTION", help="a class is instantiated without arguments")
+    add("--seeds", type=seed_list, metavar="A:B", help="seeds A to B - 1; or a list such as 3,5,100:200")
+    add("--episodes", type=count, metavar="K", help="in place of --seeds: seeds 0 to K - 1")
+    add("--envs", type=bounded(1, _MAX_ENVS), default=8, metavar="N", help="envs at once (default: %(default)s)")
+    workers = bounded(1, _MAX_WORKERS)
+    add("--workers", type=workers, metavar="W", help="worker processes (default: one per usable core)")
+    add("--timeout", type=seconds, metavar="S", help="cut episodes whose steps take longer (default: no limit)")
+    add("--max-steps", type=count, metavar="N", help="cut episodes after so many steps (default: no limit)")
+    add("--rng", choices=("per-episode",), help="give the policy a random generator per row as a third argument")
+    add("--batch-rows", type=count, metavar="K", help="call the policy with exactly K rows, padded")
+    add("--videos", type=natural, default=0, metavar="K", help="record the episodes of the first K seeds")
+    add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder of the videos (default: %(default)s)")
+    about = "write all results to a file; without FILE or with -, to standard output, and the table to standard error"
+    add("--json", nargs="?", const=_STDOUT, metavar="FILE", help=about)
+    add("--overwrite", action="store_true", help="replace videos and files of --json that exist")
+    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, print, write; return exit code 0. After a failure, the episodes that had ended are printed, too.
+
+    Raises:
+        ConfigError: wrong seeds, no such env or policy, or a file exists.
+        EnvError: the env or the policy raised an exception.
+        DependencyError: a package of the env, or one for videos, is missing.
+    """
+    from vecenv.evaluation.seeds import read_seeds
+
+    if (options.seeds is None) == (options.episodes is None):
+        raise ConfigError("expected either --seeds or --episodes")
+    seeds = read_seeds(options.seeds, options.episodes, name="--seeds")
+    if options.workers and options.workers > options.envs:
+        raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
+    with contextlib.ExitStack() as stack:
+        file = None
+        if options.json not in (None, _STDOUT):
+            file = ResultFile("--json", Path(options.json), overwrite=options.overwrite)
+            stack.callback(file.close)
+        _evaluate(options, seeds, file)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], file: ResultFile | None) -> None:
+    from vecenv.cli import report
+    from vecenv.cli.display import draw_without_display
+    from vecenv.cli.env_names import find_env_fn
+    from vecenv.cli.policy_names import find_policy
+    from vecenv.cli.target import check_env
+    from vecenv.evaluation import evaluate
+
+    if options.videos:
+        draw_without_display()
+    policy = find_policy(options.policy)
+    rendering = {"render_mode": "rgb_array"} if options.videos else None
+    env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), rendering), options.env)
+    start = time.perf_counter()
+    with foreign_errors_wrapped(options.policy):
+        try:
+            with report.progress(len(seeds)) as advance:
+                result = evaluate(
+                    env_fn,
+                    policy,
+                    seeds=seeds,
+                    num_envs=options.envs,
+                    timeout=options.timeout,
+                    max_steps=options.max_steps,
+                    videos=options.videos,
+                    out=options.out,
+                    overwrite=options.overwrite,
+                    rng=options.rng,
+                    batch_rows=options.batch_rows,
+                    on_episode=lambda episode: advance(f"seed {episode.seed}"),
+                    **({} if options.workers is None else {"num_workers": options.workers}),
+                )
+        except BaseException as error:  # Ctrl-C and SIGTERM, too
+            partial = vars(error).get("result")
+            if partial is not None and partial.num_episodes:
+                _show(partial, options, file, time.perf_counter() - start)
+            raise
+    _show(result, options, file, time.perf_counter() - start)
+
+
+def _show(result: Evaluation, options: argparse.Namespace, file: ResultFile | None, duration: float) -> None:
+    """Print a result, and write it as JSON if that is asked for."""
+    text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+    steps = int(result.lengths.sum())
+    print(
+        result,
+        "",
+        *_histogram_lines(result, text_file),
+        "",
+        f"{result.num_episodes} episodes, {steps:,} steps in {duration:.1f} s",
+        *result.videos,
+        sep="\n",
+        file=text_file,
+        flush=True,
+    )
+    if options.json is None:
+        return
+    settings = {"policy": options.policy, "env_kwargs": dict(options.env_kwarg), "max_steps": options.max_steps}
+    content = {**result.as_dict(), **settings, "complete": result.num_episodes == result.num_planned}
+    text = json.dumps(content, indent=2, default=str) + "\n"
+    if file is None:
+        print(text, end="", flush=True)
+    else:
+        file.write(lambda opened: opened.write(text.encode()))
+
+
+def _histogram_lines(result: Evaluation, file: TextIO) -> list[str]:
+    """Return a histogram of the returns, one line per range, as wide as the terminal."""
+    import numpy as np
+
+    returns = result.returns[np.isfinite(result.returns)]
+    if not len(returns):
+        return []
+    counts, edges = np.histogram(returns, bins=_NUM_BINS if returns.min() < returns.max() else 1)
+    if len(counts) == 1:
+        edges = returns[[0, 0]]
+    ranges = [f"{low:.6g} to {high:.6g}" for low, high in itertools.pairwise(edges)]
+    margin, numbers = max(map(len, ranges)), [f"{number:,}" for number in counts]
+    width = shutil.get_terminal_size().columns if file.isatty() else _WIDTH
+    longest = max(1, width - margin - max(map(len, numbers)) - 5)
+    bars = ["█" * round(longest * number / counts.max()) for number in counts]
+    lines = [f"{text:>{margin}}  {bar} {number}".rstrip() for text, bar, number in zip(ranges, bars, numbers)]
+    return ["returns", *lines]
+
+
+@contextlib.contextmanager
+def foreign_errors_wrapped(policy_name: str) -> Iterator[None]:
+    """Turn an exception of the env or of the policy into an error with a text of one line."""
+    try:
+        yield
+    except (VecenvError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, too: it would end the program without a word
+        text = f"{type(error).__name__} raised: {error}"
+        if place := place_of(error):
+            raise locate(EnvError(text), **place) from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise EnvError(f"policy {policy_name}: {text} ({frame.filename}:{frame.lineno})") from error
