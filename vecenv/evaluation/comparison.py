@@ -29,7 +29,7 @@ class Comparison:
         >>> def upright(obs, env_id):
         ...     return (obs[:, 2] > 0).astype(np.int64)
         >>> found = vecenv.compare("CartPole-v1", left, upright, seeds=range(20), backend="serial")
-        >>> found.differences.shape, found.means[0] > 0, bool(found.confidence_intervals[0, 0] > 0)
+        >>> found.differences.shape, bool(found.means[0] > 0), bool(found.confidence_intervals[0, 0] > 0)
         ((1, 20), True, True)
 
     Attributes:

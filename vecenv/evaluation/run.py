@@ -96,8 +96,8 @@ def evaluate(
         ...     def __call__(self, obs, env_id):
         ...         return (obs[:, 2] > 0).astype(np.int64)
         >>> result = vecenv.evaluate("CartPole-v1", Upright(), seeds=range(4), num_envs=2, backend="serial")
-        >>> result.lengths.tolist(), result.terminated.all()
-        ([41, 43, 58, 54], True)
+        >>> result.lengths.tolist(), bool(result.terminated.all())
+        ([41, 51, 35, 36], True)
     """
     chosen = read_seeds(seeds, episodes)
     check_callable("policy", policy)
