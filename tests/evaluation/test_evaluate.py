@@ -241,6 +241,7 @@ def test_hung_env_is_cut_and_others_go_on():
     assert result.returns[others].tolist() == expected.returns[others].tolist()
 
 
+@pytest.mark.extended
 def test_env_that_hangs_again_and_again_comes_back():
     env_fn = functools.partial(SeedEnv, {2: hang, 5: hang})
     result = evaluate(env_fn, by_draw, seeds=SEEDS, num_envs=1, timeout=0.5)
@@ -395,6 +396,6 @@ def test_on_episode_gets_each_episode_once():
     assert {one.seed: one.episode_return for one in got} == dict(zip(SEEDS, result.returns.tolist()))
 
 
-def test_closed_envs_leave_nothing(tmp_path):
+def test_failed_evaluation_leaves_no_worker():
     with contextlib.suppress(ZeroDivisionError):
         evaluate(SeedEnv, lambda obs, env_id: 1 / 0, seeds=SEEDS)  # the guard of leaks finds workers that are left
