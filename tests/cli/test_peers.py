@@ -86,7 +86,7 @@ def test_peer_is_stopped_between_windows() -> None:
         process = psutil.Process(mode._process.pid)
         assert mode.version.startswith("gymnasium ") and process.status() == psutil.STATUS_STOPPED
         window = mode.run(0.1)
-        assert 0 < window.steps <= 4 * window.batches and window.cpu_seconds > 0.05
+        assert 0 < window.steps <= 4 * window.batches and window.cpu_seconds > 0
         assert process.status() == psutil.STATUS_STOPPED
     finally:
         mode.close()
