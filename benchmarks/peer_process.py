@@ -12,6 +12,7 @@ processes or threads that spin. So the processes of a mode are stopped (SIGSTOP)
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.metadata
 import os
 import signal
@@ -36,6 +37,7 @@ __all__ = ["PeerProcess", "serve"]
 #: Seconds that a library has to build its envs, to answer after a window, and to end.
 _BUILD_SECONDS, _REPLY_SECONDS, _END_SECONDS = 300.0, 60.0, 20.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).parents[1]
 
 
@@ -118,6 +120,8 @@ class PeerProcess(Mode):
 
 def serve(descriptor: int) -> None:
     """Be the process: build the mode that comes through the socket `descriptor`, then run windows on command."""
+    # The parent may be killed while this process is stopped: it continues then, and finds the socket closed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     with contextlib.suppress(EOFError, ConnectionError), Connection(descriptor) as connection:
         mode: Mode | None = None
         try:
@@ -134,6 +138,7 @@ def serve(descriptor: int) -> None:
         except BaseException as error:  # of a foreign library: any class
             connection.send(f"{type(error).__name__}: {error}".partition("\n")[0])
         finally:
+            os.killpg(0, signal.SIGCONT)  # processes of the mode may be stopped still
             if mode is not None:
                 mode.close()
 

@@ -93,6 +93,24 @@ def test_peer_is_stopped_between_windows() -> None:
     assert not process.is_running()
 
 
+def test_stopped_peer_ends_when_the_benchmark_is_killed() -> None:
+    program = (
+        "import sys; from benchmarks.peer_process import PeerProcess; from benchmarks.peer_modes import PEERS, Task\n"
+        "from vecenv.envs.toys import NullEnv\n"
+        "mode = PeerProcess(next(peer for peer in PEERS if peer.name == 'gymnasium async'), Task('null', NullEnv, 2))\n"
+        "print(mode._process.pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        leader = psutil.Process(int(parent.stdout.readline()))
+        processes = [leader, *leader.children(recursive=True)]
+        parent.kill()
+    assert len(processes) >= 3
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+
+
 def test_peer_that_cannot_build_its_envs_is_an_error_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="gymnasium sync: RuntimeError: no simulator here"):
         PeerProcess(BY_NAME["gymnasium sync"], Task("broken", RaisesInInit, 2))
