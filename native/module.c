@@ -134,6 +134,9 @@ add_layout_constants(PyObject *module)
     static const vecenv_constant constants[] = {
         {"MAGIC", VECENV_MAGIC},
         {"ABI", VECENV_ABI},
+        {"COUNTERS_MAGIC", VECENV_COUNTERS_MAGIC},
+        {"COUNTERS_VERSION", VECENV_COUNTERS_VERSION},
+        {"COUNTERS_WORDS", VECENV_K_WORDS},
         {"HEADER_WORDS", VECENV_H_WORDS},
         {"CONTROL_NBYTES", sizeof(vecenv_control)},
         {"NOTICE_OFFSET", offsetof(vecenv_control, has_notice)},

@@ -152,7 +152,7 @@ def test_timings_false_writes_nothing(implementation: None) -> None:
         for _ in range(5):
             envs.step(np.zeros(2, np.int64))
         plan = envs._pool._envs.plan
-        assert plan.words["timings"] == 0 and plan.timings(envs._pool._envs.memory) is None
+        assert plan.counters.words["timings"] == 0 and plan.counters.timings(envs._pool._envs.counters) is None
         found = envs.statistics()
         assert found["steps"] == 10 and len(found.envs.step.num) == 0 == found.caller.seconds
         assert len(found.workers.pid) == 1 and math.isnan(found.workers.busy_share[0])
@@ -262,7 +262,7 @@ def test_quantiles_are_off_by_an_eighth_at_most(exponent: int) -> None:
 def _dtype() -> Any:
     with ProcessPool([NullEnv], PoolOptions(num_workers=1)) as pool:
         pool.start()
-        timings = pool._envs.plan.timings(pool._envs.memory)
+        timings = pool._envs.plan.counters.timings(pool._envs.counters)
         assert timings is not None
         return timings.dtype
 

@@ -12,6 +12,9 @@ _T = TypeVar("_T")
 
 MAGIC: int
 ABI: int
+COUNTERS_MAGIC: int
+COUNTERS_VERSION: int
+COUNTERS_WORDS: int
 HEADER_WORDS: int
 CONTROL_NBYTES: int
 NOTICE_OFFSET: int
@@ -72,6 +75,7 @@ class Hub:
     def __new__(
         cls,
         mapping: Buffer,
+        counters: Buffer,
         columns: tuple[tuple[int, int], ...],
         saved_rows: Buffer,
         saved_columns: tuple[tuple[int, int], ...],
@@ -120,6 +124,7 @@ class Slot(_Slot):  # type: ignore[misc]  # mypy takes methods of a protocol for
     def __new__(
         cls,
         mapping: Buffer,
+        counters: Buffer,
         slot: int,
         event_fd: int,
         obs: tuple[Any, ...],

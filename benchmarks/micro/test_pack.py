@@ -44,11 +44,13 @@ def open_ends(request: pytest.FixtureRequest) -> Iterator[_Opener]:
     def open_both(attach: Attach) -> tuple[Hub, Any]:
         memory = private_segment(attach.plan.nbytes)
         attach.plan.write_header(memory)
+        counters = private_segment(attach.plan.counters.nbytes)
+        attach.plan.counters.write_header(counters)
         slots = [0] * attach.plan.num_envs
         if request.param == "python":
-            return make_local_pair(attach, memory, slots)
-        hub = NativeHub(attach.plan, memory, slots, event_fd, epoll.fileno(), 0)
-        return hub, make_slot(attach, 0, memory, event_fd, False)
+            return make_local_pair(attach, memory, counters, slots)
+        hub = NativeHub(attach.plan, memory, counters, slots, event_fd, epoll.fileno(), 0)
+        return hub, make_slot(attach, 0, memory, counters, event_fd, False)
 
     yield open_both
     epoll.close()

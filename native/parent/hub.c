@@ -45,6 +45,9 @@ hub_dealloc(PyObject *op)
     if (self->mapping.obj != NULL) {
         PyBuffer_Release(&self->mapping);
     }
+    if (self->counters.obj != NULL) {
+        PyBuffer_Release(&self->counters);
+    }
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -164,19 +167,19 @@ start_counters(Hub *self)
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "columns", "saved_rows", "saved_columns", "deferred_rows",
-                            "action_leaves", "slots", "depth", "event_fd", "epoll_fd", "spin_ns",
-                            "soon_spin_ns", "numpy_array", "views", "row_range_type", "event_type",
-                            NULL};
-    PyObject *mapping, *columns, *saved_rows, *saved_columns, *deferred_rows, *leaves, *slots;
+    static char *names[] = {"mapping", "counters", "columns", "saved_rows", "saved_columns",
+                            "deferred_rows", "action_leaves", "slots", "depth", "event_fd",
+                            "epoll_fd", "spin_ns", "soon_spin_ns", "numpy_array", "views",
+                            "row_range_type", "event_type", NULL};
+    PyObject *mapping, *counters, *columns, *saved_rows, *saved_columns, *deferred_rows, *leaves, *slots;
     PyObject *array_type, *views, *row_range_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
     long long spin_ns, soon_spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!OO!O!IiiLLO!O!OO:Hub", names, &mapping,
-                                     &PyTuple_Type, &columns, &saved_rows, &PyTuple_Type,
-                                     &saved_columns, &deferred_rows, &PyTuple_Type, &leaves,
-                                     &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!OO!OO!O!IiiLLO!O!OO:Hub", names, &mapping,
+                                     &counters, &PyTuple_Type, &columns, &saved_rows,
+                                     &PyTuple_Type, &saved_columns, &deferred_rows, &PyTuple_Type,
+                                     &leaves, &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
                                      &soon_spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
                                      &views, &row_range_type, &event_type)) {
         return NULL;
@@ -197,7 +200,8 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->event_type = Py_NewRef(event_type);
     self->sender.next_step_id = 1; /* 0 means that no reply is outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
-        || vecenv_attach(&self->arena, &self->mapping) < 0
+        || PyObject_GetBuffer(counters, &self->counters, PyBUF_WRITABLE) < 0
+        || vecenv_attach(&self->arena, &self->mapping, &self->counters) < 0
         || PyObject_GetBuffer(saved_rows, &self->saved_rows, PyBUF_WRITABLE) < 0
         || PyObject_GetBuffer(deferred_rows, &self->deferred_rows, PyBUF_WRITABLE) < 0
         || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(saved_columns)) < 0
@@ -260,11 +264,11 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, saved_rows, saved_columns, deferred_rows, action_leaves, slots, depth, "
-"event_fd, epoll_fd, spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)"
+"Hub(mapping, counters, columns, saved_rows, saved_columns, deferred_rows, action_leaves, slots, "
+"depth, event_fd, epoll_fd, spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)"
 "\n--\n\n"
 "Send requests to the slots of an arena and receive batches. One thread uses a Hub at a time.\n\n"
-"mapping: the writable memory of the arena, its header already written.\n"
+"mapping, counters: the writable memory of the arena and of its counters, with their headers.\n"
 "columns: (offset in a block, bytes per row) of each column that a copied row needs.\n"
 "saved_rows: private writable memory of at least one block, with one row per env. The last\n"
 "delivered row of each env is copied there before its block is reused.\n"

@@ -32,6 +32,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
+    Py_buffer counters;
     Py_buffer saved_rows, deferred_rows; /* private memory, each laid out like a block */
     vecenv_arena arena;
     vecenv_ring ring;

@@ -1,9 +1,12 @@
 #include "py/pyutil.h"
 
 int
-vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping)
+vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping, const Py_buffer *counters)
 {
     int error = vecenv_arena_open(arena, mapping->buf, (size_t)mapping->len);
+    if (error == VECENV_OK) {
+        error = vecenv_counters_open(arena, counters->buf, (size_t)counters->len);
+    }
     if (error == VECENV_EFORMAT) {
         PyErr_Format(PyExc_ValueError, "not an arena of this build (ABI %d)", VECENV_ABI);
     } else if (error == VECENV_ESIZE) {

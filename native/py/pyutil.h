@@ -34,8 +34,8 @@ parse_index(PyObject *arg, const char *what, uint32_t count, uint32_t *index)
     return 0;
 }
 
-/* Open the arena in a buffer. Returns VECENV_OK, or a negative code with ValueError if it is not an
- * arena of this build. */
-int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping);
+/* Open the arena and its counters in two buffers. Returns VECENV_OK, or a negative code with
+ * ValueError if they are not of this build, or do not belong together. */
+int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping, const Py_buffer *counters);
 
 #endif

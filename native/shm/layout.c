@@ -28,18 +28,38 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     arena->reward_size = (size_t)header[VECENV_H_REWARD_SIZE];
     arena->control = (vecenv_control *)(void *)(start + header[VECENV_H_CONTROL]);
     arena->info_keys = (char *)start + header[VECENV_H_INFO_KEYS];
-    arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_H_SLOTS]);
     arena->queues = (vecenv_command *)(void *)(start + header[VECENV_H_QUEUES]);
     arena->newest = (vecenv_word *)(void *)(start + header[VECENV_H_NEWEST]);
     arena->byte_rings_up = start + header[VECENV_H_BYTE_RINGS_UP];
     arena->byte_rings_down = start + header[VECENV_H_BYTE_RINGS_DOWN];
     arena->byte_ring_nbytes = (size_t)header[VECENV_H_BYTE_RING_NBYTES];
     arena->records = (vecenv_record *)(void *)(start + header[VECENV_H_RECORDS]);
+    arena->slots = NULL;
     arena->timings = NULL;
-    if (header[VECENV_H_TIMINGS] != 0) {
-        arena->timings = (vecenv_timings *)(void *)(start + header[VECENV_H_TIMINGS]);
-    }
     arena->blocks = start + header[VECENV_H_BLOCKS];
     arena->block_stride = (size_t)header[VECENV_H_BLOCK_STRIDE];
+    return VECENV_OK;
+}
+
+int
+vecenv_counters_open(vecenv_arena *arena, void *base, size_t nbytes)
+{
+    const int64_t *header = base;
+    if (nbytes < VECENV_K_WORDS * sizeof(int64_t)
+        || header[VECENV_K_MAGIC] != VECENV_COUNTERS_MAGIC
+        || header[VECENV_K_VERSION] != VECENV_COUNTERS_VERSION
+        || header[VECENV_K_NUM_ENVS] != arena->num_envs
+        || header[VECENV_K_NUM_SLOTS] != arena->num_slots) {
+        return VECENV_EFORMAT;
+    }
+    if (header[VECENV_K_TOTAL_NBYTES] < 0
+        || (uint64_t)header[VECENV_K_TOTAL_NBYTES] > nbytes) {
+        return VECENV_ESIZE;
+    }
+    uint8_t *start = base;
+    arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_K_SLOTS]);
+    if (header[VECENV_K_TIMINGS] != 0) {
+        arena->timings = (vecenv_timings *)(void *)(start + header[VECENV_K_TIMINGS]);
+    }
     return VECENV_OK;
 }

@@ -1,20 +1,29 @@
-/* The arena: the layout of the one shared segment of a pool.
+/* The arena and the counters: the layouts of the two shared segments of a pool. The counters have
+ * neither observations nor actions, so that another program may read them (vecenv top).
+ *
+ * The arena:
  *
  *   byte 0      header: int64 words, written by the parent before any worker maps it
  *   control     4 lines of 64 bytes: open word | parent's wait | stop | number of info keys
  *   info keys   the names of info cells, 64 bytes each
- *   slots       3 lines each: written by the parent | by the worker | by the worker when it sleeps
  *   queues      per slot, `queue_size` commands of 32 bytes
  *   newest      per env, the step_id of its newest command; 0: none, or it was cancelled
  *   rings up    per slot, a byte ring worker -> parent, for messages
  *   rings down  per slot, a byte ring parent -> worker, for payloads
  *   records     per env, two records of one line each about its latest replies
- *   timings     per env, how long its operations take; absent if nothing is timed
  *   actions     one column per action leaf, one row per env
  *   blocks      num_blocks times: one column per quantity, `rows` rows each
  *
- * A line is a cache line of 64 bytes. vecenv/core/layout/arena.py computes the offsets and writes
- * the header. A test compares the word numbers and the struct sizes of both languages. */
+ * The counters:
+ *
+ *   byte 0      header: int64 words, written by the parent
+ *   workers     per slot, its worker, four int64 words; see counters.py
+ *   slot_of_env per env, its slot, an int64 word
+ *   slots       3 lines each: written by the parent | by the worker | by the worker when it sleeps
+ *   timings     per env, how long its operations take; absent if nothing is timed
+ *
+ * A line is a cache line of 64 bytes. vecenv/core/layout/arena.py and counters.py compute the offsets
+ * and write the headers. A test compares the word numbers and the struct sizes of both languages. */
 #ifndef VECENV_LAYOUT_H
 #define VECENV_LAYOUT_H
 
@@ -24,7 +33,9 @@
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 11
+#define VECENV_ABI 12
+#define VECENV_COUNTERS_MAGIC INT64_C(0x766e6365766e6302)
+#define VECENV_COUNTERS_VERSION 1 /* of the layout of the counters */
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -44,13 +55,11 @@ enum {
     VECENV_H_HAS_FINAL,
     VECENV_H_CONTROL,
     VECENV_H_INFO_KEYS,
-    VECENV_H_SLOTS,
     VECENV_H_QUEUES,
     VECENV_H_NEWEST,
     VECENV_H_BYTE_RINGS_UP,
     VECENV_H_BYTE_RINGS_DOWN,
     VECENV_H_RECORDS,
-    VECENV_H_TIMINGS,
     VECENV_H_BLOCKS,
     VECENV_H_BLOCK_STRIDE,
     /* columns, as offsets inside a block */
@@ -70,6 +79,23 @@ enum {
     VECENV_H_FINAL_TAGS, /* like INFO_TAGS; this and the next exist if VECENV_H_HAS_FINAL is set */
     VECENV_H_FINAL_VALUES,
     VECENV_H_WORDS
+};
+
+/* Indices of the int64 words of the counters' header. */
+enum {
+    VECENV_K_MAGIC,
+    VECENV_K_VERSION,
+    VECENV_K_TOTAL_NBYTES,
+    VECENV_K_NUM_ENVS,
+    VECENV_K_NUM_SLOTS,
+    VECENV_K_IS_NATIVE, /* 0: the slots have the layout of core/fallback/words.py */
+    VECENV_K_OPENED_NS, /* monotonic clock when the pool was opened */
+    VECENV_K_NUM_REPLACED, /* workers that were started in the place of others */
+    VECENV_K_WORKERS, /* this and the next are used in Python only */
+    VECENV_K_SLOT_OF_ENV,
+    VECENV_K_SLOTS,
+    VECENV_K_TIMINGS, /* 0: nothing is timed */
+    VECENV_K_WORDS
 };
 
 /* Line 0: `open` is the row_ref (see below) of the next row to claim. Claimers and the parent
@@ -182,7 +208,9 @@ typedef struct {
     vecenv_word ended_ns;        /* monotonic clock at the end of the last one; 0: there was none */
     vecenv_measured measured[2]; /* of short and of long operations */
     vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
-    uint8_t pad[VECENV_LINE - 16];
+    vecenv_word num_episodes; /* that have ended */
+    vecenv_word return_sum;   /* of these, a double */
+    uint8_t pad[VECENV_LINE - 32];
     vecenv_word buckets[2][VECENV_NUM_BUCKETS]; /* operations by duration */
 } vecenv_timings;
 
@@ -279,7 +307,7 @@ typedef struct {
     size_t reward_size; /* float64 numbers per row */
     vecenv_control *control;
     char *info_keys;
-    vecenv_slot_lines *slots;
+    vecenv_slot_lines *slots; /* this and `timings` lie in the counters */
     vecenv_command *queues;
     vecenv_word *newest; /* per env */
     uint8_t *byte_rings_up, *byte_rings_down;
@@ -295,6 +323,9 @@ enum { VECENV_OK = 0, VECENV_EFORMAT = -1, VECENV_ESIZE = -2 };
 /* Fill *arena from a mapping of nbytes. Returns VECENV_OK; VECENV_EFORMAT if it is not an arena of
  * this ABI; VECENV_ESIZE if the mapping is shorter than its header requires. */
 int vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes);
+
+/* Set `slots` and `timings` of an open arena from a mapping of its counters. Same codes. */
+int vecenv_counters_open(vecenv_arena *arena, void *base, size_t nbytes);
 
 /* Return the start of the column of `block` whose header word is `word`. */
 static inline uint8_t *

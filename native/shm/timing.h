@@ -15,6 +15,7 @@
 #define VECENV_TIMING_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "shm/layout.h"
 
@@ -85,6 +86,19 @@ static inline void
 vecenv_add_ns(vecenv_word *sum, int64_t ns)
 {
     store_release(sum, load_acquire(sum) + (uint64_t)ns);
+}
+
+/* Count an episode that ends: first its return, then the episode. */
+static inline void
+vecenv_count_episode(vecenv_timings *sums, double episode_return)
+{
+    double sum;
+    uint64_t bits = load_acquire(&sums->return_sum);
+    memcpy(&sum, &bits, sizeof sum);
+    sum += episode_return;
+    memcpy(&bits, &sum, sizeof bits);
+    store_release(&sums->return_sum, bits);
+    store_release(&sums->num_episodes, load_acquire(&sums->num_episodes) + 1);
 }
 
 /* Return the bucket of a duration. The two bits below the highest one select a quarter of its

@@ -146,6 +146,10 @@ write_row(Slot *self, hosted_env *env, const vecenv_reply *reply, size_t num_che
     if (reply->terminated || reply->truncated) {
         double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
         CELL(self, row_ref, VECENV_H_SECONDS, double) = seconds;
+        if (arena->timings != NULL) {
+            vecenv_count_episode(&arena->timings[self->command.env_id],
+                                 env->counters.episode_return);
+        }
     }
     if (reply->flags & VECENV_F_INFO) {
         info_store(arena, &self->cells, VECENV_H_INFO_TAGS, ref_block(row_ref),

@@ -64,6 +64,9 @@ slot_dealloc(PyObject *op)
     if (self->mapping.obj != NULL) {
         PyBuffer_Release(&self->mapping);
     }
+    if (self->counters.obj != NULL) {
+        PyBuffer_Release(&self->counters);
+    }
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -114,15 +117,15 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
 static PyObject *
 slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "slot", "event_fd", "obs", "final_obs", "action",
-                            "autoreset", "spin_ns", "waits", "numpy_scalar",
+    static char *names[] = {"mapping", "counters", "slot", "event_fd", "obs", "final_obs",
+                            "action", "autoreset", "spin_ns", "waits", "numpy_scalar",
                             "numpy_array", "infos", NULL};
-    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar, *numpy_array;
+    PyObject *mapping, *counters, *obs, *final_obs, *action, *numpy_scalar, *numpy_array;
     unsigned int slot;
     int event_fd, autoreset, waits, infos;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!O!i:Slot", names,
-                                     &mapping, &slot, &event_fd, &obs, &final_obs,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOIiOOOiLpO!O!i:Slot", names,
+                                     &mapping, &counters, &slot, &event_fd, &obs, &final_obs,
                                      &action, &autoreset, &spin_ns, &waits, &PyType_Type,
                                      &numpy_scalar, &PyType_Type, &numpy_array,
                                      &infos)) {
@@ -147,7 +150,8 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->step_name = PyUnicode_InternFromString("step");
     if (self->reset_name == NULL || self->step_name == NULL
         || PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
-        || vecenv_attach(&self->arena, &self->mapping) < 0) {
+        || PyObject_GetBuffer(counters, &self->counters, PyBUF_WRITABLE) < 0
+        || vecenv_attach(&self->arena, &self->mapping, &self->counters) < 0) {
         goto fail;
     }
     if (slot >= self->arena.num_slots) {

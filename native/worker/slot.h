@@ -52,6 +52,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
+    Py_buffer counters;
     vecenv_arena arena;
     uint32_t slot;
     int event_fd;

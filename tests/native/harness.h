@@ -59,7 +59,7 @@ place_columns(int64_t *header, size_t rows)
     return at;
 }
 
-/* Make a zeroed arena; free it with free(arena.base). */
+/* Make a zeroed arena with its counters; free it with free(arena.base). */
 static vecenv_arena
 make_arena(arena_sizes sizes)
 {
@@ -78,25 +78,36 @@ make_arena(arena_sizes sizes)
     size_t at = sizeof header;
     at = place_next(header, VECENV_H_CONTROL, at, sizeof(vecenv_control));
     at = place_next(header, VECENV_H_INFO_KEYS, at, VECENV_INFO_KEYS * VECENV_INFO_KEY_NBYTES);
-    at = place_next(header, VECENV_H_SLOTS, at, slots * sizeof(vecenv_slot_lines));
     at = place_next(header, VECENV_H_QUEUES, at,
                     slots * sizes.queue_size * sizeof(vecenv_command));
     at = place_next(header, VECENV_H_NEWEST, at, sizes.num_envs * sizeof(vecenv_word));
     at = place_next(header, VECENV_H_BYTE_RINGS_UP, at, slots * sizes.byte_ring_nbytes);
     at = place_next(header, VECENV_H_BYTE_RINGS_DOWN, at, slots * sizes.byte_ring_nbytes);
-    at = place_next(header, VECENV_H_TIMINGS, at, sizes.num_envs * sizeof(vecenv_timings));
     header[VECENV_H_BLOCK_STRIDE] = (int64_t)((place_columns(header, sizes.rows) + PAGE - 1)
                                               / PAGE * PAGE);
     header[VECENV_H_BLOCKS] = (int64_t)((at + PAGE - 1) / PAGE * PAGE);
     size_t total = (size_t)header[VECENV_H_BLOCKS]
                    + sizes.num_blocks * (size_t)header[VECENV_H_BLOCK_STRIDE];
     header[VECENV_H_TOTAL_NBYTES] = (int64_t)total;
-    void *base = aligned_alloc(PAGE, (total + PAGE - 1) / PAGE * PAGE);
+    int64_t counters[VECENV_K_WORDS] = {
+        [VECENV_K_MAGIC] = VECENV_COUNTERS_MAGIC,
+        [VECENV_K_VERSION] = VECENV_COUNTERS_VERSION,
+        [VECENV_K_NUM_ENVS] = sizes.num_envs,
+        [VECENV_K_NUM_SLOTS] = sizes.num_slots,
+    };
+    size_t end = sizeof counters;
+    end = place_next(counters, VECENV_K_SLOTS, end, slots * sizeof(vecenv_slot_lines));
+    end = place_next(counters, VECENV_K_TIMINGS, end, sizes.num_envs * sizeof(vecenv_timings));
+    counters[VECENV_K_TOTAL_NBYTES] = (int64_t)end;
+    total = (total + PAGE - 1) / PAGE * PAGE; /* the counters stand behind the arena */
+    uint8_t *base = aligned_alloc(PAGE, total + (end + PAGE - 1) / PAGE * PAGE);
     CHECK(base != NULL);
-    memset(base, 0, total);
+    memset(base, 0, total + end);
     memcpy(base, header, sizeof header);
+    memcpy(base + total, counters, sizeof counters);
     vecenv_arena arena;
     CHECK(vecenv_arena_open(&arena, base, total) == VECENV_OK);
+    CHECK(vecenv_counters_open(&arena, base + total, end) == VECENV_OK);
     return arena;
 }
 

@@ -24,7 +24,8 @@ Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__i
 
 Words:
 
-    arena       the shared memory of a pool
+    arena       the shared memory of a pool that its rows and actions lie in
+    counters    the shared memory of a pool that other programs may read: progress and times
     slot        a thread of a worker that runs commands: a queue, a doorbell, some envs
     hub         the parent's end of all slots; a host drives the envs of one slot
     row         one answer of an env: observation, reward, flags, info cells; a row_ref is its address

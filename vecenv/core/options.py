@@ -113,6 +113,7 @@ class PoolOptions:
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.
         timings: whether workers write how long steps and resets take, see `Pool.statistics`.
+        monitor: whether a file announces the pool, so that `vecenv top` finds it.
         worker_output: the standard output and error of workers. 'once': lines that are equal while envs are
             built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
             except while envs are built in a start that fails.
@@ -138,6 +139,7 @@ class PoolOptions:
     spin: float = 500e-6
     debug: bool = False
     timings: bool = True
+    monitor: bool = True
     worker_output: str = "once"
     warns_of_views: bool = False
     limits: Limits = Limits()
@@ -191,7 +193,7 @@ def check_options(options: PoolOptions) -> PoolOptions:
             key="threads_per_worker",
         )
     plain: dict[str, Any] = {name: check_whole(name, getattr(options, name), low) for name, low in least.items()}
-    for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "timings", "warns_of_views"):
+    for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "timings", "monitor", "warns_of_views"):
         plain[name] = check_flag(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
     check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)

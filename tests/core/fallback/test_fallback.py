@@ -47,13 +47,15 @@ def attach_for(obs=None, action=None, num_envs=3, autoreset=Autoreset.NEXT_STEP,
 
 
 def opened(plan):
-    memory = private_segment(plan.nbytes)
+    """Return the memory of an arena and of its counters."""
+    memory, counters = private_segment(plan.nbytes), private_segment(plan.counters.nbytes)
     plan.write_header(memory)
-    return memory
+    plan.counters.write_header(counters)
+    return memory, counters
 
 
 def local_pair(attach):
-    return make_local_pair(attach, opened(attach.plan), [0] * attach.plan.num_envs)
+    return make_local_pair(attach, *opened(attach.plan), [0] * attach.plan.num_envs)
 
 
 @pytest.fixture
@@ -327,7 +329,7 @@ def slots_of(attach):
         memory = opened(attach.plan)
         from vecenv.core.parent.hub import NativeHub
 
-        made.append((NativeHub(attach.plan, memory, [0] * 3, -1, -1, 0), make_slot(attach, 0, memory, -1, False)))
+        made.append((NativeHub(attach.plan, *memory, [0] * 3, -1, -1, 0), make_slot(attach, 0, *memory, -1, False)))
     for hub, slot in made:
         slot.host(0, lambda action: "odd")
         send(hub, [0])
@@ -531,8 +533,8 @@ def two_slots():
     class OneWorker:
         worker_id, slots, control, pidfd, exit_report = 0, [0, 1], ControlSocket(ours), -1, None
 
-    hub = SocketHub(attach.plan, memory, [0, 1, 1], [OneWorker()])
-    slots = make_socket_slots(attach, memory, theirs)
+    hub = SocketHub(attach.plan, *memory, [0, 1, 1], [OneWorker()])
+    slots = make_socket_slots(attach, *memory, theirs)
     yield hub, slots
     hub.stop()
     assert [slot.serve()[0] for slot in slots] == [events.STOP, events.STOP]
@@ -583,7 +585,7 @@ def test_frame_fits_into_one_write():
 def test_doorbell_of_another_thread_ends_a_wait():
     attach = attach_for()
     event_fd = os.eventfd(0)
-    hub = SocketHub(attach.plan, opened(attach.plan), [0] * 3, [], event_fd)
+    hub = SocketHub(attach.plan, *opened(attach.plan), [0] * 3, [], event_fd)
     os.eventfd_write(event_fd, 1)
     assert hub.wait(FAR) == Event("message", -1)
     os.close(event_fd)

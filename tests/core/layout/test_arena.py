@@ -55,7 +55,7 @@ def test_columns_share_no_byte(name, reward_shape):
 def test_groups_start_on_lines_and_blocks_on_pages(name):
     plan = plan_for(FIXED_SPACES[name])
     words = plan.words
-    groups = ["control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down"]
+    groups = ["control", "info_keys", "queues", "newest", "byte_rings_up", "byte_rings_down"]
     starts = [words[group] for group in groups]
     assert starts == sorted(starts)
     assert all(start % arena.LINE == 0 for start in [*starts, *plan.obs_offsets, *plan.final_offsets])

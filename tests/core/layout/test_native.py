@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from vecenv.core.host import slot as events
-from vecenv.core.layout import arena, native, rows
+from vecenv.core.layout import arena, counters, native, rows
 from vecenv.core.layout.arena import ArenaPlan
 from vecenv.core.layout.native import load
 from vecenv.core.layout.spec import Spec
@@ -39,6 +39,8 @@ class Ends:
         self.plan = ArenaPlan(num_envs, num_slots, Spec(obs, "obs"), Spec(action, "action"), (), depth, True, num_envs)
         self.memory = private_segment(self.plan.nbytes)
         self.plan.write_header(self.memory)
+        self.counters = private_segment(self.plan.counters.nbytes)
+        self.plan.counters.write_header(self.counters)
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.epoll = select.epoll()
         self.epoll.register(self.event_fd, select.EPOLLIN | select.EPOLLET)
@@ -46,6 +48,7 @@ class Ends:
     def hub(self, **changes):
         arguments = {
             "mapping": self.memory,
+            "counters": self.counters,
             "columns": self.plan.row_columns(),
             "saved_rows": bytearray(self.plan.words["block_stride"]),
             "saved_columns": self.plan.saved_columns(),
@@ -67,6 +70,7 @@ class Ends:
     def slot(self, **changes):
         arguments = {
             "mapping": self.memory,
+            "counters": self.counters,
             "slot": 0,
             "event_fd": self.event_fd,
             "obs": self.plan.obs.describe(self.plan.obs_offsets),
@@ -102,10 +106,13 @@ def obs_of(number):
 
 def test_layout_is_the_same_in_c_and_python():
     assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
-    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "SLOT_NBYTES", "COMMAND_NBYTES", "TIMINGS_NBYTES")
-    sizes += ("NUM_BUCKETS", "FIRST_OCTAVE", "INFO_KEYS", "INFO_KEY_NBYTES")
+    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "COMMAND_NBYTES", "INFO_KEYS", "INFO_KEY_NBYTES")
     for name in ("MAGIC", "ABI", *sizes):
         assert getattr(arena, name) == getattr(_native, name), name
+    assert len(counters.COUNTERS_WORDS) == _native.COUNTERS_WORDS
+    sizes = ("SLOT_NBYTES", "TIMINGS_NBYTES", "NUM_BUCKETS", "FIRST_OCTAVE")
+    for name in ("COUNTERS_MAGIC", "COUNTERS_VERSION", *sizes):
+        assert getattr(counters, name) == getattr(_native, name), name
     assert arena.CHAIN == _native.CHAIN
 
 
@@ -229,6 +236,21 @@ def test_memory_that_is_not_an_arena_is_refused(ends, kind):
         getattr(ends, kind)(mapping=bytes(ends.memory[:]))
     with pytest.raises(TypeError):
         getattr(ends, kind)(mapping=None)
+
+
+@pytest.mark.parametrize("kind", ["hub", "slot"])
+def test_counters_of_another_layout_are_refused(ends, kind):
+    plan = ends.plan.counters
+    other = counters.CountersPlan(plan.num_envs + 1, plan.num_slots)
+    memory = bytearray(other.nbytes)
+    for wrong in (bytearray(plan.nbytes), bytearray(8), memory):
+        with pytest.raises(ValueError, match="not an arena"):
+            getattr(ends, kind)(counters=wrong)
+        other.write_header(memory)
+    with pytest.raises(ValueError, match="shorter"):
+        getattr(ends, kind)(counters=bytearray(ends.counters[: plan.nbytes // 2]))
+    with pytest.raises((BufferError, TypeError)):
+        getattr(ends, kind)(counters=bytes(ends.counters[:]))
 
 
 @pytest.mark.parametrize(
@@ -663,11 +685,11 @@ def test_objects_and_memory_are_released(autoreset):
 
 
 def test_objects_release_the_memory(ends):
-    count = sys.getrefcount(ends.memory)
+    count = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     hub, slot = ends.hub(), ends.slot()
     del hub, slot
     gc.collect()
-    left = sys.getrefcount(ends.memory)
+    left = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     assert left == count
 
 
@@ -688,12 +710,12 @@ def test_env_that_refers_to_its_slot_is_collected(ends):
 
 
 def test_refused_constructor_leaves_nothing_behind(ends):
-    count = sys.getrefcount(ends.memory)
+    count = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     for _ in range(50):
         with pytest.raises(ValueError):
             ends.slot(slot=9)
         with pytest.raises(ValueError):
             ends.hub(depth=1)
     gc.collect()
-    left = sys.getrefcount(ends.memory)
+    left = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     assert left == count

@@ -63,7 +63,7 @@ def test_options_of_an_env_that_cannot_be_measured_are_the_defaults():
 
 def timings_of(num_envs, **values):
     plan = plan_for(FIXED_SPACES["dict"], num_envs=num_envs)
-    timings = plan.timings(private_segment(plan.nbytes))
+    timings = plan.counters.timings(private_segment(plan.counters.nbytes))
     for name, value in values.items():
         timings[name] = value
     return timings

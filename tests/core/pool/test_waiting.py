@@ -86,7 +86,7 @@ def run(pool, seconds=0.6, least=25):
 
 def workload_of(pool):
     slots = pool._engine._slots
-    return read_workload(pool._envs.plan.timings(pool._envs.memory), slots.by_env, slots.worker_of)
+    return read_workload(pool._envs.plan.counters.timings(pool._envs.counters), slots.by_env, slots.worker_of)
 
 
 @pytest.mark.usefixtures("implementation")
@@ -163,7 +163,7 @@ def test_timings_count_every_step_reset_and_constructor():
         pool.recv()
         for _ in range(9):  # steps 4 and 8 reset
             pool.step(np.zeros(3, np.int64))
-        timings = pool._envs.plan.timings(pool._envs.memory)
+        timings = pool._envs.plan.counters.timings(pool._envs.counters)
         assert timings["num_steps"].tolist() == [7] * 3
         assert timings["num_resets"].tolist() == [3] * 3
         assert (timings["reset_ns"] >= 30e6).all() and (timings["step_ns"] < timings["reset_ns"]).all()
@@ -184,5 +184,5 @@ def test_time_that_a_worker_waits_for_its_parent_does_not_count():
             pool.send(np.zeros(2, np.int64))
             time.sleep(0.05)
             pool.recv()
-        timings = pool._envs.plan.timings(pool._envs.memory)
+        timings = pool._envs.plan.counters.timings(pool._envs.counters)
         assert (timings["step_ns"] < 100e6).all()

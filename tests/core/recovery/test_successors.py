@@ -30,8 +30,8 @@ def ends() -> Iterator[Ends]:
 
 
 def words_of(ends: Ends, slot: int = 0) -> Any:
-    at = ends.plan.words["slots"] + slot * 3 * arena.LINE
-    return np.frombuffer(ends.memory, np.uint32, 3 * arena.LINE // 4, at)
+    at = ends.plan.counters.words["slots"] + slot * 3 * arena.LINE
+    return np.frombuffer(ends.counters, np.uint32, 3 * arena.LINE // 4, at)
 
 
 def slot_of(ends: Ends, *env_ids: int, is_done: bool = False, **changes: Any) -> Any:

@@ -64,14 +64,14 @@ class FallbackHub(Hub):
     """The parent's end without C; a subclass provides the transport. See `Hub` for the public methods.
 
     Args:
-        plan, memory: the arena, with its header written.
+        plan, memory, counters: the arena and its counters, with their headers written.
         slot_of: the slot of each env.
     """
 
-    def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
+    def __init__(self, plan: ArenaPlan, memory: Any, counters: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
         self._slot_of = list(slot_of)
-        self._words = SharedWords(plan, memory)
+        self._words = SharedWords(plan, memory, counters)
         self._outstanding = Outstanding(plan.num_envs)
         self._next_step_id = 1  # 0 means that no reply is outstanding
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]

@@ -21,8 +21,8 @@ __all__ = ["LocalHub", "make_local_pair"]
 class LocalHub(FallbackHub):
     """The parent's end for the only slot, which is in this process; the transport is a queue."""
 
-    def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
-        super().__init__(plan, memory, slot_of)
+    def __init__(self, plan: ArenaPlan, memory: Any, counters: Any, slot_of: Sequence[int]) -> None:
+        super().__init__(plan, memory, counters, slot_of)
         self._queue_down: deque[Command] = deque()
 
     def _transmit(self, commands: list[Command]) -> None:
@@ -60,14 +60,14 @@ class LocalSlot(FallbackSlot):
         self._hub.take_message(data)
 
 
-def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, LocalSlot]:
+def make_local_pair(attach: AttachLike, memory: Any, counters: Any, slots: Sequence[int]) -> tuple[LocalHub, LocalSlot]:
     """Return (hub, slot) for envs in this process; `slot.serve` returns IDLE when the queue is empty.
 
     Args:
         attach: layout and options of the slot.
-        memory: the arena, with its header written.
+        memory, counters: the arena and its counters, with their headers written.
         slots: the slot of each env, all 0.
     """
-    hub = LocalHub(attach.plan, memory, slots)
-    words = SharedWords(attach.plan, memory)
+    hub = LocalHub(attach.plan, memory, counters, slots)
+    words = SharedWords(attach.plan, memory, counters)
     return hub, LocalSlot(attach, words, hub)

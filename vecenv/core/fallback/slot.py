@@ -272,6 +272,8 @@ class FallbackSlot(Slot):
         columns["return"][row] = env.episode_return
         if terminated or truncated:
             columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
+            if env.timed is not None:
+                env.timed.count_episode(env.episode_return)
         for column, value in checked:
             column[row] = value
         if flags & RowFlag.FINAL:  # the same step began a new episode

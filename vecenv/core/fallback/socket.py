@@ -36,16 +36,22 @@ class SocketHub(FallbackHub):
     """The parent's end over the control sockets of worker processes.
 
     Args:
-        plan, memory: the arena, with its header written.
+        plan, memory, counters: the arena and its counters, with their headers written.
         slot_of: the slot of each env.
         workers: the worker processes, in the order of worker_id; they keep the ownership of their descriptors.
         event_fd: becomes readable when another thread ends a wait; -1 if there is none.
     """
 
     def __init__(
-        self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int], workers: Sequence[WorkerLike], event_fd: int = -1
+        self,
+        plan: ArenaPlan,
+        memory: Any,
+        counters: Any,
+        slot_of: Sequence[int],
+        workers: Sequence[WorkerLike],
+        event_fd: int = -1,
     ) -> None:
-        super().__init__(plan, memory, slot_of)
+        super().__init__(plan, memory, counters, slot_of)
         self._workers = list(workers)
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
@@ -266,8 +272,8 @@ class SocketEnd:
             self._control.send(frame)
 
 
-def make_socket_slots(attach: AttachLike, memory: Any, control: Connection) -> list[FallbackSlot]:
+def make_socket_slots(attach: AttachLike, memory: Any, counters: Any, control: Connection) -> list[FallbackSlot]:
     """Return one slot object per slot in `attach`; they share the control socket."""
-    words = SharedWords(attach.plan, memory)
+    words = SharedWords(attach.plan, memory, counters)
     transport = SocketEnd(control, [slot for slot, _ in attach.slots])
     return [FallbackSlot(attach, slot, words, transport, waits=True) for slot, _ in attach.slots]

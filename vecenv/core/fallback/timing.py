@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from ..layout.arena import FIRST_OCTAVE, LINE, NUM_BUCKETS
+from ..layout.counters import FIRST_OCTAVE, LINE, NUM_BUCKETS
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.run_delay import open_run_delay, read_run_delay
@@ -17,8 +17,9 @@ __all__ = ["NOT_TIMED", "RESET", "STEP", "SlotTimer", "TimedEnv", "bucket_of", "
 STEP, RESET, NOT_TIMED = range(3)
 _INTERVAL = 64
 _LONG_NS = 1_000_000
-#: Indices of the int64 words of `ArenaPlan.timings`.
+#: Indices of the int64 words of `CountersPlan.timings`.
 _NUM, _WALL_NS, _LONG_SUM_NS, _MAX_NS, _ENDED_NS, _MEASURED, _MEASURED_WORDS = 0, 2, 4, 5, 7, 8, 4
+_NUM_EPISODES, _RETURN_SUM = 18, 19
 _BUCKETS = 3 * LINE // 8
 
 
@@ -26,16 +27,22 @@ class TimedEnv:
     """The sums of one env, and the state from which its next measurement follows.
 
     Args:
-        sums: the words of the env in `ArenaPlan.timings`.
+        sums: the words of the env in `CountersPlan.timings`.
     """
 
-    __slots__ = ("is_computing", "sums", "until_measured", "was_long")
+    __slots__ = ("_floats", "is_computing", "sums", "until_measured", "was_long")
 
     def __init__(self, sums: memoryview) -> None:
         self.sums = sums
+        self._floats = sums.cast("B").cast("d")
         self.until_measured = 8
         self.was_long = [False, False]
         self.is_computing = False
+
+    def count_episode(self, episode_return: float) -> None:
+        """Count an episode that ends: first its return, then the episode."""
+        self._floats[_RETURN_SUM] += episode_return
+        self.sums[_NUM_EPISODES] += 1
 
 
 class SlotTimer:
@@ -136,7 +143,7 @@ def bucket_of(ns: int) -> int:
 
 
 def timed_envs(timings: Array) -> list[memoryview]:
-    """Return the int64 words of each env in `ArenaPlan.timings`."""
+    """Return the int64 words of each env in `CountersPlan.timings`."""
     data: Any = timings.view("u1")
     words = memoryview(data).cast("q")
     per_env = len(words) // len(timings)

@@ -105,15 +105,16 @@ class WorkerLike(Protocol):
 
 
 class SharedWords:
-    """Views of the arena for both ends: progress of slots, newest step_ids, stop word, actions, rows, records."""
+    """Views for both ends: of the arena (newest step_ids, stop word, actions, rows, records) and of the counters."""
 
-    def __init__(self, plan: ArenaPlan, memory: Any) -> None:
+    def __init__(self, plan: ArenaPlan, memory: Any, counters: Any) -> None:
         words = plan.words
-        lines = np.frombuffer(memory, np.int64, plan.num_slots * WORDS_PER_SLOT, words["slots"])
+        at = plan.counters.words["slots"]
+        lines = np.frombuffer(counters, np.int64, plan.num_slots * WORDS_PER_SLOT, at)
         self.progress = lines.reshape(plan.num_slots, WORDS_PER_SLOT)[:, WORKER_WORDS]
         self.newest = np.frombuffer(memory, np.int64, plan.num_envs, words["newest"])
         self.stop = np.frombuffer(memory, np.uint32, 1, words["control"] + STOP_OFFSET)
         self.actions = plan.actions(memory)
         self.rows = BlockViews(plan, memory, 0)
         self.records = plan.records(memory)
-        self.timings = plan.timings(memory)
+        self.timings = plan.counters.timings(counters)

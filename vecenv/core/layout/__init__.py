@@ -1,7 +1,8 @@
 """The contents of a row, and the address of each value in shared memory.
 
 spec            nested observation spaces as named arrays
-arena           the layout of the shared segment
+arena           the layout of the shared segment of rows and actions
+counters        the layout of the shared segment that other programs may read
 rows            flags, operations and places of rows
 bounds          checks that actions are members of their space
 differences     where two spaces differ, for errors

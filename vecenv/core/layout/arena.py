@@ -1,14 +1,12 @@
-"""Compute the layout of the arena, the one shared segment of a pool.
+"""Compute the layout of the arena, the shared segment of a pool that its rows and actions lie in.
 
     byte 0     header        int64 words, the table of all offsets below
                control       open row | parent's wait | stop | number of info keys
                info keys     the names of info columns
-               slots         three 64-byte lines each: doorbell, progress, sleeping flag
                queues        per slot, commands of 32 bytes
                newest        per env, the newest step_id sent to it
                mail          per slot, one byte ring up and one down
                records       per env, two 64-byte records of its latest replies
-               timings       per env, how long its operations take; absent if nothing is timed
                actions       one column per action leaf, one row per env
                blocks        num_blocks times one column per quantity, `rows` rows each
 
@@ -25,23 +23,19 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
+from .counters import LINE, CountersPlan
 from .spec import Array, Spec
 
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "PRIVATE_BLOCK", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 11
-LINE = 64
+ABI = 12
 PAGE = 4096
 INFO_KEYS = 32
 INFO_KEY_NBYTES = 64
 CONTROL_NBYTES = 4 * LINE
 NOTICE_OFFSET = 3 * LINE + 4
-SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
-#: Histograms of durations: buckets, and the exponent of the first octave in nanoseconds (native/shm/layout.h).
-NUM_BUCKETS, FIRST_OCTAVE = 128, 8
-TIMINGS_NBYTES = 3 * LINE + 2 * 8 * NUM_BUCKETS
 BYTE_RING_NBYTES = 1 << 16
 #: Number of a block outside the arena, of saved or of deferred rows (native/shm/ring.h).
 PRIVATE_BLOCK = -1
@@ -57,8 +51,8 @@ MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 #: Names of the words of the header, in the order of the enum in native/shm/layout.h.
 HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "byte_ring_nbytes",
-    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down",
-    "records", "timings",
+    "reward_size", "has_final", "control", "info_keys", "queues", "newest", "byte_rings_up", "byte_rings_down",
+    "records",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
     "flags", "episode_counters", "info_tags", "info_values", "seconds", "final_tags",
     "final_values",
@@ -76,22 +70,6 @@ _RECORD = np.dtype(
         "itemsize": LINE,
     }
 )
-
-#: The times of one env, as in native/shm/layout.h; `long_` operations take 1 ms or more. Nanoseconds, except `num_*`
-#: and the histograms.
-_TIMINGS = np.dtype(
-    {
-        "names": [
-            "num_steps", "num_resets", "step_ns", "reset_ns", "long_ns", "max_step_ns", "max_reset_ns", "ended_ns",
-            "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
-            "long_num", "long_wall_ns", "long_cpu_ns", "long_delay_ns",
-            "construct_ns", "construct_cpu_ns", "step_buckets", "reset_buckets",
-        ],
-        "formats": ["<i8"] * 18 + [("<i8", NUM_BUCKETS)] * 2,
-        "offsets": [*range(0, 8 * 18, 8), 3 * LINE, 3 * LINE + 8 * NUM_BUCKETS],
-        "itemsize": TIMINGS_NBYTES,
-    }
-)  # fmt: skip
 
 #: Columns of every row beside observations: name -> dtype and values per row. The plan widens `reward`.
 _COLUMNS: dict[str, tuple[Any, int]] = {
@@ -162,6 +140,11 @@ class ArenaPlan:
         return int(np.prod(self.reward_shape, dtype=np.int64))
 
     @property
+    def counters(self) -> CountersPlan:
+        """The layout of the segment beside the arena that the counters lie in."""
+        return CountersPlan(self.num_envs, self.num_slots, self.is_timed)
+
+    @property
     def columns(self) -> dict[str, tuple[Any, int]]:
         """{name: (dtype, values per row)} of each column beside observations."""
         return {**_COLUMNS, **_FINAL_COLUMNS} if self.has_final else _COLUMNS
@@ -183,13 +166,11 @@ class ArenaPlan:
 
         words["control"] = group(CONTROL_NBYTES)
         words["info_keys"] = group(INFO_KEYS * INFO_KEY_NBYTES)
-        words["slots"] = group(self.num_slots * SLOT_NBYTES)
         words["queues"] = group(self.num_slots * words["queue_size"] * COMMAND_NBYTES)
         words["newest"] = group(self.num_envs * 8)
         words["byte_rings_up"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["byte_rings_down"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["records"] = group(self.num_envs * 2 * LINE)
-        words["timings"] = group(self.num_envs * TIMINGS_NBYTES) if self.is_timed else 0
         self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
         words["blocks"] = group(0, PAGE)
 
@@ -258,15 +239,6 @@ class ArenaPlan:
     def records(self, memory: Any) -> Array:
         """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""
         return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
-
-    def timings(self, memory: Any) -> Array | None:
-        """Return the times of each env, (num_envs,), with the fields of `_TIMINGS`; None if nothing is timed.
-
-        The worker of an env writes its words, see native/shm/timing.h.
-        """
-        if not self.is_timed:
-            return None
-        return self.view(memory, self.words["timings"], _TIMINGS, (self.num_envs,))
 
 
 class BlockViews:

@@ -175,7 +175,7 @@ class NativeHub:
     """The parent's end over shared memory; see `Hub` for its methods.
 
     Args:
-        plan, memory: the arena, with its header written.
+        plan, memory, counters: the arena and its counters, with their headers written.
         slots: the slot of each env.
         event_fd: written by workers to wake the parent, never read.
         epoll_fd: watches `event_fd`, edge-triggered, and one pidfd per worker.
@@ -187,6 +187,7 @@ class NativeHub:
         self,
         plan: ArenaPlan,
         memory: Any,
+        counters: Any,
         slots: Sequence[int],
         event_fd: int,
         epoll_fd: int,
@@ -202,6 +203,7 @@ class NativeHub:
         self._deferred_rows = BlockViews(plan, deferred_rows, PRIVATE_BLOCK)
         self._hub = native.Hub(
             memory,
+            counters,
             plan.row_columns(),
             saved_rows,
             plan.saved_columns(),

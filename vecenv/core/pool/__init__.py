@@ -8,6 +8,7 @@ engine          the calls that an engine must provide
 serial          an engine with the envs in the caller's process
 process         an engine with the envs in worker processes
 starting        time limits and log lines while envs are built
+monitor         announces a pool to `vecenv top`
 times           reads the times of envs, workers and the caller
 waiting         finds envs that wait most of their time
 rules           verdicts about the speed of a pool

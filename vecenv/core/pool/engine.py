@@ -108,6 +108,7 @@ class OpenedEnvs:
         plan: layout of the arena.
         memory: the buffer that the arena lies in, page aligned and `plan.nbytes` long. It stays mapped for as long as
             anything references it, after `Engine.close` as well: batches are views of it.
+        counters: the buffer that the counters of the arena lie in, `plan.counters.nbytes` long.
         hub: commands go in, rows and messages come out. A slot of the hub runs some envs one after the other: it is a
             thread of a worker, or a whole machine.
         num_slots: how many slots, from 0 on, serve envs now. `plan.num_slots` may be more: reserves.
@@ -124,6 +125,7 @@ class OpenedEnvs:
     implementation: str
     plan: ArenaPlan
     memory: Any
+    counters: Any
     hub: Hub
     num_slots: int
     slots: SlotTable | None = None

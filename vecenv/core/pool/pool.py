@@ -533,7 +533,7 @@ class Pool:
         plan, pids = opened.plan, self.worker_pids
         env_ids = [self.envs_of(worker_id) for worker_id in range(len(pids))]
         worker_of = {env_id: worker_id for worker_id, mine in enumerate(env_ids) for env_id in mine}
-        timings = plan.timings(opened.memory)
+        timings = plan.counters.timings(opened.counters)
         envs = read_envs(timings, [worker_of.get(env_id, -1) for env_id in range(self.num_envs)])
         states = [hub.state(slot) for slot in range(plan.num_slots)]
         threads = self.options.threads_per_worker
@@ -557,7 +557,7 @@ class Pool:
         workload, infos = None, None
         if self._lifecycle.is_started:
             envs = self._envs
-            timings = envs.plan.timings(envs.memory)
+            timings = envs.plan.counters.timings(envs.counters)
             if timings is not None and envs.slots is not None:
                 workload = read_workload(timings, envs.slots.by_env, envs.slots.worker_of)
             if pids and not self.obs_spec.num_objects:  # with objects, every row has a message

@@ -33,7 +33,7 @@ from ..processes.worker import (
     usable_cores,
 )
 from ..processes.worker_group import WorkerGroup
-from ..processes.worker_main import Attach, Boot, Report, find_difference, running_modules, started_at
+from ..processes.worker_main import Attach, Boot, Report, find_difference, running_modules
 from ..processes.worker_output import WorkerOutput
 from ..recovery import reproducer
 from ..recovery.journal import Journal
@@ -42,12 +42,14 @@ from ..recovery.recycling import Recycler
 from ..system.clock import Deadline, now_ns
 from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
+from ..system.process_stat import started_at
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket, poll_briefly
 from .auto import choose_options
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from .monitor import WorkerTable, announce
 from .pool import Pool
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
@@ -161,6 +163,11 @@ class ProcessEngine:
             self._attach_worker(worker, slots[worker.worker_id], {})
         self._await_ready(group.workers)
         group.serve(opened.hub)
+        self._note_workers(group.workers)
+        if self.options.monitor and group.counters is not None:
+            with signals_deferred():
+                name = opened.properties["name"]
+                group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
 
     def _choose_setting(self) -> None:
@@ -362,41 +369,45 @@ class ProcessEngine:
             plan = dataclasses.replace(plan, leases=0)  # copies need less room
             segment = self._group.create_segment(plan.nbytes)
         plan.write_header(segment.memory)
+        counters = self._group.create_counters(plan.counters.nbytes)
+        plan.counters.write_header(counters.memory, is_native=self._implementation == "native", opened_ns=now_ns())
         return OpenedEnvs(
             spaces=spaces,
             properties=report.properties,
             implementation=self._implementation,
             plan=plan,
             memory=segment.memory,
-            hub=self._make_hub(plan, segment),
+            counters=counters.memory,
+            hub=self._make_hub(plan, segment, counters),
             num_slots=num_used,
             slots=self._slots,
             journal=self.journal,
             listener=self.recovery,
             before_request=self._recycle if self._may_recycle() else None,
-            waiting_check=self._make_waiting_check(plan, segment),
+            waiting_check=self._make_waiting_check(plan, counters),
         )
 
-    def _make_waiting_check(self, plan: ArenaPlan, segment: Segment) -> WaitingCheck | None:
-        timings = plan.timings(segment.memory)
+    def _make_waiting_check(self, plan: ArenaPlan, counters: Segment) -> WaitingCheck | None:
+        timings = plan.counters.timings(counters.memory)
         if timings is None or self.options.choice or self._slots.num_used == self.num_envs:  # all envs have a slot
             return None
         setting = Setting(self.num_workers, self.options.threads_per_worker)
         return WaitingCheck(timings, self._slots, setting, usable_cores())
 
-    def _make_hub(self, plan: ArenaPlan, segment: Segment) -> Hub:
+    def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment) -> Hub:
         group = self._group
         epoll = group.watch_all()
         if self._implementation != "native":
             from ..fallback.socket import SocketHub
 
-            return SocketHub(plan, segment.memory, self._slots.by_env, group.workers, group.event_fd)
+            return SocketHub(plan, segment.memory, counters.memory, self._slots.by_env, group.workers, group.event_fd)
         group.watch_event_fd()
         has_own_core = self._slots.num_used < usable_cores()
         soon_spin_ns = self._spin_ns()
         return NativeHub(
             plan,
             segment.memory,
+            counters.memory,
             self._slots.by_env,
             group.event_fd,
             epoll.fileno(),
@@ -413,8 +424,9 @@ class ProcessEngine:
         self, worker: Worker, slots: list[tuple[int, list[int]]], restore_jobs: dict[int, RestoreJob]
     ) -> None:
         """Hand the arena and the slots to a worker, and the way to restore its envs."""
-        assert self._opened is not None and self._group.segment is not None
-        descriptors = [self._group.segment.fd]
+        segment, counters = self._group.segment, self._group.counters
+        assert self._opened is not None and segment is not None and counters is not None
+        descriptors = [segment.fd, counters.fd]
         if self._implementation == "native":
             descriptors.append(self._group.event_fd)
         options = self.options
@@ -428,6 +440,12 @@ class ProcessEngine:
                 worker.next_message()
             except EOFError:
                 raise death_of(worker, "construct") from None
+
+    def _note_workers(self, workers: Sequence[Worker]) -> None:
+        """Write for `vecenv top` that these workers serve now."""
+        assert self._opened is not None
+        table = WorkerTable(self._opened.plan.counters, self._opened.counters)
+        table.note_workers(workers, self._slots.by_env)
 
     def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
         """Begin to handle failures of workers."""
@@ -478,6 +496,7 @@ class ProcessEngine:
             with signals_deferred():
                 self._opened.hub.attach_worker(worker)
                 self._group.watch(worker)
+                self._note_workers([worker])
                 then(worker)
                 serves = True
         except BaseException as error:

@@ -12,6 +12,7 @@ import select
 import signal
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from ...errors import DifferentSpacesError, StateError, add_notes
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
+from ..layout.counters import CountersPlan
 from ..layout.messages import copy_payload, copy_reply, describe_place
 from ..layout.native import implementation
 from ..layout.rows import Op
@@ -29,8 +31,12 @@ from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..system.clock import now_ns
-from ..system.segment import private_segment
+from ..system.monitor_files import MonitorFile
+from ..system.process_stat import started_at
+from ..system.segment import Segment, private_segment
+from ..system.signals import signals_deferred
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from .monitor import WorkerTable, announce
 from .pool import Pool
 from .starting import Progress
 
@@ -123,6 +129,7 @@ class SerialEngine:
         self._watchdog: Watchdog | None = None
         self._event_fd = -1
         self._epoll: select.epoll | None = None
+        self._end_monitor: Callable[[], None] = _end_nothing
 
     # ---- start and end ---------------------------------------------------------------------
 
@@ -146,9 +153,10 @@ class SerialEngine:
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)
         memory = private_segment(plan.nbytes)
         plan.write_header(memory)
-        attach = Attach(plan, [(0, list(self._envs))], options.autoreset, 0, options.infos)
         chosen = implementation()
-        hub, slot = self._make_ends(chosen, attach, memory)
+        counters = self._open_counters(plan.counters, is_native=chosen == "native")
+        attach = Attach(plan, [(0, list(self._envs))], options.autoreset, 0, options.infos)
+        hub, slot = self._make_ends(chosen, attach, memory, counters)
         self._hub = hub
         self._host = Host(
             *(slot, self._envs, plan, options.autoreset, rngs, options.infos),
@@ -161,27 +169,42 @@ class SerialEngine:
             implementation=chosen,
             plan=plan,
             memory=memory,
+            counters=counters,
             hub=hub,
             num_slots=1,
             dump_payload=copy_payload,
         )
 
+    def _open_counters(self, plan: CountersPlan, *, is_native: bool) -> Any:
+        """Return the memory of the counters; announce the pool, if that is wanted."""
+        if not self.options.monitor or not hasattr(os, "memfd_create"):
+            memory = private_segment(plan.nbytes)
+            plan.write_header(memory, is_native=is_native, opened_ns=now_ns())
+            return memory
+        with signals_deferred():
+            segment = Segment.in_memory("vecenv-counters", plan.nbytes)
+            plan.write_header(segment.memory, is_native=is_native, opened_ns=now_ns())
+            WorkerTable(plan, segment.memory).note_slot(0, os.getpid(), started_at(os.getpid()))
+            file = announce(plan, segment, properties_of(self._envs[0])["name"], "serial")
+            self._end_monitor = weakref.finalize(self, _end_monitor, segment, file)
+        return segment.memory
+
     def _keep_and_adapt(self, env: Any) -> Any:
         self._built.append(env)
         return self._adapt(env)
 
-    def _make_ends(self, chosen: str, attach: Attach, memory: Any) -> tuple[Hub, Any]:
+    def _make_ends(self, chosen: str, attach: Attach, memory: Any, counters: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
         if chosen == "native":
             self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._epoll = select.epoll()
             self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
             box = LocalMessages()
-            hub = _LocalHub(box, attach.plan, memory, slots, self._event_fd, self._epoll.fileno(), 0)
-            return hub, _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), hub, box)
+            hub = _LocalHub(box, attach.plan, memory, counters, slots, self._event_fd, self._epoll.fileno(), 0)
+            return hub, _LocalSlot(make_slot(attach, 0, memory, counters, self._event_fd, False), hub, box)
         from ..fallback.local import make_local_pair
 
-        return make_local_pair(attach, memory, slots)
+        return make_local_pair(attach, memory, counters, slots)
 
     def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
         """Take the watchdog, which a timer calls during operations."""
@@ -198,6 +221,7 @@ class SerialEngine:
         except Exception as error:
             return error
         finally:
+            self._end_monitor()
             if self._epoll is not None:
                 self._epoll.close()
                 os.close(self._event_fd)
@@ -364,3 +388,12 @@ def _identity(env: Any) -> Any:
 
 def _ignore(what: str) -> None:
     """Check nothing before the start."""
+
+
+def _end_nothing() -> None:
+    """End no monitor: the pool has none."""
+
+
+def _end_monitor(counters: Segment, file: MonitorFile) -> None:
+    file.remove()
+    counters.close_fd()

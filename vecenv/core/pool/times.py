@@ -1,4 +1,4 @@
-"""Read the times that workers write into the arena: durations of steps and resets, shares, memory of workers."""
+"""Read the times that workers write into shared memory: durations of steps and resets, shares, memory of workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...statistics import CallerTimes, Durations, EnvTimes, WorkerTimes
-from ..layout.arena import FIRST_OCTAVE, NUM_BUCKETS
+from ..layout.counters import FIRST_OCTAVE, NUM_BUCKETS
 from ..layout.rows import Op
 from ..layout.spec import Array
 from ..parent.hub import SlotState
@@ -38,7 +38,7 @@ def read_envs(timings: Array | None, worker_of: Sequence[int]) -> EnvTimes:
     """Return the times of all envs.
 
     Args:
-        timings: of the arena, see `ArenaPlan.timings`; None: there are none.
+        timings: see `CountersPlan.timings`; None: there are none.
         worker_of: the worker_id of each env; -1: it has none.
     """
     if timings is None:
@@ -91,7 +91,7 @@ def read_workers(
     Args:
         pids, env_ids: process id and envs of each worker.
         threads_per_worker: at most so many threads of a worker run envs.
-        timings: of the arena; None: there are none.
+        timings: as for `read_envs`; None: there are none.
         running: the state of each slot with an operation under way, by env_id; read after `timings` was.
         opened_ns: monotonic clock when the workers began to serve.
     """

@@ -30,7 +30,7 @@ class WaitingCheck:
     """Judges once whether the envs of a pool wait, and warns if another setting would be faster.
 
     Args:
-        timings: of the arena, see `ArenaPlan.timings`.
+        timings: see `CountersPlan.timings`.
         slots: which slot serves each env.
         setting: workers and threads of the pool.
         cores: how many cores the pool may use.

@@ -30,11 +30,12 @@ from ..layout import messages
 from ..system.clock import Deadline
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
+from ..system.process_stat import started_at
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
 from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
 from ..system.worker_socket import ControlSocket
-from .worker_main import Attach, Boot, ExitReport, find_endless_import, started_at, worker_main
+from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
 
 __all__ = ["Worker", "core_limit", "kill_tree", "start_worker", "usable_cores"]
 
@@ -108,7 +109,7 @@ class Worker:
     @property
     def name(self) -> str:
         """Its name in messages, such as 'worker 3 (envs 12-15)'."""
-        return f"worker {self.worker_id} ({_describe_envs(self.env_ids)})"
+        return f"worker {self.worker_id} ({describe_envs(self.env_ids)})"
 
     def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
         """Add this worker and its present operation to an error; return the error.
@@ -285,7 +286,7 @@ class Worker:
     def at_work(self, phase: str) -> str:
         """Return, for a message, the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
         env_ids = sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
-        return f"{phase} of {_describe_envs(env_ids)}" if env_ids else f"{phase} of its envs"
+        return f"{phase} of {describe_envs(env_ids)}" if env_ids else f"{phase} of its envs"
 
     def take_exit_report(self) -> None:
         """Store the worker's exit report if it has arrived. Does not block."""
@@ -294,14 +295,6 @@ class Worker:
             while self.exit_report is None and self._frames:
                 message = pickle.loads(self._frames.popleft())
                 self.exit_report = message if isinstance(message, ExitReport) else None
-
-
-def _describe_envs(env_ids: Sequence[int]) -> str:
-    """Return, for a message, env ids in increasing order, such as 'envs 0-1899, 1901-1999'."""
-    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
-    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
-    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
 
 
 def end_deadline() -> Deadline:

@@ -14,6 +14,7 @@ from ...errors import describe_exit
 from ...own_log import own_logger
 from ..parent.hub import Hub
 from ..system.clock import Deadline
+from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.worker_socket import poll_briefly
@@ -34,7 +35,8 @@ class WorkerGroup:
 
     Attributes:
         workers: in the order of worker_id; a replacement takes the position of the old worker.
-        segment: shared memory of the arena; None before it is created.
+        segment, counters: shared memory of the arena and of its counters; None before they are created.
+        monitor_file: announces the pool to `vecenv top`; None: there is none.
         epoll: watches the pidfds of the workers, and with C also `event_fd`.
         event_fd: wakes the parent; -1 before `watch_all` and after `end`.
     """
@@ -44,6 +46,8 @@ class WorkerGroup:
         self.workers: list[Worker] = []
         self.hub: Hub | None = None
         self.segment: Segment | None = None
+        self.counters: Segment | None = None
+        self.monitor_file: MonitorFile | None = None
         self.event_fd = -1
         self.epoll: select.epoll | None = None
         self.close_seconds = close_seconds
@@ -72,6 +76,15 @@ class WorkerGroup:
         """
         self.segment = Segment.create(nbytes)
         return self.segment
+
+    def create_counters(self, nbytes: int) -> Segment:
+        """Create the shared memory of the counters; raises as `create_segment` does."""
+        self.counters = Segment.create(nbytes)
+        return self.counters
+
+    def keep_monitor_file(self, file: MonitorFile) -> None:
+        """Set the file that is removed when the group ends."""
+        self.monitor_file = file
 
     def watch_all(self) -> select.epoll:
         """Create `epoll` and `event_fd`, and watch for the end of all workers; return `epoll`."""
@@ -168,6 +181,9 @@ class WorkerGroup:
             event_fd, self.event_fd = self.event_fd, -1
             if event_fd >= 0:
                 os.close(event_fd)
-        if self.segment is not None:
-            self.segment.close_fd()
-        self.hub = self.segment = None  # the mapping is released with the caller's last view
+        if self.monitor_file is not None:
+            self.monitor_file.remove()
+        for segment in (self.segment, self.counters):
+            if segment is not None:
+                segment.close_fd()
+        self.hub = self.segment = self.counters = None  # the mapping is released with the caller's last view

@@ -4,7 +4,7 @@ The messages over the control socket of a worker:
 
     parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes
     worker -> parent   Report (spaces, or the error)
-    parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's eventfd
+    parent -> worker   Attach, then the descriptors of both segments and, for C, of the parent's eventfd
     worker -> parent   "ready"
     ...                commands and rows through the arena (without C: through the socket)
     worker -> parent   ExitReport (the error of closing the envs)
@@ -24,6 +24,7 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -48,6 +49,8 @@ from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
+from ..system.process_stat import started_at
+from ..system.process_title import set_title
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from .builder import Builder, EnvThread, build_env
 from .measure import Measurement, measure_env
@@ -57,6 +60,7 @@ __all__ = [
     "Boot",
     "ExitReport",
     "Report",
+    "describe_envs",
     "find_endless_import",
     "make_slot",
     "reward_shape_of",
@@ -295,26 +299,18 @@ def _watch_parent(boot: Boot, control: Connection) -> None:
     watch_parent(boot.parent_pid, pidfd, control.fileno())
 
 
-def started_at(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; '' if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
 def _recv_descriptor(control: Connection) -> int:
     return reduction.recv_handle(control)
 
 
-def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool) -> Any:
-    """Return the native end of one slot over a mapped arena."""
+def make_slot(attach: Attach, slot: int, memory: Any, counters: Any, event_fd: int, waits: bool) -> Any:
+    """Return the native end of one slot over a mapped arena and its counters."""
     native: Any = load()
     plan = attach.plan
     final = plan.obs.describe(plan.final_offsets) if plan.has_final else None
     return native.Slot(
         memory,
+        counters,
         slot,
         event_fd,
         plan.obs.describe(plan.obs_offsets),
@@ -338,23 +334,21 @@ def _make_hosts(
     log: LogSender,
     times: dict[int, tuple[int, int]],
 ) -> list[Host]:
-    segment_fd = _recv_descriptor(control)
-    memory = mmap.mmap(segment_fd, attach.plan.nbytes)
-    os.close(segment_fd)
-    timings = attach.plan.timings(memory)
+    memory, counters = (_map_segment(control, nbytes) for nbytes in (attach.plan.nbytes, attach.plan.counters.nbytes))
+    timings = attach.plan.counters.timings(counters)
     if timings is not None:
         for env_id, (wall_ns, cpu_ns) in times.items():
             timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
     if boot.implementation == "native":
         event_fd = _recv_descriptor(control)
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
-        slots = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
+        slots = [make_slot(attach, slot, memory, counters, event_fd, True) for slot, _ in attach.slots]
         if attach.preferred_core is not None:
             pin(attach.preferred_core, slots)
     else:
         from ..fallback.socket import make_socket_slots
 
-        slots = make_socket_slots(attach, memory, control)
+        slots = make_socket_slots(attach, memory, counters, control)
     hosts = [
         Host(slot, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, rngs, attach.infos)
         for slot, (_, env_ids) in zip(slots, attach.slots)
@@ -362,6 +356,13 @@ def _make_hosts(
     if boot.keeps_records:
         _enable_recovery(hosts, boot, attach, rngs)
     return hosts
+
+
+def _map_segment(control: Connection, nbytes: int) -> mmap.mmap:
+    descriptor = _recv_descriptor(control)
+    memory = mmap.mmap(descriptor, nbytes)
+    os.close(descriptor)
+    return memory
 
 
 def _set_notice(notice: Array, event_fd: int) -> None:
@@ -409,6 +410,14 @@ def _close(threads: list[EnvThread], hosts: list[Host]) -> ExitReport:
     return exit_report
 
 
+def describe_envs(env_ids: Sequence[int]) -> str:
+    """Return, for a message, env ids in increasing order, such as 'envs 0-1899, 1901-1999'."""
+    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
+    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
+
+
 def _let_fork_server_end() -> None:
     """Close the end of a pipe that keeps the fork server alive, so that the server ends with the parent.
 
@@ -439,6 +448,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     _let_fork_server_end()
     try:
         boot: Boot = control.recv()
+        _show_title(boot)
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control))
         capture = _begin_capture(boot, control)
@@ -451,6 +461,11 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent has dropped this worker or is gone, so no message can be sent
+
+
+def _show_title(boot: Boot) -> None:
+    short = f"vecenv worker {boot.worker_id}"
+    set_title(f"{short}: {describe_envs(boot.env_ids)}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
 
 
 def _begin_capture(boot: Boot, control: Connection) -> OutputCapture | None:

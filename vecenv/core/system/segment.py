@@ -78,6 +78,17 @@ class Segment:
                 raise ConfigError(_shortage(nbytes)) from error
             raise
 
+    @classmethod
+    def in_memory(cls, name: str, nbytes: int) -> Segment:
+        """Create a small zeroed segment in a memory file, for a process that shares it with readers only.
+
+        Args:
+            name: of the memory file, for tools that list descriptors.
+        """
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(fd, nbytes)
+        return cls(fd, nbytes)
+
     def close_fd(self) -> None:
         """Close the descriptor; the mapping stays until its last view is gone."""
         if self.fd >= 0:

@@ -20,8 +20,9 @@ import time
 from typing import NamedTuple
 
 from .clock import Deadline, now_ns
+from .process_stat import state_of
 
-__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_pause"]
+__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_pause", "signal_name"]
 
 #: Signal by which the parent requests a stack; simulators do not use the last real-time signals.
 _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
@@ -88,6 +89,12 @@ def note_pause(*, thread: int = 0, num_done: int = 0) -> None:
     note_phase("pause", -1, thread=thread, num_done=num_done)
 
 
+def signal_name() -> str:
+    """Return the name of the signal by which a stack is requested, such as 'SIGRTMAX-2'."""
+    rtmax = getattr(signal, "SIGRTMAX", None)
+    return signal.Signals(_DUMP_SIGNAL).name if rtmax is None else f"SIGRTMAX-{rtmax - _DUMP_SIGNAL}"
+
+
 class StackFile:
     """The parent's end of the stack file of one worker.
 
@@ -102,6 +109,17 @@ class StackFile:
         if self.fd >= 0:
             os.ftruncate(self.fd, self._notes_nbytes)
             os.lseek(self.fd, self._notes_nbytes, os.SEEK_SET)  # the worker shares the position, and so writes there
+
+    @classmethod
+    def attached(cls, fd: int) -> StackFile:
+        """Return the file of a worker of another process, to request stacks; `close` closes the descriptor.
+
+        Args:
+            fd: a descriptor of that file, for reading.
+        """
+        found = cls.__new__(cls)
+        found._notes_nbytes, found.fd = 0, fd
+        return found
 
     def close(self) -> None:
         """Close the descriptor; may be repeated."""
@@ -134,7 +152,7 @@ class StackFile:
         Waits at most 5 ms, or 100 ms if more processes want to run than there are cores. The process must be alive or
         have ended just now, so that its pid is not in use by another process.
         """
-        state = _state_of(pid)
+        state = state_of(pid)
         if state in _STATES:
             return f"no stack: the process is {_STATES[state]}"
         if self.fd < 0:
@@ -146,7 +164,7 @@ class StackFile:
             return ""
         reply_deadline, core_deadline = Deadline(_REPLY_SECONDS), Deadline(_QUEUE_SECONDS)
         size = before
-        while not reply_deadline.is_over() or (_state_of(pid) == "R" and not core_deadline.is_over()):
+        while not reply_deadline.is_over() or (state_of(pid) == "R" and not core_deadline.is_over()):
             time.sleep(_POLL_SECONDS)
             now = os.fstat(self.fd).st_size
             if now == size and now > before:  # it has grown since the request, and then stopped growing
@@ -166,11 +184,3 @@ def _readable(written: bytes) -> str:
         if not is_ours and not line.startswith("Extension modules:"):
             lines.append(line)
     return "\n".join(lines).strip()
-
-
-def _state_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""

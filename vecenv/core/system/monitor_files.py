@@ -1,0 +1,165 @@
+"""Files by which other programs of the same user find the pools that are running.
+
+    $XDG_RUNTIME_DIR/vecenv/PID-START-NUMBER.json      or, without that folder,
+    <temporary folder>/vecenv-UID/PID-START-NUMBER.json
+
+PID and START identify the process of the pool, NUMBER counts the pools of that process. The folder has mode 0700, a
+file has mode 0600. A file is removed with its pool. If its process has ended otherwise, the next pool or the next
+reader removes the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...own_log import own_logger
+from .process_stat import started_at
+
+__all__ = ["MonitorFile", "read_monitor_files"]
+
+_LOG = own_logger()
+_NAME = re.compile(r"([1-9]\d*)-(\d+)-(\d+)\.json")
+_OPEN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN_FOLDER = _OPEN_FILE | getattr(os, "O_DIRECTORY", 0)
+#: Longest content that is read.
+_MOST_NBYTES = 1 << 16
+_numbers = itertools.count(1)
+
+
+class MonitorFile:
+    """The file of one pool.
+
+    Args:
+        content: values of JSON for readers; the file also contains `pid`, `started`, `number` and `pid_namespace`.
+
+    Attributes:
+        path: of the file; '' if there is none, because the folder is missing or not safe. The log has one line then.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.path = ""
+        self._owner_pid = os.getpid()
+        started, number = started_at(self._owner_pid), next(_numbers)
+        identity = {"pid": self._owner_pid, "started": started, "number": number, "pid_namespace": _pid_namespace()}
+        name = f"{self._owner_pid}-{started}-{number}.json"
+        try:
+            folder = _folders()[0]
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            with _opened(folder) as folder_fd:
+                _remove_stale(folder_fd)
+                with contextlib.suppress(FileNotFoundError):  # of an earlier program that this process executed
+                    os.unlink(name, dir_fd=folder_fd)
+                file = os.open(name, _OPEN_FILE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder_fd)
+                self.path = os.path.join(folder, name)
+                with open(file, "w") as stream:
+                    json.dump({**identity, **content}, stream)
+        except OSError as error:
+            _LOG.warning("`vecenv top` cannot find this pool: %s: %s", error.filename, error.strerror)
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the file; may be repeated. Does nothing in a forked child."""
+        if self.path and os.getpid() == self._owner_pid:
+            with contextlib.suppress(OSError):  # the file or its folder is gone
+                os.unlink(self.path)
+            self.path = ""
+
+
+def read_monitor_files() -> list[dict[str, Any]]:
+    """Return the content of the files of all running pools, by pid and number; remove the files of ended processes.
+
+    Files of processes in other pid namespaces, such as other containers, are left out, and so are broken ones.
+    """
+    found = []
+    for folder in _folders():
+        try:
+            with _opened(folder) as folder_fd:
+                _remove_stale(folder_fd)
+                found += [content for name in os.listdir(folder_fd) if (content := _read(folder_fd, name))]
+        except FileNotFoundError:  # there was no pool yet
+            continue
+        except OSError as error:
+            _LOG.warning("pools are not looked for in %s: %s", folder, error.strerror)
+    return sorted(found, key=lambda content: (content["pid"], content["number"]))
+
+
+def _folders() -> list[str]:
+    """Return the folder for new files, and others in which a process with other variables may have its files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    found = [os.path.join(tempfile.gettempdir(), f"vecenv-{os.getuid()}")]
+    return [os.path.join(runtime, "vecenv"), *found] if os.path.isabs(runtime) and os.path.isdir(runtime) else found
+
+
+@contextlib.contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    """Open a folder that no other user can write to.
+
+    Raises:
+        OSError: it is not a folder, belongs to another user, or others have access.
+    """
+    found = os.lstat(folder)
+    reason = ""
+    if not stat.S_ISDIR(found.st_mode):
+        reason = "not a folder"
+    elif found.st_uid != os.getuid():
+        reason = f"the folder belongs to user {found.st_uid}"
+    elif found.st_mode & 0o077:
+        reason = f"other users have access: its mode is {stat.S_IMODE(found.st_mode):04o}, expected 0700"
+    if reason:
+        raise PermissionError(None, reason, folder)
+    descriptor = os.open(folder, _OPEN_FOLDER)
+    try:
+        if not os.path.samestat(found, os.fstat(descriptor)):
+            raise PermissionError(None, "the folder was replaced while it was opened", folder)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(folder_fd: int) -> None:
+    for name in os.listdir(folder_fd):
+        match = _NAME.fullmatch(name)
+        if match is None or started_at(int(match[1])) == match[2]:
+            continue
+        content = _load(folder_fd, name)
+        if content is None or content.get("pid_namespace") == _pid_namespace():
+            with contextlib.suppress(FileNotFoundError):  # another program was faster
+                os.unlink(name, dir_fd=folder_fd)
+
+
+def _read(folder_fd: int, name: str) -> dict[str, Any] | None:
+    match = _NAME.fullmatch(name)
+    content = None if match is None else _load(folder_fd, name)
+    if match is None or content is None or content.get("pid_namespace") != _pid_namespace():
+        return None
+    return {**content, "pid": int(match[1]), "started": match[2], "number": int(match[3])}
+
+
+def _load(folder_fd: int, name: str) -> dict[str, Any] | None:
+    """Return the content of a file, None if it cannot be read or is not complete."""
+    try:
+        file = os.open(name, _OPEN_FILE, dir_fd=folder_fd)
+    except OSError:  # removed meanwhile, or a link
+        return None
+    with open(file, "rb") as stream:
+        try:
+            content = json.loads(stream.read(_MOST_NBYTES))
+        except ValueError:
+            return None
+    return content if isinstance(content, dict) else None
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,35 @@
+"""Set the title of this process, which `ps` and `top` show."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+__all__ = ["set_title"]
+
+#: Positions behind the name in /proc/PID/stat: the first and the last address of the arguments.
+_ARGUMENTS = slice(45, 47)
+#: The kernel cuts the name of a thread to so many bytes.
+_NAME_NBYTES = 15
+
+
+def set_title(title: str, name: str) -> None:
+    """Show `title` as the arguments of this process, and `name` as the name of its main thread.
+
+    Both are cut to the room that they have: the title to the length of the arguments with which the process was
+    started. Where the system does not allow a change, the old text stays.
+
+    Args:
+        title: for `ps -f`.
+        name: for `top` and `ps -e`, at most 15 bytes.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/comm", "wb", 0) as file:  # the same as prctl(PR_SET_NAME)
+        file.write(os.fsencode(name)[:_NAME_NBYTES])
+    with contextlib.suppress(OSError):
+        with open("/proc/self/stat") as stat:
+            start, end = (int(word) for word in stat.read().rpartition(")")[2].split()[_ARGUMENTS])
+        room = end - start
+        if room > 1:  # otherwise the addresses are hidden; the last byte stays 0
+            with open("/proc/self/mem", "r+b", 0) as memory:
+                memory.seek(start)
+                memory.write(os.fsencode(title)[: room - 1].ljust(room, b"\0"))
