@@ -240,6 +240,11 @@ def test_timings_are_an_option_of_each_front_end(front_end: str) -> None:
     assert FRONT_ENDS[front_end]({"timings": False}).timings is False
 
 
+def test_monitor_is_an_option_of_each_front_end(front_end: str) -> None:
+    assert FRONT_ENDS[front_end]({}).monitor is True
+    assert FRONT_ENDS[front_end]({"monitor": False}).monitor is False
+
+
 @pytest.mark.parametrize("timeouts, failures", [(Timeouts(), FailurePolicy()), ({}, {}), (None, None)], ids=repr)
 def test_values_without_arguments_change_nothing(front_end: str, timeouts: Any, failures: Any) -> None:
     plain = FRONT_ENDS[front_end]({})

@@ -45,6 +45,7 @@ OURS = {
     "context": "forkserver",
     "worker_output": "all",
     "timings": False,
+    "monitor": False,
 }
 
 

@@ -123,6 +123,7 @@ class GymVectorEnvManager(EnvManager):
         "context": None,
         "worker_output": "once",
         "timings": True,
+        "monitor": True,
         "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields
         "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields
         "step_timeout": None,  # the same field of `timeouts`, in seconds
@@ -174,7 +175,7 @@ class GymVectorEnvManager(EnvManager):
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
-        names = ("backend", "num_workers", "context", "worker_output", "timings", "timeouts", "failures")
+        names = ("backend", "num_workers", "context", "worker_output", "timings", "monitor", "timeouts", "failures")
         options = {key: self._cfg[key] for key in names}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
         factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]

@@ -46,6 +46,7 @@ BASE_CONFIG: dict[str, Any] = {
     "call_timeout": None,  # for attributes, render and other calls
     "close_timeout": 5.0,  # for all envs together; workers that are still busy then are killed
     "timings": True,  # count how long each step and reset takes, see `statistics`
+    "monitor": True,  # write a file by which `vecenv top` finds the pool
 }
 
 #: Keys of the managers with worker processes.
@@ -204,6 +205,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         context=cfg.get("context", "forkserver"),
         worker_output=cfg.get("worker_output", "once"),
         timings=cfg["timings"],
+        monitor=cfg["monitor"],
         limits=limits_of(cfg),
         failures=_failures(cfg),
     )

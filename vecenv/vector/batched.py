@@ -103,13 +103,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         debug: bool = False,
         worker_output: str = "once",
         timings: bool = True,
+        monitor: bool = True,
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings: as for
-                `vecenv.VectorEnv`.
+            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings, monitor:
+                as for `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
             failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
@@ -150,6 +151,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             debug=debug,
             worker_output=worker_output,
             timings=timings,
+            monitor=monitor,
             warns_of_views=not self.copy,
             limits=resolve(limits, Limits()),
             failures=policy,

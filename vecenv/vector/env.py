@@ -118,6 +118,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         debug: bool = False,
         worker_output: str = "once",
         timings: bool = True,
+        monitor: bool = True,
     ) -> None:
         """Start the workers and build all envs.
 
@@ -197,6 +198,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 are shown as they are. 'none': lines are shown only if building the envs fails.
             timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
                 If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
+            monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or
+                the temporary folder. It costs nothing while `vecenv top` does not run.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
@@ -240,6 +243,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             debug=debug,
             worker_output=worker_output,
             timings=timings,
+            monitor=monitor,
             warns_of_views=not self.copy,
             limits=resolve(limits, Limits()),
             failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
