@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 
 from vecenv import __version__
 from vecenv.checks import nearest
-from vecenv.cli import bench, check, evaluate, profile, record, replay, tune
+from vecenv.cli import bench, check, evaluate, profile, record, replay, top, tune
 from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
 
 __all__ = ["main"]
 
-_COMMANDS = (bench, check, evaluate, profile, record, replay, tune)
+_COMMANDS = (bench, check, evaluate, profile, record, replay, top, tune)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,0 +1,233 @@
+"""The load of a pool between two readings of its counters, as numbers for a screen and for JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vecenv.cli.pool_reader import PoolReader, Reading, WorkerProcess
+
+__all__ = ["EnvLoad", "PoolLoad", "WorkerLoad", "measure_load"]
+
+
+@dataclass(frozen=True)
+class EnvLoad:
+    """One env. Durations are seconds since the start of the pool, NaN if they are not known.
+
+    Attributes:
+        doing: 'step', 'reset', 'call' or 'idle'; 'blocked' if its worker waits for the pool to take messages; 'dead' if
+            it has no worker.
+        since: seconds since it began that; NaN if that is not known.
+        num_steps: how many steps were timed.
+        mean, p50, p99, max: of its steps.
+        reset_mean: of its resets.
+        num_episodes, mean_return: of its episodes that have ended.
+    """
+
+    env_id: int
+    worker_id: int
+    doing: str
+    since: float
+    num_steps: int
+    mean: float
+    p50: float
+    p99: float
+    max: float
+    reset_mean: float
+    num_episodes: int
+    mean_return: float
+
+    @property
+    def slowness(self) -> float:
+        """Seconds of a slow step: the 99th percentile, or the time of the present operation if that is longer."""
+        now = 0.0 if self.doing == "idle" else self.since
+        return float(np.nanmax([0.0, self.p99, now]))
+
+
+@dataclass(frozen=True)
+class WorkerLoad:
+    """One worker.
+
+    Attributes:
+        state: '' if it runs, else 'stopped', 'stopped by a debugger' or 'dead'.
+        busy_share: the part of the interval in which its threads stepped or reset envs; NaN with `timings=False`.
+        rss_nbytes: memory in RAM, shared memory included; NaN if it is dead.
+    """
+
+    process: WorkerProcess
+    state: str
+    busy_share: float
+    rss_nbytes: float
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """The load of a pool in an interval.
+
+    Attributes:
+        seconds: length of the interval.
+        num_steps, num_episodes: since the start of the pool.
+        steps_per_second: of all envs together, in the interval.
+        mean_return: of all episodes; NaN if there was none.
+        recent_return: of the episodes that ended in the interval; NaN if there was none.
+        owner_state: '' or 'stopped', of the process that owns the pool.
+        owner_nbytes: its memory in RAM.
+    """
+
+    seconds: float
+    age: float
+    num_steps: int
+    steps_per_second: float
+    num_episodes: int
+    mean_return: float
+    recent_return: float
+    num_replaced: int
+    owner_state: str
+    owner_nbytes: float
+    workers: tuple[WorkerLoad, ...]
+    envs: tuple[EnvLoad, ...]
+
+    def as_dict(self, reader: PoolReader) -> dict[str, Any]:
+        """Return all numbers as values of JSON; those that are not known are None."""
+        pool = reader.pool
+        found: dict[str, Any] = _plain(
+            {
+                "pid": pool.pid,
+                "pool": pool.number,
+                "name": pool.name,
+                "backend": pool.backend,
+                "owner_state": self.owner_state or "running",
+                "owner_rss_nbytes": self.owner_nbytes,
+                "age_seconds": self.age,
+                "interval_seconds": self.seconds,
+                "steps": self.num_steps,
+                "steps_per_second": self.steps_per_second,
+                "episodes": self.num_episodes if reader.is_timed else math.nan,
+                "mean_return": self.mean_return,
+                "recent_mean_return": self.recent_return,
+                "restarts": self.num_replaced,
+                "workers": [
+                    {
+                        "worker_id": one.process.worker_id,
+                        "pid": one.process.pid,
+                        "env_ids": list(one.process.env_ids),
+                        "state": one.state or "running",
+                        "busy_share": one.busy_share,
+                        "rss_nbytes": one.rss_nbytes,
+                    }
+                    for one in self.workers
+                ],
+                "envs": [vars(one) for one in self.envs],
+            }
+        )
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:
+    """Return the load between two readings of a pool."""
+    seconds = max(1e-9, (after.taken_ns - before.taken_ns) / 1e9)
+    states = {worker.worker_id: worker.state for worker in after.workers}
+    ended = _recent_episodes(before, after)
+    return PoolLoad(
+        seconds=seconds,
+        age=max(0.0, (after.taken_ns - after.opened_ns) / 1e9),
+        num_steps=int(after.num_steps.sum()),
+        steps_per_second=max(0, int(after.num_steps.sum()) - int(before.num_steps.sum())) / seconds,
+        num_episodes=int(after.num_episodes.sum()),
+        mean_return=_mean(after.return_sum.sum(), after.num_episodes.sum()),
+        recent_return=_mean(*ended),
+        num_replaced=after.num_replaced,
+        owner_state=reader.owner_state(),
+        owner_nbytes=_rss_of(reader.pool.pid),
+        workers=tuple(
+            WorkerLoad(
+                worker,
+                states[worker.worker_id],
+                _busy_share(worker, before, after, seconds) if reader.is_timed else math.nan,
+                _rss_of(worker.pid) if states[worker.worker_id] != "dead" else math.nan,
+            )
+            for worker in after.workers
+        ),
+        envs=tuple(_env_loads(after, states)),
+    )
+
+
+def _recent_episodes(before: Reading, after: Reading) -> tuple[float, int]:
+    """Return the sum of the returns, and the number, of the episodes that ended between two readings."""
+    num_ended = after.num_episodes - before.num_episodes
+    is_known = (num_ended > 0) & _was_known(before)
+    return float((after.return_sum - before.return_sum)[is_known].sum()), int(num_ended[is_known].sum())
+
+
+def _was_known(before: Reading) -> Any:
+    """Return which envs had counters in the first reading that did not contradict each other, bool (N,)."""
+    return before.envs.step.num + before.envs.reset.num > 0
+
+
+def _mean(total: float, number: int) -> float:
+    return float(total) / int(number) if number else math.nan
+
+
+def _busy_share(worker: WorkerProcess, before: Reading, after: Reading, seconds: float) -> float:
+    """Return the part of the interval in which the threads of a worker stepped or reset envs."""
+    ids = [env_id for env_id in worker.env_ids if _was_known(before)[env_id]]
+    busy = float((after.busy_ns[ids] - before.busy_ns[ids]).sum()) / 1e9
+    for reading, sign in ((before, -1.0), (after, 1.0)):  # operations under way are not in these sums yet
+        for slot in worker.slots:
+            if reading.operations[slot] in ("step", "reset"):
+                busy += sign * float(reading.since[slot])
+    return min(1.0, max(0.0, busy / (seconds * len(worker.slots))))
+
+
+def _env_loads(reading: Reading, states: dict[int, str]) -> list[EnvLoad]:
+    step, reset = reading.envs.step, reading.envs.reset
+    is_timed = len(step.num) > 0
+    columns = {"mean": step.mean, "p50": step.p50, "p99": step.p99, "max": step.max, "reset_mean": reset.mean}
+    nothing = dict.fromkeys(columns, math.nan)
+    worker_of = {env_id: worker.worker_id for worker in reading.workers for env_id in worker.env_ids}
+    found = []
+    for env_id, slot in enumerate(reading.slot_of_env.tolist()):
+        worker_id = worker_of.get(env_id, -1)
+        operation = reading.operations[slot] if 0 <= slot < len(reading.operations) else ""
+        if states.get(worker_id, "dead") == "dead":
+            doing, since = "dead", math.nan
+        elif operation and reading.current_envs[slot] == env_id:
+            doing = "blocked" if reading.is_blocked[slot] else operation
+            since = float(reading.since[slot])
+        else:
+            doing, since = "idle", float(reading.envs.answer_age[env_id]) if is_timed else math.nan
+        times = {name: float(column[env_id]) for name, column in columns.items()} if is_timed else nothing
+        num_episodes = int(reading.num_episodes[env_id]) if is_timed else 0
+        found.append(
+            EnvLoad(
+                env_id=env_id,
+                worker_id=worker_id,
+                doing=doing,
+                since=since,
+                num_steps=int(step.num[env_id]) if is_timed else 0,
+                num_episodes=num_episodes,
+                mean_return=_mean(reading.return_sum[env_id], num_episodes) if is_timed else math.nan,
+                **times,
+            )
+        )
+    return found
+
+
+def _rss_of(pid: int) -> float:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:  # it has ended
+        return math.nan
