@@ -10,7 +10,7 @@ from ..system.clock import now_ns
 
 __all__ = ["CopyTimer", "make_copy_timer"]
 
-#: Copies of fewer bytes are not timed. A copy of 64 KiB takes several microseconds, and two reads of the clock 0.1.
+#: Copies of fewer bytes are not timed. A copy of 64 KiB takes several microseconds, two reads of the clock far less.
 _MIN_NBYTES = 64 << 10
 _Result = TypeVar("_Result")
 
