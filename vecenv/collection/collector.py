@@ -47,7 +47,7 @@ def collect(
         >>> def policy(obs, env_id):
         ...     return (obs[:, 2] > 0).astype(int)
         >>> batch = vecenv.collect(envs, policy, steps=100, seed=0)
-        >>> batch.obs.shape, batch.rewards.sum()
+        >>> batch.obs.shape, float(batch.rewards.sum())
         ((100, 4), 100.0)
         >>> vecenv.collect(envs, policy, episodes=3).episode_lengths.shape
         (3,)
