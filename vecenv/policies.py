@@ -1,6 +1,6 @@
 """PolicyCaller: calls a policy with a batch of observations and checks its answer.
 
-    observations, env ids -- policy --> actions, or (actions, extras) -- checks --> one array per leaf of the action space
+    observations, env ids -- policy --> actions, or (actions, extras) -- checks --> one array per leaf of the space
 
 It stands beside the loops that drive envs with a policy; these loops call it once per round.
 
@@ -120,7 +120,8 @@ class PolicyCaller:
         values = np.asarray(_as_array(self._bootstrap(obs, env_ids)))
         if values.shape != env_ids.shape:
             expected, got = str(env_ids.shape), str(values.shape)
-            raise SpaceError(f"bootstrap of the policy: expected shape {expected}, got {got}", expected=expected, got=got)
+            text = f"bootstrap of the policy: expected shape {expected}, got {got}"
+            raise SpaceError(text, expected=expected, got=got)
         return values
 
     def _is_extras(self, value: Any) -> bool:

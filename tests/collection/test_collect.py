@@ -217,7 +217,7 @@ def test_calls_go_on_where_the_last_one_stopped(mode: AutoresetMode):
     assert {row[:3] for row in many} == set(many), "no transition appears twice"
     for env_id in range(3):
         mine = [row for row in many if row[0] == env_id]
-        assert mine == [row for row in sorted(mine)] and mine[0] == (env_id, 0, 0)
+        assert mine == sorted(mine) and mine[0] == (env_id, 0, 0)
 
 
 def test_no_env_is_reset_without_need():

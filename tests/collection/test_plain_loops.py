@@ -22,7 +22,8 @@ from vecenv import Collector, VectorEnv, collect
 from vecenv.envs.toys import SpaceEnv
 
 NESTED = spaces.Dict(
-    image=spaces.Box(0, 255, (2, 3), np.uint8), rest=spaces.Tuple([spaces.Discrete(5), spaces.Box(-1, 1, (), np.float64)])
+    image=spaces.Box(0, 255, (2, 3), np.uint8),
+    rest=spaces.Tuple([spaces.Discrete(5), spaces.Box(-1, 1, (), np.float64)]),
 )
 ACTIONS = spaces.Tuple([spaces.Discrete(3), spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32))])
 
@@ -63,7 +64,7 @@ class RandomPolicy:
         actions = [self.space.sample() for _ in env_id]
         if isinstance(self.space, spaces.Discrete):
             return np.array(actions), {"env": env_id.copy()}
-        return tuple([np.array([a[0] for a in actions]), {"push": np.stack([a[1]["push"] for a in actions])}])
+        return np.array([a[0] for a in actions]), {"push": np.stack([a[1]["push"] for a in actions])}
 
 
 def check(run: dict[str, Any], env_fn: Any = DiceEnv, kills: bool = False, **options: Any) -> None:

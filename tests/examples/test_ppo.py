@@ -25,7 +25,8 @@ def test_advantages_use_the_values_of_successors():
     bootstrap = np.array([[0, 10], [0, 0], [20, 30]], np.float32)
     empty = np.empty(0)
     batch = Transitions(
-        None, None, ones, terminated, truncated, ones, ones, ones, {"value": values}, bootstrap, empty, empty, lambda: None
+        *(None, None, ones, terminated, truncated, ones, ones, ones),
+        *({"value": values}, bootstrap, empty, empty, lambda: None),
     )
     settings = dataclasses.replace(SETTINGS["vector"], gamma=0.5, gae_lambda=0.5)
     last = [1 + 10 - 5, 1 + 15 - 6]
@@ -44,7 +45,8 @@ def test_ppo_prints_returns_and_draws_a_plot(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith("CartPole-v1: mean return ") and " after 1024 steps, " in first
-    assert second.startswith("evaluation: mean return ") and second.endswith("of 3 episodes with the most likely actions")
+    assert second.startswith("evaluation: mean return ")
+    assert second.endswith(" of 3 episodes with the most likely actions")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

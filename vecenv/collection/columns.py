@@ -214,10 +214,12 @@ class Columns:
 
 def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
     """Return the indices of rows sorted by env, in their order for each env; with `num_envs`, rows are time-major."""
+    by_env: Array
     if num_envs is not None:
-        return np.ascontiguousarray(np.arange(len(env_ids)).reshape(-1, num_envs).T).ravel()
+        by_env = np.arange(len(env_ids)).reshape(-1, num_envs).T.ravel()
+        return by_env
     is_short = not len(env_ids) or env_ids.max() < 1 << 16  # short integers are sorted in linear time
-    by_env: Array = np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
+    by_env = np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
     return by_env
 
 

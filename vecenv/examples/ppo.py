@@ -74,7 +74,7 @@ def make_training_env(env_name: str) -> Any:
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 
 
-class Agent(torch.nn.Module):
+class Agent(torch.nn.Module):  # type: ignore[misc]
     """Networks of the policy and of the value function; images share one convolutional network.
 
     It is a policy for `Collector`: it returns actions with the columns `log_prob` and `value`, and `bootstrap` returns
@@ -88,7 +88,7 @@ class Agent(torch.nn.Module):
         if self.is_image:
             self.body = nn.Sequential(
                 *(layer(nn.Conv2d(obs_shape[0], 32, 8, 4)), nn.ReLU(), layer(nn.Conv2d(32, 64, 4, 2)), nn.ReLU()),
-                *(layer(nn.Conv2d(64, 64, 3, 1)), nn.ReLU(), nn.Flatten(), layer(nn.Linear(64 * 7 * 7, 512)), nn.ReLU()),
+                *(layer(nn.Conv2d(64, 64, 3, 1)), nn.ReLU(), nn.Flatten(), layer(nn.Linear(3136, 512)), nn.ReLU()),
             )
             self.actor, self.critic = layer(nn.Linear(512, num_actions), 0.01), layer(nn.Linear(512, 1), 1.0)
         else:
@@ -187,7 +187,9 @@ def train(env_name: str, settings: Settings, seed: int, show_progress: bool = Fa
     last: deque[float] = deque(maxlen=100)
     steps = 0
     with VectorEnv(env_fns, infos="none") as envs, progress_bar(settings.max_steps, show_progress) as bar:
-        agent = Agent(envs.single_observation_space.shape, envs.single_action_space.n)
+        observations, actions = envs.single_observation_space, envs.single_action_space
+        assert observations.shape is not None and isinstance(actions, gymnasium.spaces.Discrete)
+        agent = Agent(observations.shape, int(actions.n))
         optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5)
         batch_steps = settings.num_envs * settings.rollout_steps
         start = time.perf_counter()
@@ -213,7 +215,8 @@ def evaluate_agent(agent: Agent, env_name: str, num_episodes: int, seed: int) ->
 def progress_bar(total: int, is_shown: bool) -> Any:
     """Return a bar of rich with one task, on the standard error."""
     rich, console = require("rich.progress", "cli"), require("rich.console", "cli")
-    bar = rich.Progress(*rich.Progress.get_default_columns(), console=console.Console(stderr=True), disable=not is_shown)
+    columns = rich.Progress.get_default_columns()
+    bar = rich.Progress(*columns, console=console.Console(stderr=True), disable=not is_shown)
     bar.add_task("mean return", total=total)
     return bar
 

@@ -308,7 +308,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     @property
     def num_batches(self) -> int:
-        """The number of batches received so far: one per `step`, `reset` and `recv`. Shows that others used the envs."""
+        """The number of batches received so far: one per `step`, `reset` and `recv`."""
         return self._results.num_batches
 
     @property
