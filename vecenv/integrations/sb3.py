@@ -45,6 +45,9 @@ _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 _NAMES = SettingNames(overlap="", views="")  # Stable-Baselines3 waits for all envs, and keeps arrays
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
+#: Methods that read the envs of the rows only.
+_READS = ("has_attr", "get_attr", "env_is_wrapped")
+
 Infos = list[dict[str, Any]]
 
 
@@ -334,8 +337,8 @@ class SB3VecEnv(_VecEnv):
         name: str | None = None,
     ) -> list[Any]:
         self._check_open(what)
-        if indices is None:
-            return self._pool.call(function, name=name)
+        if indices is None:  # without ids, spare envs are called too
+            return self._pool.call(function, self._ids if what in _READS else None, name=name)
         each = [indices] if isinstance(indices, int | np.integer) else indices
         asked = [self._ids[operator.index(env_id)] for env_id in each]  # from the end, if negative
         env_ids = sorted(set(asked))
@@ -348,7 +351,7 @@ class SB3VecEnv(_VecEnv):
             mode = self.render_mode
             warn_caller(f"get_images: the envs were made with render_mode {mode!r}; images need 'rgb_array'")
             return [None for _ in self._ids]
-        return self.env_method("render")
+        return self.env_method("render", indices=self._ids)
 
     # ---- end ---------------------------------------------------------------------------------
 

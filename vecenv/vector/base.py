@@ -21,7 +21,6 @@ from ..core.layout.rows import Op
 from ..core.options import PoolOptions
 from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
-from ..core.pool.serial import SerialPool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
 from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
@@ -77,12 +76,13 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             AttributeError: the envs live in worker processes.
         """
-        if not isinstance(self._pool, SerialPool):
+        envs: list[Any] | None = getattr(self._pool, "envs", None)
+        if envs is None:
             raise AttributeError(
                 f"{type(self).__name__} has no envs in this process: they live in its workers. Use call, get_attr and "
                 "set_attr, or backend='serial'"
             )
-        return self._pool.envs
+        return envs
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]

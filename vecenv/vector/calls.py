@@ -18,6 +18,8 @@ from .results import Results
 __all__ = ["CallableVectorEnv"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+#: Methods that read the envs of the rows only.
+_READS = ("get_attr", "render")
 
 
 class CallableVectorEnv(BaseVectorEnv):
@@ -67,6 +69,8 @@ class CallableVectorEnv(BaseVectorEnv):
         self._pool.abandon_calls()  # those of an interrupted `call_wait`
         count = self.num_envs if env_ids is None else len(env_ids)
         try:
+            # Without ids, spare envs are called too: the call may change them.
+            env_ids = range(self.num_envs) if env_ids is None and what in _READS else env_ids
             self._pool.submit_calls([GetOrCall(name, args, dict(kwargs))] * count, env_ids)
         except StateError as error:
             self._raise_as_gymnasium(what, error)

@@ -24,12 +24,14 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
-from ..checks import check_flag, nearest
+from ..checks import check_flag, check_whole, nearest
 from ..core.layout.rows import Autoreset, Op, RowFlag
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
+from ..core.pool.spare_pool import SpareRule
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
+from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
@@ -102,6 +104,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         threads_per_worker: int = 1,
         build: str = "parallel",
         infos: str = "all",
+        num_spare_envs: int = 0,
         episode_statistics: bool = False,
         mark_autoreset: bool = False,
         batch_size: int | None = None,
@@ -165,6 +168,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 and `infos["final_info"]`: object arrays (N,), None where no episode has ended, with bool masks
                 `_final_observation` and `_final_info`. An item of `final_info` is the info dict of one env. SAME_STEP
                 mode only.
+            num_spare_envs: number of envs beside the N envs that are reset ahead, 0 by default. When an episode ends, a
+                spare env that is reset already takes the place of its env, which is reset meanwhile and becomes a spare
+                env. So no step waits for a slow reset. See `vecenv.VectorEnv.num_spare_envs`.
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
                 seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
@@ -249,9 +255,18 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
         )
         adapt = adapt_and_build if is_same else without_bounds
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
+        num_spares = check_whole("num_spare_envs", num_spare_envs, 0)
+        spares = SpareRule(num_spares, episode_seed) if num_spares else None
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
+        if num_spares % self.num_envs and self.batch_size not in (None, self.num_envs):
+            raise ConfigError(
+                f"num_spare_envs: with batch_size={self.batch_size} expected a multiple of num_envs={self.num_envs}, "
+                f"got {num_spares}; else the order in which envs finish would decide which spare env takes over",
+                key="num_spare_envs",
+            )
+        self._num_spares = num_spares
         self._start(is_same, has_statistics, LegacyInfoReader if infos == "legacy" else InfoReader)
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
@@ -290,6 +305,36 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     def _release_views(self) -> None:
         self._results.release_views()
+
+    @property
+    def num_spare_envs(self) -> int:
+        """Number of spare envs: the argument of this name.
+
+        The engine then hosts N + S envs. Spare env j is built by `env_fns[j % N]`. With a reset of all envs, the spare
+        envs are reset too. When an episode ends, its env joins the end of a queue of spare envs and is reset, and the
+        first env of that queue continues the row:
+
+        * S is a multiple of N: each row has a queue of its own, with spare envs i, i + N, ... for row i.
+        * Any other S: all rows share one queue. Envs whose episodes end in one batch join it in the order of rows.
+          `recv` and `step` must then receive all outstanding envs, and `env_fns` should build equal envs.
+
+        So results are a function of seeds, N, S and the calls, for any number of workers, timing and failures. They
+        equal those without spare envs if an episode depends on its env's constructor and its actions only. A reset with
+        seeds gives the spare envs derived seeds: spare env k = 1, 2, ... of a row with seed s gets
+        `vecenv.envs.seeding.episode_seed(s, k)`. In a shared queue, the env at position j gets that of row `j % N`, with
+        k = 1 + j // N.
+
+        In NEXT_STEP mode the step after the end returns the first observation of the spare env. In SAME_STEP mode the
+        step that ends the episode does. In DISABLED mode a reset by mask, without seed and options, takes the spare
+        envs; other resets reset the envs that serve the rows. Envs begin an episode earlier than without spare envs, so
+        attributes and calls that change an env first show in the episode after the next one.
+
+        `call`, `call_async` and `set_attr` reach spare envs too and return the results of rows; spare env j gets the
+        value of env `j % N`. `get_attr`, `render` and `envs` are those of the N envs that serve the rows, in the order
+        of rows. `statistics` and errors of workers count all N + S envs; env N + j was spare at the start. Batches are
+        copied, not lent.
+        """
+        return self._num_spares
 
     def statistics(self) -> Statistics:
         """Return counts and times since the start: steps, failures, the load of envs, workers and the caller.

@@ -7,6 +7,8 @@ waiter          waits for rows, messages, deaths and deadlines
 engine          the calls that an engine must provide
 serial          an engine with the envs in the caller's process
 process         an engine with the envs in worker processes
+spare_pool      spare envs that are reset ahead and take over rows
+spare_rows      copies of rows, put together from answers of two envs
 starting        time limits and log lines while envs are built
 monitor         announces a pool to `vecenv top`
 times           reads the times of envs, workers and the caller

@@ -9,12 +9,15 @@ from typing import Any
 from ...checks import check_choice
 from ...errors import ConfigError
 from ..host.replay import Snapshotter
+from ..layout.rows import Autoreset
 from ..options import AUTO, PoolOptions, check_env_fns
 from ..processes.measure import Measurement
 from .auto import choose_options
+from .engine import Engine
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool
-from .serial import SerialPool
+from .serial import SerialEngine, SerialPool
+from .spare_pool import SparePool, SpareRule
 
 __all__ = ["BACKENDS", "make_pool", "measure_first_env"]
 
@@ -27,8 +30,9 @@ def make_pool(
     env_fns: Sequence[Callable[[], Any]],
     options: PoolOptions,
     *,
-    adapt: Callable[[Any], Any],
+    adapt: Callable[[Any], Any] | None = None,
     snapshotter: Snapshotter,
+    spares: SpareRule | None = None,
 ) -> Pool:
     """Make the pool of a front end.
 
@@ -36,12 +40,20 @@ def make_pool(
         backend: one of `BACKENDS`. With 'auto', env 0 is built, measured and closed in a worker of its own here, and
             `options.num_workers` must be None or 'auto'.
         env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
+        spares: None: no spare envs. Else spare env j is built by the constructor of env `j % num_envs`. Each env has a
+            worker of its own then, unless `options.num_workers` is given, so that a slow reset delays no other env.
 
     Raises:
         ConfigError: an argument is wrong.
         Exception: with 'auto', the exception of the constructor of env 0.
     """
     check_choice("backend", backend, BACKENDS)
+    mode = options.autoreset
+    if spares is not None:
+        fns = check_env_fns(env_fns)
+        env_fns = fns + [fns[number % len(fns)] for number in range(spares.num_spares)]
+        num_workers = len(env_fns) if options.num_workers is None and backend != AUTO else options.num_workers
+        options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:
         if options.num_workers not in (None, AUTO):
             raise ConfigError(
@@ -51,6 +63,13 @@ def make_pool(
         found = measure_first_env(fns, options, adapt=adapt, snapshotter=snapshotter)
         options = choose_options(options, len(fns), found, may_be_serial=True)
         backend = "serial" if options.num_workers is None else "process"
+    if spares is not None:
+        engine: Engine
+        if backend == "serial":
+            engine = SerialEngine(env_fns, options, adapt=adapt)
+        else:
+            engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+        return SparePool(engine, spares, mode)
     if backend == "serial":
         return SerialPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     return ProcessPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)

@@ -45,7 +45,7 @@ from .requests import Requests
 from .rules import PoolFacts, SettingNames, judge
 from .sizing import SERIAL, Setting
 from .times import read_caller, read_envs, read_threads, read_workers, running_of
-from .waiter import Waiter
+from .waiter import Waiter, check_no_counts
 from .waiting import read_workload
 
 __all__ = ["Pool"]
@@ -142,7 +142,8 @@ class Pool:
         envs = self._engine.open(self._lifecycle.check_not_closing)
         waiter = Waiter(envs, self._engine, self._lifecycle, self._engine.options)
         options = self._engine.options
-        requests = Requests(envs, waiter, checks_bounds=options.strict or options.debug)
+        checks_bounds = options.strict or options.debug
+        requests = Requests(envs, waiter, checks_bounds=checks_bounds, seed_of=self._seed_of)
         self._engine.connect(requests, waiter)
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
         self._opened_ns = now_ns()
@@ -156,6 +157,10 @@ class Pool:
         self.obs_spec, self.action_spec = spaces.obs, spaces.action
         self.properties, self.implementation = envs.properties, envs.implementation
         self.copy_timer = make_copy_timer(envs.plan)
+
+    def _seed_of(self, first: int, env_id: int, seeds_per_env: int) -> int:
+        """Return the drawn seed of an env, where `first` is that of env 0."""
+        return first + env_id * seeds_per_env
 
     def _close_parts(self) -> None:
         """Drop all that only an open pool has, the memory in particular. Arrays that the caller has keep it mapped."""
@@ -204,8 +209,10 @@ class Pool:
         name = env_name or self.properties.get("name", "not started")
         counts = f"num_workers={len(self.worker_pids)}, threads_per_worker={self.options.threads_per_worker}"
         where = "backend='serial'" if self._engine.runs_here else counts
+        num_spares = self._engine.num_envs - self.num_envs
+        spares = f", num_spare_envs={num_spares}" if num_spares else ""
         state = f"implementation={self.implementation!r}, closed={self.closed}"
-        return f"{name}, num_envs={num_envs or self.num_envs}, {where}, {state}"
+        return f"{name}, num_envs={num_envs or self.num_envs}{spares}, {where}, {state}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.describe()})"
@@ -277,8 +284,7 @@ class Pool:
             WrongTypeError: a count is a bool (also a ConfigError and a TypeError).
         """
         if env_ids is not None:
-            if exact or (min_count, max_count) != (None, None):
-                raise ConfigError("recv: env_ids excludes min_count, max_count and exact", key="env_ids")
+            check_no_counts(min_count, max_count, exact)
             return self._recv_envs(env_ids, timeout, None, None)
         return self._recv(min_count, max_count, exact, timeout)
 
@@ -534,7 +540,7 @@ class Pool:
         env_ids = [self.envs_of(worker_id) for worker_id in range(len(pids))]
         worker_of = {env_id: worker_id for worker_id, mine in enumerate(env_ids) for env_id in mine}
         timings = plan.counters.timings(opened.counters)
-        envs = read_envs(timings, [worker_of.get(env_id, -1) for env_id in range(self.num_envs)])
+        envs = read_envs(timings, [worker_of.get(env_id, -1) for env_id in range(self._engine.num_envs)])
         states = [hub.state(slot) for slot in range(plan.num_slots)]
         threads = self.options.threads_per_worker
         workers = read_workers(pids, env_ids, threads, timings, running_of(states), self._opened_ns)

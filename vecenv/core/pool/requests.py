@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,7 +29,7 @@ from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, read_env_ids
 
-__all__ = ["Requests", "ResetNeededError"]
+__all__ = ["Requests", "ResetNeededError", "check_count"]
 
 _LOG = own_logger(__name__)
 #: Drawn seeds are below this limit, which some simulators require.
@@ -49,9 +49,12 @@ class Requests:
         envs: where commands go.
         waiter: receives the answers; it is notified of payloads, which may have to be sent in pieces while it waits.
         checks_bounds: refuse actions outside their space.
+        seed_of: seed_of(first, env_id, seeds_per_env) is the drawn seed of an env, where `first` is that of env 0.
     """
 
-    def __init__(self, envs: OpenedEnvs, waiter: Waiter, *, checks_bounds: bool = False) -> None:
+    def __init__(
+        self, envs: OpenedEnvs, waiter: Waiter, *, checks_bounds: bool = False, seed_of: Callable[[int, int, int], int]
+    ) -> None:
         self._hub = envs.hub
         self._journal = envs.journal
         self._before_request = envs.before_request
@@ -59,6 +62,7 @@ class Requests:
         self._has_hooks = self._before_request is not None or self._waiting_check is not None
         self._dump_payload = envs.dump_payload
         self._waiter = waiter
+        self._seed_of = seed_of
         self._inbox = waiter.inbox
         self._space = envs.spaces.action_space
         self._spec = envs.spaces.action
@@ -185,8 +189,8 @@ class Requests:
             self._run_hooks()
         ids = self._chosen(env_ids)
         superseded = self._owed_by(ids)
-        _check_count("reset", "seeds", seeds, len(ids))
-        _check_count("reset", "kwargs", kwargs, len(ids))
+        check_count("reset", "seeds", seeds, len(ids))
+        check_count("reset", "kwargs", kwargs, len(ids))
         if seeds is not None:
             seeds = [None if seed is None else operator.index(seed) for seed in seeds]
         numbers = np.zeros(len(ids), np.int64)
@@ -243,7 +247,7 @@ class Requests:
                 "first reset without a seed: if the generator of env i does not exist yet, it gets the seed %d + i",
                 self._first_drawn,
             )
-        return self._first_drawn + env_id * seeds_per_env
+        return self._seed_of(self._first_drawn, env_id, seeds_per_env)
 
     def _owed_by(self, ids: Array) -> list[int]:
         """Return the step_ids that these envs owe answers to; the hub refuses ids out of range later."""
@@ -287,7 +291,7 @@ class Requests:
         if self._calls:
             raise StateError("call: earlier calls have not been waited for; call collect_calls first")
         ids = self._chosen(env_ids)
-        _check_count("call", "functions", functions, len(ids))
+        check_count("call", "functions", functions, len(ids))
         by_id = {id(function): function for function in functions}
         payload_of = {key: self._dump_payload(Payload(function=function)) for key, function in by_id.items()}
         payloads = [payload_of[id(function)] for function in functions]
@@ -450,7 +454,7 @@ class Requests:
         return self._ids if env_ids is None else read_env_ids(env_ids)
 
 
-def _check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:
+def check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:
     """Raise ConfigError unless there is one value per env asked."""
     if values is not None and len(values) != count:
         raise ConfigError(f"{what}: {name}: expected {count}, one per env asked, got {len(values)}", key=name)

@@ -30,7 +30,7 @@ from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 
-__all__ = ["Waiter", "read_env_ids"]
+__all__ = ["Waiter", "check_no_counts", "check_whole_count", "read_env_ids", "refuse_min_count"]
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
@@ -105,14 +105,13 @@ class Waiter:
             least, most = owed, self._num_envs
         else:
             if type(min_count) not in _COUNTS or type(timeout) not in _TIMES or timeout != timeout:
-                _check_count("min_count", min_count)
+                check_whole_count("min_count", min_count)
                 check_timeout("timeout", timeout)
             if type(max_count) not in _COUNTS:
-                _check_count("max_count", max_count)
+                check_whole_count("max_count", max_count)
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
-                limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
-                raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
+                refuse_min_count(least, owed)
             most = self._num_envs if max_count is None else min(max(least, max_count), self._num_envs)
             if least < owed:  # it may never wait, and only waits check limits
                 self._num_unchecked += 1
@@ -355,7 +354,20 @@ def read_env_ids(env_ids: Sequence[int] | Array) -> Array:
     return ids if ids.dtype == np.int64 else ids.astype(np.int64)
 
 
-def _check_count(name: str, count: Any) -> None:
+def check_no_counts(min_count: Any, max_count: Any, exact: bool) -> None:
+    """Raise ConfigError if one of these is given; a receive of particular envs has no counts."""
+    if exact or (min_count, max_count) != (None, None):
+        raise ConfigError("recv: env_ids excludes min_count, max_count and exact", key="env_ids")
+
+
+def refuse_min_count(least: int, owed: int) -> NoReturn:
+    """Raise StateError because `least` is not from 1 to `owed`, the number of envs that owe an answer."""
+    limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
+    raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
+
+
+def check_whole_count(name: str, count: Any) -> None:
+    """Raise ConfigError, with `name` as its key, unless `count` is a whole number or None."""
     if isinstance(count, bool | np.bool_):
         raise WrongTypeError(
             f"{name}: expected a whole number or None, got {count!r}; unlike EnvPool's, this `recv` has no flags",
