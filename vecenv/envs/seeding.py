@@ -70,6 +70,7 @@ class EpisodeSeeds:
         self.dynamic = True
         self.episode = 0
         """Index of the next episode since `seed`."""
+        self.stride = 1
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Start a new sequence at episode 0.
@@ -79,11 +80,15 @@ class EpisodeSeeds:
         """
         self.base = check_seed(seed)
         self.dynamic = bool(dynamic_seed)
-        self.episode = 0
+        self.go_to(0)
+
+    def go_to(self, episode: int, stride: int = 1) -> None:
+        """Continue with the episode of this index, and then with every `stride`-th one."""
+        self.episode, self.stride = episode, stride
 
     def advance(self) -> int | None:
         """Return the next episode's seed, or None before `seed` was called, and go to the next episode."""
-        episode, self.episode = self.episode, self.episode + 1
+        episode, self.episode = self.episode, self.episode + self.stride
         return None if self.base is None else episode_seed(self.base, episode, self.dynamic)
 
     @contextlib.contextmanager
@@ -111,8 +116,9 @@ class EpisodeSeeds:
 
     def get_state(self) -> dict[str, Any]:
         """Return the position in the sequence, picklable, for `set_state`."""
-        return {"base": self.base, "dynamic": self.dynamic, "episode": self.episode}
+        return {"base": self.base, "dynamic": self.dynamic, "episode": self.episode, "stride": self.stride}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue the sequence from a state that `get_state` returned."""
-        self.base, self.dynamic, self.episode = state["base"], state["dynamic"], state["episode"]
+        self.base, self.dynamic = state["base"], state["dynamic"]
+        self.go_to(state["episode"], state["stride"])

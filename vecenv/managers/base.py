@@ -46,7 +46,7 @@ from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .launch import Launch
 from .manager import EnvManager
-from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, merge_values, read_env_fns
+from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values, read_env_fns
 from .remote_access import RemoteAccess, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
 from .retry import RetryPolicy
@@ -115,6 +115,8 @@ class BaseEnvManager(EnvManager):
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         merge_values(self._cfg, self.config, name)
         check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
+        if self._has_workers:
+            check_spares(self._cfg, name, len(fns))
         self._auto_reset = bool(self._cfg["auto_reset"])
         # Only a key of the managers with workers; other managers ignore it.
         self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
@@ -333,8 +335,14 @@ class BaseEnvManager(EnvManager):
             replay_path: one folder for all envs, or a sequence of one folder per env.
 
         Raises:
-            ConfigError: a wrong number of folders.
+            ConfigError: a wrong number of folders, or there are spare envs.
         """
+        if self._launch.num_spares_per_env:
+            raise ConfigError(
+                "enable_save_replay: num_spare_envs must be 0. Spare envs begin episodes that may never be stepped, so "
+                "there would be videos of episodes that no env has delivered",
+                key="num_spare_envs",
+            )
         self._resets.record_to(folders_by_env(replay_path, self.env_num))
 
     def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
@@ -489,8 +497,8 @@ class BaseEnvManager(EnvManager):
     def _goes_on(self, error: WorkerError) -> bool:
         """Deal with a worker that died or did not answer, and return True; or return False."""
         is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
-        if not self._has_workers or not is_hung_reset:
-            return False
+        if not self._has_workers or not is_hung_reset or self._launch.num_spares_per_env:
+            return False  # with spare envs, the reset may belong to an episode that no env waits for
         abandoned = self._resets.replace_hung_worker(error)
         if abandoned:
             self._note_abandoned(abandoned, error)

@@ -34,6 +34,7 @@ __all__ = [
     "DriverSnapshotter",
     "EnvDriver",
     "ResetRequest",
+    "request_for_spare",
 ]
 
 
@@ -63,6 +64,9 @@ class ResetRequest(NamedTuple):
         replay_path: folder for videos; None for no change.
         replay_token: part of the names of the videos; it stays the same if the env moves to another worker.
         is_complete: the request is sufficient for an env that is new.
+        episode: index of the episode in its sequence of seeds; None: the one after the last episode of this driver.
+        stride: the distance to the index of the driver's next episode. With k spare envs, k + 1 drivers take turns.
+        spare: position of the driver among these, 0 for the one that begins.
     """
 
     params: dict[str, Any]
@@ -71,12 +75,27 @@ class ResetRequest(NamedTuple):
     replay_path: str | None = None
     replay_token: str = ""
     is_complete: bool = True
+    episode: int | None = None
+    stride: int = 1
+    spare: int = 0
+
+
+def request_for_spare(kwargs: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return the arguments of the reset of spare env 1, 2, ... of an env, for `SpareRule`.
+
+    Args:
+        kwargs: those of the env's reset: a `ResetRequest` with an episode.
+        number: of the spare env. It gets the episode that comes so much later.
+    """
+    request: ResetRequest = kwargs["request"]
+    assert request.episode is not None, "with spare envs each request has an episode"
+    return {"request": request._replace(episode=request.episode + number, spare=number)}
 
 
 #: Attributes of a driver that last longer than an episode.
 _STATE_NAMES = (
     *("_params", "_seed", "_episodes_left", "_first_seed", "_is_autoreset_disabled", "_replay_token"),
-    *("_num_recorders", "_is_gone", "_has_request"),
+    *("_num_recorders", "_is_gone", "_has_request", "_spare"),
 )
 
 
@@ -126,6 +145,7 @@ class EnvDriver:
         self._params: dict[str, Any] = {}
         self._seed: tuple[int, bool | None] | None = None
         self._seeds = EpisodeSeeds()  # for envs that cannot follow a sequence of seeds themselves
+        self._spare = 0  # position among the drivers that take turns
         self._episodes_left: float | None = None
         self._replay_path: str | None = None
         self._replay_token = ""
@@ -252,15 +272,20 @@ class EnvDriver:
         if request.replay_path is not None and request.replay_path != self._replay_path:
             self._replay_token = request.replay_token
             self._record_to(request.replay_path)
+        self._spare = request.spare
         if request.seed is not None:
             self._start_seeds(request.seed)
+        if request.episode is not None:
+            self._seeds.go_to(request.episode, request.stride)
 
     def _start_seeds(self, seed: tuple[int, bool | None]) -> None:
         self._seed = seed
         number, dynamic = seed
         self._seeds.seed(number, dynamic is not False)
-        if self._adapted is not None:
-            self._adapted.seed(number, dynamic)
+        if self._adapted is not None:  # it makes the seeds of episodes itself, and must not repeat those of others
+            self._adapted.seed(
+                episode_seed(number, self._spare, dynamic is not False) if self._spare else number, dynamic
+            )
 
     def _record_to(self, folder: str) -> None:
         """Record videos to a folder; if that fails, the next request tries again."""

@@ -8,12 +8,14 @@ from typing import Any
 
 from ..config import Config
 from ..core.layout.rows import Autoreset
+from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
-from ..core.pool.process import ProcessPool
 from ..core.pool.serial import SerialPool
+from ..core.pool.spare_pool import SpareRule
 from ..envs.factory import EnvFactory
+from ..envs.seeding import episode_seed
 from ..errors import ClosedError, WorkerTimeoutError
-from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver
+from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_for_spare
 from .options import limits_of, pool_options
 from .retry import RetryPolicy
 
@@ -34,6 +36,7 @@ class Launch:
 
     Attributes:
         has_workers: as the argument.
+        num_spares_per_env: number of spare envs of each env.
         pool: None before launch and after close.
         local_pool: the pool of a manager without workers. It is kept after close, until the next launch; None before.
         may_autoreset: the pool was built to begin the next episode in the row that ended one.
@@ -56,7 +59,10 @@ class Launch:
         self._cfg = cfg
         self._retry = retry
         self.has_workers = has_workers
-        self._can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
+        self.num_spares_per_env = cfg.get("num_spare_envs", 0) // len(env_fns) if has_workers else 0
+        # A pool with spare envs begins the next episode by a reset, which needs no round trip either.
+        can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
+        self._can_autoreset = can_autoreset and not self.num_spares_per_env
         self.pool: Pool | None = None
         self.local_pool: SerialPool | None = None
         self.may_autoreset = False
@@ -87,9 +93,14 @@ class Launch:
         )
         factories = [EnvFactory(EnvDriver, (env_fn, env_id, settings)) for env_id, env_fn in enumerate(self._env_fns)]
         autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
-        pool_class = ProcessPool if self.has_workers else SerialPool
-        options = pool_options(self._cfg, autoreset)
-        pool = self.pool = pool_class(factories, options, snapshotter=DriverSnapshotter())
+        num_spares = self.num_spares_per_env * len(factories)
+        pool = self.pool = make_pool(
+            "process" if self.has_workers else "serial",
+            factories,
+            pool_options(self._cfg, autoreset),
+            snapshotter=DriverSnapshotter(),
+            spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
+        )
         try:
             pool.start()  # a signal handler may call `close` meanwhile
         except BaseException:
@@ -119,7 +130,7 @@ class Launch:
     def kill_hung_worker(self, error: BaseException) -> None:
         """Kill the worker that a timeout names: closing would wait for it in vain."""
         hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
-        if hung is not None and isinstance(self.pool, ProcessPool):
+        if hung is not None and self.pool is not None and self.has_workers:
             with contextlib.suppress(Exception):
                 self.pool.kill(hung)
 

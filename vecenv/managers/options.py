@@ -25,6 +25,7 @@ __all__ = [
     "V2_CONFIG",
     "check_config",
     "check_counts",
+    "check_spares",
     "limits_of",
     "pool_options",
     "read_env_fns",
@@ -61,6 +62,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "connect_timeout": 60,  # limit of a reset if reset_timeout is longer or None; not if `timeouts` has a reset limit
     "reset_inplace": False,  # the last timestep of an episode has the first observation of the next one
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
+    "num_spare_envs": 0,  # envs that are reset ahead and take over when episodes end; a multiple of the number of envs
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other
     "construct_timeout": 60.0,  # for the constructor of one env
@@ -131,6 +133,15 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
         raise _error(owner, "retry_waiting_time", f"seconds from 0 to {MOST_SECONDS:g}", cfg["retry_waiting_time"])
     if has_inplace and cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
+
+
+def check_spares(cfg: Mapping[str, Any], owner: str, num_envs: int) -> None:
+    """Raise ConfigError unless `num_spare_envs` is a multiple of the number of envs."""
+    num_spares = cfg["num_spare_envs"]
+    is_whole = isinstance(num_spares, numbers.Integral) and not isinstance(num_spares, bool)
+    if not is_whole or num_spares < 0 or num_spares % num_envs:
+        expected = f"a multiple of the number of envs, {num_envs}, as each has seeds and reset parameters of its own"
+        raise _error(owner, "num_spare_envs", expected, num_spares)
 
 
 def check_counts(cfg: Mapping[str, Any], owner: str) -> None:

@@ -61,6 +61,10 @@ class ResetSeeds:
             seed = episode_seed(number, self._num_episodes[env_id], dynamic is not False), dynamic
         return seed
 
+    def next_episode(self, env_id: int, seed: Seed | None) -> int:
+        """Return the index of the episode that a reset with this seed, or none, begins in its sequence of seeds."""
+        return self._num_episodes[env_id] if seed is None else 0
+
     def note_episode(self, env_id: int) -> None:
         """Count an episode that has begun."""
         self._num_episodes[env_id] += 1

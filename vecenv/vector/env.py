@@ -321,8 +321,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         So results are a function of seeds, N, S and the calls, for any number of workers, timing and failures. They
         equal those without spare envs if an episode depends on its env's constructor and its actions only. A reset with
         seeds gives the spare envs derived seeds: spare env k = 1, 2, ... of a row with seed s gets
-        `vecenv.envs.seeding.episode_seed(s, k)`. In a shared queue, the env at position j gets that of row `j % N`, with
-        k = 1 + j // N.
+        `vecenv.envs.seeding.episode_seed(s, k)`. In a shared queue, the env at position j gets the seed of row `j % N`
+        and k = 1 + j // N.
 
         In NEXT_STEP mode the step after the end returns the first observation of the spare env. In SAME_STEP mode the
         step that ends the episode does. In DISABLED mode a reset by mask, without seed and options, takes the spare
