@@ -26,6 +26,7 @@ from benchmarks.collection import collector_to_bare_loop, overlap_to_lockstep
 from benchmarks.kernel import switch_us
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort, Readings
+from benchmarks.spares import vector_spare_env_gain
 from vecenv.alf import load
 from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
@@ -170,6 +171,12 @@ _ROWS = [
         "ParallelAlfEnvironment, resets of 50 ms, 8 envs and 8 spare ones",
         2.0,
         functools.partial(spare_env_gain, 8, 8),
+        "x without spares",
+    ),
+    Row(
+        "VectorEnv, resets of 50 ms, 8 envs and 8 spare ones",
+        5.0,
+        functools.partial(vector_spare_env_gain, 8, 8),
         "x without spares",
     ),
     Row(

@@ -669,3 +669,34 @@ def test_conflicting_option_names_are_refused():
     assert caught.value.key == "start_method"
     with contextlib.closing(SB3VecEnv([ToyEnv], start_method="spawn", context="spawn")) as envs:
         assert envs.reset().shape == (1, 4)
+
+
+# ---- spare envs --------------------------------------------------------------------------------------------
+
+
+class Repeats(ToyEnv):
+    """All episodes begin alike, so that it does not matter which env begins them."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=self.length)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_spare_envs_change_no_result(backend):
+    env_fns = [functools.partial(Repeats, 2 + env_id) for env_id in range(3)]
+    compare(env_fns, 20, backend=backend, num_spare_envs=3)
+
+
+def test_calls_reach_spare_envs_and_return_rows():
+    with SB3VecEnv([functools.partial(Repeats, 1)] * 2, backend="serial", num_spare_envs=2) as envs:
+        envs.reset()
+        envs.set_attr("mark", 5)
+        envs.env_method("__setattr__", "other", 6)
+        for _ in range(3):
+            assert envs.get_attr("mark") == envs.get_attr("mark", [0, 1]) == [5, 5]
+            assert envs.get_attr("other") == [6, 6] and envs.has_attr("other")
+            envs.step([0, 0])
+        envs.set_attr("mark", 7, indices=[1])
+        for _ in range(2):
+            assert envs.get_attr("mark") == [5, 7]
+            envs.step([0, 0])

@@ -157,8 +157,9 @@ def test_shared_spare_envs_are_used_in_the_order_of_ends():
     ]
 
 
-def test_reset_with_seed_repeats_a_run():
-    with VectorEnv(lengths(CountEnv), backend="serial", num_spare_envs=NUM_ENVS) as envs:
+@pytest.mark.parametrize("num_spares", [NUM_ENVS, 3])
+def test_reset_with_seed_repeats_a_run(num_spares):
+    with VectorEnv(lengths(CountEnv), backend="serial", num_spare_envs=num_spares) as envs:
         runs = []
         for _ in range(2):
             obs, _ = envs.reset(seed=3)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import ConfigError, InternalError, StateError
+from ...errors import InternalError, StateError
 from ...report import Report
 from ...statistics import Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now

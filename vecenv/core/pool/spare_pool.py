@@ -26,6 +26,7 @@ from ..layout.spec import Array, pick_rows, split_batch
 from ..parent.batch import Batch
 from ..parent.leases import Leases
 from ..system.clock import Deadline, check_timeout
+from ..system.signals import signals_deferred
 from .engine import Engine
 from .pool import Pool
 from .requests import check_count
@@ -65,12 +66,14 @@ _PLAIN = _Reset()
 class SparePool(Pool):
     """A pool with spare envs; see `Pool` for the calls. Env ids are rows, in results and arguments.
 
-    The batches of `recv` own their memory. Rows come in the order of their requests.
+    The batches of `recv` own their memory. Rows come in the order of their requests. The column `episode` counts the
+    episodes of the env that serves the row.
 
     A reset without a seed and arguments, of a row whose episode has ended, delivers the first observation of the next
     spare env. Every other reset of a row resets the env that serves the row. With a seed, or with arguments for which
     the rule derives others, it also resets the row's own spare envs, or all shared ones if it resets all rows; their
-    seeds are derived from that of the row. So the episodes of a row are a function of its seed.
+    seeds are derived from that of the row. If it resets all rows, env i serves row i again. So the episodes of a row
+    are a function of its seed.
 
     Args:
         engine: hosts all envs, spare ones last; its autoreset mode is DISABLED.
@@ -95,7 +98,6 @@ class SparePool(Pool):
         self._all_rows = np.arange(num_rows)
         self._num_called = 0  # rows of the calls under way
         # By row.
-        self._env_of = np.arange(num_rows)
         self._owed = np.zeros(num_rows, np.uint8)  # the `Op` whose answer the caller waits for
         self._has_last = np.zeros(num_rows, np.bool_)  # the answer of its env has arrived and was not delivered
         self._is_fresh = np.zeros(num_rows, np.bool_)  # its env begins an episode that the caller has not seen
@@ -103,18 +105,23 @@ class SparePool(Pool):
         self._has_failed = np.zeros(num_rows, np.bool_)  # the reset of its env raised
         self._order: list[int] = []  # the rows that owe an answer, in the order of requests
         self._ended: list[int] = []  # the rows that are to get another env
-        spares = range(num_rows, engine.num_envs)
-        shared: deque[int] = deque(spares)
-        own = [deque(spares[row::num_rows]) for row in range(num_rows)]
-        self._queues = own if self.has_own_spares else [shared] * num_rows
         # By env.
-        self._row_of = np.full(engine.num_envs, -1)
-        self._row_of[:num_rows] = self._all_rows
         self._has_first = np.zeros(engine.num_envs, np.bool_)  # its first observation has arrived
         self._is_ahead = np.zeros(engine.num_envs, np.bool_)  # a reset that was sent ahead is under way
         self._was_reset = np.zeros(engine.num_envs, np.bool_)
         self._next_resets: dict[int, _Reset] = {}  # to be sent when the reset under way is answered
         self._last, self._first = RowStore(num_rows), RowStore(engine.num_envs)
+        self._assign_rows()
+
+    def _assign_rows(self) -> None:
+        """Let env i serve row i, and all others be spare."""
+        num_rows, num_envs = self.num_envs, self.num_envs + self.num_spare_envs
+        self._env_of = np.arange(num_rows)
+        self._row_of = np.concatenate([self._all_rows, np.full(self.num_spare_envs, -1)])
+        spares = range(num_rows, num_envs)
+        shared: deque[int] = deque(spares)
+        own = [deque(spares[row::num_rows]) for row in range(num_rows)]
+        self._queues = own if self.has_own_spares else [shared] * num_rows
 
     def _seed_of(self, first: int, env_id: int, seeds_per_env: int) -> int:
         position, row = divmod(env_id, self.num_envs)
@@ -291,14 +298,19 @@ class SparePool(Pool):
         batch = super().recv(min(missing, outstanding), timeout=deadline.seconds_left())
         self._store(batch)
         if self._ended and (self.has_own_spares or not self._is_any_stepping()):
-            self._swap(np.array(sorted(self._ended)))
+            with signals_deferred():
+                self._swap(np.array(sorted(self._ended)))
 
     def _repeat_lost_resets(self) -> None:
-        """Reset envs again whose first observation was lost because an exception, such as Ctrl-C, came in between."""
-        lost = self._env_of[self._is_fresh & ~self._has_first[self._env_of]]
-        if not len(lost):
+        """Reset envs again if an exception, such as Ctrl-C, has come between the receipt of their answers and here."""
+        self._is_ahead[:] = False  # no reset is under way
+        resets = dict.fromkeys(self._env_of[self._is_fresh & ~self._has_first[self._env_of]].tolist(), _PLAIN)
+        resets.update(self._next_resets)
+        self._next_resets.clear()
+        if not resets:
             raise StateError("recv: the answers of envs were lost by an interrupt; reset the envs")
-        self._send_ahead([(env_id, _PLAIN) for env_id in lost.tolist()])
+        for env_id, reset in resets.items():
+            self._reset_env(env_id, reset)
 
     def _is_any_stepping(self) -> bool:
         return bool(((self._owed == Op.STEP) & ~self._has_last & ~self._is_fresh).any())
@@ -386,18 +398,26 @@ class SparePool(Pool):
         can_begin = (self._is_fresh | self._is_over)[rows] & ~self._has_failed[rows]
         is_served = can_begin & np.array([reset.seed is None and not _arguments_of(reset) for reset in resets])
         begun = {int(rows[i]): resets[i] for i in np.flatnonzero(~is_served).tolist()}
-        if begun:
-            self._reset_rows(begun)
-        self._forget_answers(rows)
-        served = rows[is_served & ~self._is_fresh[rows]]
-        if len(served):
-            self._swap(np.sort(served))
-        self._note_request(rows, Op.RESET)
+        with signals_deferred():
+            if begun:
+                self._reset_rows(begun)
+            self._forget_answers(rows)
+            served = rows[is_served & ~self._is_fresh[rows]]
+            if len(served):
+                self._swap(np.sort(served))
+            self._note_request(rows, Op.RESET)
 
     def _reset_rows(self, resets: dict[int, _Reset]) -> None:
         """Reset the envs of rows, and the spare envs that their resets concern."""
+        before = self._env_of, self._row_of, self._queues
+        if len(resets) == self.num_envs and all(self._derive(reset, 1) for reset in resets.values()):
+            self._assign_rows()  # all envs are reset: a run does not depend on earlier ones
         now = {row: reset for row, reset in resets.items() if not self._is_ahead[self._env_of[row]]}
-        self._send_resets([(int(self._env_of[row]), reset) for row, reset in now.items()])  # it checks all arguments
+        try:
+            self._send_resets([(int(self._env_of[row]), reset) for row, reset in now.items()])
+        except BaseException:  # an argument is wrong: nothing was sent
+            self._env_of, self._row_of, self._queues = before
+            raise
         for row, reset in resets.items():
             env_id = int(self._env_of[row])
             if row not in now:
@@ -472,7 +492,7 @@ class SparePool(Pool):
                 self._was_reset[envs] = True
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
-        """Cancel what rows owe; see `Pool.cancel`. Resets that were sent ahead still run."""
+        """Cancel the outstanding operations of rows; see `Pool.cancel`. Resets that were sent ahead still run."""
         self._lifecycle.check_open("cancel")
         rows = self._check_rows("cancel", env_ids)
         under_way = rows[(self._owed[rows] != Op.NONE) & ~self._has_last[rows] & ~self._is_fresh[rows]]
