@@ -225,8 +225,9 @@ def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
 
 def _nest(root: Node, leaves: Sequence[Array], shape: tuple[int, ...]) -> Any:
     def column(leaf: Any) -> Array:
-        array = leaves[leaf.index]
-        return array.reshape(*shape, *array.shape[1:])
+        rows = leaves[leaf.index]
+        shaped: Array = rows.reshape(*shape, *rows.shape[1:])
+        return shaped
 
     return nest_columns(root, column, no_objects)
 

@@ -70,8 +70,8 @@ class CallableVectorEnv(BaseVectorEnv):
         count = self.num_envs if env_ids is None else len(env_ids)
         try:
             # Without ids, spare envs are called too: the call may change them.
-            env_ids = range(self.num_envs) if env_ids is None and what in _READS else env_ids
-            self._pool.submit_calls([GetOrCall(name, args, dict(kwargs))] * count, env_ids)
+            called = range(self.num_envs) if env_ids is None and what in _READS else env_ids
+            self._pool.submit_calls([GetOrCall(name, args, dict(kwargs))] * count, called)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._pending = "call"

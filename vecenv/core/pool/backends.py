@@ -79,7 +79,7 @@ def measure_first_env(
     env_fns: Sequence[Callable[[], Any]],
     options: PoolOptions,
     *,
-    adapt: Callable[[Any], Any],
+    adapt: Callable[[Any], Any] | None,
     snapshotter: Snapshotter,
 ) -> Measurement:
     """Build env 0 in a worker of its own, measure it there, close it, and end the worker.
