@@ -32,6 +32,11 @@ def fails(obs, env_id):
         raise ZeroDivisionError("odd\\nseed")
     return act(obs, env_id)
 
+def fails_late(obs, env_id):
+    if 4 in obs[:, 0]:
+        raise ZeroDivisionError("late")
+    return act(obs, env_id)
+
 def interrupts(obs, env_id):
     if 3 in obs[:, 2]:
         os.kill(os.getpid(), getattr(signal, os.environ["TEST_SIGNAL"]))
@@ -234,6 +239,14 @@ def test_record_plays_a_policy_and_names_files_by_seed(run, tmp_path):
     assert run(*arguments, "--overwrite", "--max-steps", 2)[0] == 0
     code, out, _ = run("record", f"{NAME}:DrawnEnv", "--policy", ACT, "--out", "other")
     assert code == 0 and len(list((tmp_path / "other").iterdir())) == 1
+
+
+def test_record_prints_the_videos_from_before_a_failure(run):
+    pytest.importorskip("moviepy")
+    assert length_of(10) < 4 < length_of(9)
+    arguments = ("--policy", f"{NAME}:fails_late", "--episodes", 2, "--seed", 9)
+    code, out, err = run("record", f"{NAME}:DrawnEnv", *arguments)
+    assert code == 1 and "video/DrawnEnv-seed10.mp4" in out.splitlines() and "ZeroDivisionError" in err
 
 
 @pytest.mark.parametrize("flag", [["--overwrite"], ["--max-steps", "3"]])

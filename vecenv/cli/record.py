@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +70,31 @@ def _record_policy(options: argparse.Namespace) -> int:
     first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
     seeds = range(first, first + options.episodes)
     env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"}), options.env)
-    with foreign_errors_wrapped(options.policy), report.progress(options.episodes) as advance:
-        result = evaluate(
-            env_fn,
-            policy,
-            seeds=seeds,
-            num_envs=_POLICY_ENVS,
-            max_steps=options.max_steps,
-            videos=options.episodes,
-            out=options.out,
-            overwrite=options.overwrite,
-            on_episode=lambda episode: advance(f"seed {episode.seed}"),
-        )
-    for path in result.videos:
-        print(path)
+    with foreign_errors_wrapped(options.policy):
+        try:
+            with report.progress(options.episodes) as advance:
+                result = evaluate(
+                    env_fn,
+                    policy,
+                    seeds=seeds,
+                    num_envs=_POLICY_ENVS,
+                    max_steps=options.max_steps,
+                    videos=options.episodes,
+                    out=options.out,
+                    overwrite=options.overwrite,
+                    on_episode=lambda episode: advance(f"seed {episode.seed}"),
+                )
+        except BaseException as error:  # Ctrl-C and SIGTERM, too
+            if (partial := vars(error).get("result")) is not None:
+                _print_files(partial.videos)
+            raise
+    _print_files(result.videos)
     return 0
+
+
+def _print_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        print(path)
 
 
 def _record_random(options: argparse.Namespace) -> int:
@@ -118,8 +129,7 @@ def _record_random(options: argparse.Namespace) -> int:
                 _play_episode(manager, env)
                 advance(f"episode {episode + 1}")
     found = sorted(_files(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for path in found:
-        print(path)
+    _print_files(found)
     if not found:
         raise ConfigError(f"{options.env}: no file was written to {options.out}", key="out")
     return 0
