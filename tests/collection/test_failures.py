@@ -140,14 +140,14 @@ class FailsOnce:
         return (obs[:, 3] * 100).astype(np.int64) % 2
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("no"), KeyboardInterrupt()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("moment", [1, 2, 9, 10])
 @ORDERS
 @MODES
-def test_policy_that_raises_loses_nothing(mode: AutoresetMode, how: Any, moment: int, error: BaseException):
-    policy = FailsOnce(moment, error)
+def test_policy_that_raises_loses_nothing(mode: AutoresetMode, how: Any, moment: int, error: type[BaseException]):
+    policy = FailsOnce(moment, error())
     with dice(autoreset_mode=mode) as envs:
-        with pytest.raises(type(error)) as caught:
+        with pytest.raises(error) as caught:
             collect(envs, policy, steps=400, seed=5, **how)
         collected = caught.value.collected
         assert len(collected) == policy.rows, "each answer that was given is a transition"
