@@ -285,7 +285,7 @@ def test_episode_without_end_is_reported_once(monkeypatch):
 # ---- failures --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("raised", [ZeroDivisionError("odd"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
 def test_exception_has_the_episodes_that_had_ended(raised):
     def policy(obs, env_id):
         if 1 in obs[:, 2]:
@@ -294,7 +294,7 @@ def test_exception_has_the_episodes_that_had_ended(raised):
 
     complete = evaluate(SeedEnv, by_draw, seeds=SEEDS, backend="serial")
     with VectorEnv([SeedEnv] * 2, backend="serial") as envs:
-        with pytest.raises(type(raised)) as caught:
+        with pytest.raises(raised) as caught:
             evaluate(envs, policy, seeds=SEEDS)
         result = caught.value.result
         assert result.seeds.tolist() == SEEDS[: result.num_episodes] and 0 < result.num_episodes < 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,6 @@ class SlowReset(CountEnv):
     """Takes some time to begin an episode."""
 
     def reset(self, **kwargs):
-        import time
-
         time.sleep(0.005)
         return super().reset(**kwargs)
 
@@ -318,3 +317,39 @@ def test_wrong_numbers_of_spare_envs_are_refused(count):
 def test_batch_size_needs_own_spare_envs():
     with pytest.raises(ConfigError, match="num_spare_envs: with batch_size=2 expected a multiple of num_envs=4, got 3"):
         VectorEnv([ToyEnv] * 4, backend="serial", num_spare_envs=3, batch_size=2)
+
+
+class Alarm(Exception):
+    """Raised by the handler of a signal."""
+
+
+@pytest.mark.parametrize("num_spares", [2, NUM_ENVS])
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_exceptions_of_a_signal_handler_are_raised_and_leave_envs_usable(mode, num_spares):
+    """At random moments of steps. NumPy drops such an exception where it looks at the class of an operand."""
+    is_armed = False
+
+    def handle(number, frame):
+        if is_armed:
+            raise Alarm
+
+    delays = np.random.default_rng(0).uniform(1e-5, 2e-3, 60)
+    actions = np.zeros(NUM_ENVS, np.int64)
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with VectorEnv(lengths(CountEnv), num_spare_envs=num_spares, autoreset_mode=mode) as envs:
+            envs.reset(seed=0)
+            for delay in delays.tolist():
+                deadline = time.monotonic() + 60
+                with pytest.raises(Alarm):
+                    is_armed = True
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    while time.monotonic() < deadline:
+                        envs.step(actions)
+                is_armed = False
+                if envs.num_outstanding:
+                    envs.recv()
+            assert envs.step(actions)[0].shape[0] == NUM_ENVS
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -5,7 +5,6 @@ It belongs to the vector env and not to a collector: all collectors of the same 
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,9 @@ class Progress:
         self.returns[env_ids] = 0.0
 
 
-_progress: weakref.WeakKeyDictionary[VectorEnv, Progress] = weakref.WeakKeyDictionary()
+#: The attribute of a vector env that holds its progress. A table with weak keys would keep both: the progress has the
+#: policy, and a policy or an exception of it may refer to the vector env.
+_ATTRIBUTE = "_collection_progress"
 
 
 def progress_of(envs: VectorEnv) -> Progress:
@@ -78,7 +79,8 @@ def progress_of(envs: VectorEnv) -> Progress:
     Raises:
         ConfigError: its observations have no fixed dtype and shape.
     """
-    found = _progress.get(envs)
+    found = vars(envs).get(_ATTRIBUTE)
     if found is None:
-        found = _progress[envs] = Progress(envs)
+        found = Progress(envs)
+        setattr(envs, _ATTRIBUTE, found)
     return found

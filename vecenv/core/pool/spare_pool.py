@@ -35,7 +35,9 @@ from .waiter import check_no_counts, check_whole_count, refuse_min_count
 
 __all__ = ["SparePool", "SpareRule"]
 
-_ERROR = RowFlag.ERROR
+# Plain integers: NumPy looks for attributes of an enum's member, and drops the exception of a signal handler there.
+_ERROR, _RESET, _AUTORESET = int(RowFlag.ERROR), int(RowFlag.RESET), np.uint32(RowFlag.AUTORESET)
+_NO_OP, _STEP_OP, _RESET_OP = int(Op.NONE), int(Op.STEP), int(Op.RESET)
 
 
 class SpareRule(NamedTuple):
@@ -153,6 +155,11 @@ class SparePool(Pool):
     ) -> None:
         """Step rows; see `Pool.send`. The actions of rows that begin an episode are checked and not used."""
         rows = self._check_request("send", env_ids, ordered)
+        with signals_deferred():
+            self._send_actions(actions, rows, form)
+            self._note_request(rows, _STEP_OP)
+
+    def _send_actions(self, actions: Any, rows: Array, form: Form) -> None:
         begins = self._is_fresh[rows] | self._has_failed[rows]
         if not begins.any():
             super().send(actions, self._env_of[rows], ordered=False, form=form)
@@ -165,14 +172,14 @@ class SparePool(Pool):
             if len(kept):
                 some = pick_rows(self.action_spec.root, nested, kept)
                 super().send(some, self._env_of[rows[kept]], ordered=False, form=form)
-        self._note_request(rows, Op.STEP)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
         """Step rows with any objects as actions; see `Pool.send_objects`."""
         rows = self._check_request("send", env_ids, ordered)
         check_count("send", "actions", actions, len(rows))
-        self._send_some(actions, rows, self._is_fresh[rows] | self._has_failed[rows])
-        self._note_request(rows, Op.STEP)
+        with signals_deferred():
+            self._send_some(actions, rows, self._is_fresh[rows] | self._has_failed[rows])
+            self._note_request(rows, _STEP_OP)
 
     def _send_some(self, actions: Sequence[Any], rows: Array, begins: Array) -> None:
         kept = np.flatnonzero(~begins)
@@ -184,7 +191,7 @@ class SparePool(Pool):
         self.send(actions)
         return self.recv()
 
-    def _note_request(self, rows: Array, op: Op) -> None:
+    def _note_request(self, rows: Array, op: int) -> None:
         """Note that rows owe an answer; reset again the envs whose reset raised."""
         self._owed[rows] = op
         self._order += rows.tolist()
@@ -199,7 +206,7 @@ class SparePool(Pool):
         self._lifecycle.check_open(what)
         rows = self._check_rows(what, env_ids)
         if self._order:
-            busy = self._owed[rows] != Op.NONE if what == "send" else self._owed[rows] == Op.RESET
+            busy = self._owed[rows] != _NO_OP if what == "send" else self._owed[rows] == _RESET_OP
             if busy.any():
                 row = int(rows[busy][0])
                 remedy = "receive it first" if what == "reset" else "receive it first, or reset the env"
@@ -260,19 +267,21 @@ class SparePool(Pool):
         deadline = Deadline(timeout)
         while (missing := least - len(ready := self._find_ready())) > 0:
             self._receive(missing, deadline)
-        return self._deliver(np.array(ready[:most]))
+        with signals_deferred():
+            return self._deliver(np.array(ready[:most]))
 
     def _recv_rows(self, rows: Array, timeout: float | None) -> Batch:
         """Wait for the answers of these rows; return them in this order."""
         check_timeout("timeout", timeout)
-        idle = rows[self._owed[rows] == Op.NONE].tolist()
+        idle = rows[self._owed[rows] == _NO_OP].tolist()
         if idle:
             raise StateError(f"recv: the envs {idle} owe no answer; send actions to them or reset them first")
         self._check_order(len(rows))
         deadline = Deadline(timeout)
         while not set(rows.tolist()) <= set(self._find_ready()):
             self._receive(1, deadline)
-        return self._deliver(rows)
+        with signals_deferred():
+            return self._deliver(rows)
 
     def _check_order(self, count: int) -> None:
         """Raise StateError if a receive of `count` rows would let timing decide which spare env takes over."""
@@ -291,29 +300,36 @@ class SparePool(Pool):
         return [row for row in self._order if is_ready[row]]
 
     def _receive(self, missing: int, deadline: Deadline) -> None:
-        outstanding = super().outstanding()
-        if not outstanding:
-            self._repeat_lost_resets()
-            return
-        batch = super().recv(min(missing, outstanding), timeout=deadline.seconds_left())
-        self._store(batch)
-        if self._ended and (self.has_own_spares or not self._is_any_stepping()):
+        """Store answers of the engine, at most `missing` awaited ones; give rows whose episodes have ended new envs."""
+        try:
+            batch = super().recv(min(missing, super().outstanding()), timeout=deadline.seconds_left())
             with signals_deferred():
-                self._swap(np.array(sorted(self._ended)))
+                self._store(batch)
+                if self._ended and (self.has_own_spares or not self._is_any_stepping()):
+                    self._swap(np.array(sorted(self._ended)))
+        except BaseException:
+            with signals_deferred():
+                self._replace_lost_answers()
+            raise
 
-    def _repeat_lost_resets(self) -> None:
-        """Reset envs again if an exception, such as Ctrl-C, has come between the receipt of their answers and here."""
-        self._is_ahead[:] = False  # no reset is under way
-        resets = dict.fromkeys(self._env_of[self._is_fresh & ~self._has_first[self._env_of]].tolist(), _PLAIN)
-        resets.update(self._next_resets)
-        self._next_resets.clear()
-        if not resets:
-            raise StateError("recv: the answers of envs were lost by an interrupt; reset the envs")
-        for env_id, reset in resets.items():
-            self._reset_env(env_id, reset)
+    def _replace_lost_answers(self) -> None:
+        """Begin new episodes where an exception, such as Ctrl-C, has come between an answer's receipt and its storage.
+
+        Rows whose answers were lost owe none.
+        """
+        is_idle = np.array([super(SparePool, self).owes(env_id) == _NO_OP for env_id in range(len(self._row_of))])
+        lost_resets = np.flatnonzero(self._is_ahead & is_idle).tolist()
+        self._is_ahead[lost_resets] = False
+        rows = np.flatnonzero((self._owed != _NO_OP) & ~self._has_last & ~self._is_fresh & is_idle[self._env_of])
+        for env_id in lost_resets:
+            self._reset_env(env_id, self._next_resets.pop(env_id, _PLAIN))
+        rows = rows[~self._is_ahead[self._env_of[rows]]]
+        if len(rows):
+            self._forget_answers(rows)
+            self._swap(rows)
 
     def _is_any_stepping(self) -> bool:
-        return bool(((self._owed == Op.STEP) & ~self._has_last & ~self._is_fresh).any())
+        return bool(((self._owed == _STEP_OP) & ~self._has_last & ~self._is_fresh).any())
 
     def _store(self, batch: Batch) -> None:
         """Copy the rows of a batch of the engine, and note the episodes that have ended."""
@@ -338,9 +354,9 @@ class SparePool(Pool):
         self._last.put(rows, batch, index, num_leaves)
         self._has_last[rows] = True
         dones = (batch.terminated | batch.truncated)[index]
-        if batch.flags & RowFlag.RESET or dones.any():
+        if batch.flags & _RESET or dones.any():
             has_error = (flags & _ERROR) != 0
-            is_reset = (flags & RowFlag.RESET) != 0
+            is_reset = (flags & _RESET) != 0
             self._has_failed[rows[is_reset & has_error]] = True
             ended = rows[dones & ~has_error & ~is_reset]
             self._is_over[ended] = True
@@ -349,16 +365,16 @@ class SparePool(Pool):
 
     def _deliver(self, rows: Array) -> Batch:
         """Return the answers of these rows as a batch."""
-        envs, owes_step = self._env_of[rows], self._owed[rows] == Op.STEP
+        envs, owes_step = self._env_of[rows], self._owed[rows] == _STEP_OP
         begins = ~self._has_last[rows]
         ends = ~begins & self._is_fresh[rows] if self._is_same_step else np.zeros(len(rows), np.bool_)
         joined, replies = join_rows(self._last, self._first, rows, envs, begins, ends)
         flags = joined.column("flags")
-        started = (flags & RowFlag.RESET) != 0
+        started = (flags & _RESET) != 0
         if started.any():
             is_autoreset = started & owes_step
-            flags[is_autoreset] &= ~np.uint32(RowFlag.RESET)
-            flags[is_autoreset & ((flags & _ERROR) == 0)] |= np.uint32(RowFlag.AUTORESET)
+            flags[is_autoreset] &= ~np.uint32(_RESET)
+            flags[is_autoreset & ((flags & _ERROR) == 0)] |= _AUTORESET
             joined.column("seed")[begins & ~owes_step] = -1  # the seed of a spare env is not that of the row
         taken = begins | ends
         if taken.any():
@@ -366,7 +382,7 @@ class SparePool(Pool):
             self._is_fresh[rows[taken]] = False
             self._has_failed[rows[taken]] = (flags[taken] & _ERROR) != 0
         self._has_last[rows] = False
-        self._owed[rows] = Op.NONE
+        self._owed[rows] = _NO_OP
         delivered = set(rows.tolist())
         self._order = [row for row in self._order if row not in delivered]
         return self._make_batch(joined, replies)
@@ -405,7 +421,7 @@ class SparePool(Pool):
             served = rows[is_served & ~self._is_fresh[rows]]
             if len(served):
                 self._swap(np.sort(served))
-            self._note_request(rows, Op.RESET)
+            self._note_request(rows, _RESET_OP)
 
     def _reset_rows(self, resets: dict[int, _Reset]) -> None:
         """Reset the envs of rows, and the spare envs that their resets concern."""
@@ -495,7 +511,7 @@ class SparePool(Pool):
         """Cancel the outstanding operations of rows; see `Pool.cancel`. Resets that were sent ahead still run."""
         self._lifecycle.check_open("cancel")
         rows = self._check_rows("cancel", env_ids)
-        under_way = rows[(self._owed[rows] != Op.NONE) & ~self._has_last[rows] & ~self._is_fresh[rows]]
+        under_way = rows[(self._owed[rows] != _NO_OP) & ~self._has_last[rows] & ~self._is_fresh[rows]]
         for row in under_way.tolist():
             env_id = int(self._env_of[row])
             if env_id in self._next_resets:  # it was not sent
@@ -508,7 +524,7 @@ class SparePool(Pool):
     def _forget_answers(self, rows: Array) -> None:
         """Drop the answers that rows owe, or that were not delivered."""
         self._has_last[rows] = False
-        self._owed[rows] = Op.NONE
+        self._owed[rows] = _NO_OP
         dropped = set(rows.tolist())
         self._order = [row for row in self._order if row not in dropped]
         self._drop_ended(rows)

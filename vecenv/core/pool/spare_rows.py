@@ -149,7 +149,7 @@ def _add_ends(columns: dict[str, Array], last: RowStore, rows: Array, ends: Arra
     flags = columns["flags"]
     flags[ends] &= ~np.uint32(RowFlag.RESET)
     flags[ends] |= np.uint32(RowFlag.FINAL) | (step_flags[ends] & np.uint32(RowFlag.MESSAGE))
-    has_info = ends & ((step_flags & RowFlag.INFO) != 0)
+    has_info = ends & ((step_flags & np.uint32(RowFlag.INFO)) != 0)
     flags[has_info] |= np.uint32(RowFlag.FINAL_INFO)
     columns[FINAL_CELLS.tags] = last.columns[INFO_CELLS.tags][rows]
     columns[FINAL_CELLS.values] = last.columns[INFO_CELLS.values][rows]
