@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from vecenv.collection import Collector, Transitions, collect
+from vecenv.collection import Collector, Transitions
 from vecenv.envs.gym_registry import make_env
 from vecenv.errors import require
+from vecenv.evaluation import evaluate
 from vecenv.vector import VectorEnv
 
 __all__ = ["Trained", "main", "train"]
@@ -206,12 +207,6 @@ def train(env_name: str, settings: Settings, seed: int, show_progress: bool = Fa
         return Trained(agent, steps, time.perf_counter() - start, history)
 
 
-def evaluate_agent(agent: Agent, env_name: str, num_episodes: int, seed: int) -> Any:
-    """Return the returns of episodes with the most likely actions."""
-    with VectorEnv([functools.partial(make_training_env, env_name)] * 8, infos="none") as envs:
-        return collect(envs, agent.best_actions, episodes=num_episodes, seed=seed).episode_returns
-
-
 def progress_bar(total: int, is_shown: bool) -> Any:
     """Return a bar of rich with one task, on the standard error."""
     rich, console = require("rich.progress", "cli"), require("rich.console", "cli")
@@ -247,8 +242,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{options.env}: mean return {np.mean(last) if last else float('nan'):.1f} of the last {len(last)} episodes "
         f"after {trained.steps} steps, {trained.seconds:.1f} s"
     )
-    returns = evaluate_agent(trained.agent, options.env, options.eval_episodes, 1000 + options.seed)
-    print(f"evaluation: mean return {np.mean(returns):.1f} of {len(returns)} episodes with the most likely actions")
+    seeds = range(1000 + options.seed, 1000 + options.seed + options.eval_episodes)
+    env_fn = functools.partial(make_training_env, options.env)
+    result = evaluate(env_fn, trained.agent.best_actions, seeds=seeds)
+    print(f"evaluation: mean return {result.mean:.1f} of {len(seeds)} episodes with the most likely actions")
     if options.plot is not None and trained.history:
         save_plot(trained.history, options.env, options.plot)
 
