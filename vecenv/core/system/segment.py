@@ -9,10 +9,13 @@ A memfd is not used: it counts against no mount, so it would bypass a container'
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
+import weakref
 from multiprocessing import resource_tracker, shared_memory
+from typing import Any
 
 from ...errors import ConfigError
 
@@ -28,14 +31,14 @@ class Segment:
     """A mapping shared with the processes that receive `fd`.
 
     Attributes:
-        memory: the writable mapping, `nbytes` long and page aligned.
+        memory: the writable mapping, a buffer of `nbytes`, page aligned.
         fd: descriptor to map it again; closed by `close_fd` once no worker needs it.
     """
 
-    def __init__(self, fd: int, nbytes: int) -> None:
+    def __init__(self, fd: int, nbytes: int, memory: Any = None) -> None:
         self.fd = fd
         self.nbytes = nbytes
-        self.memory = mmap.mmap(fd, nbytes)
+        self.memory = mmap.mmap(fd, nbytes) if memory is None else memory
 
     @classmethod
     def create(cls, nbytes: int) -> Segment:
@@ -87,13 +90,31 @@ class Segment:
         """
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
         os.ftruncate(fd, nbytes)
-        return cls(fd, nbytes)
+        return cls(fd, nbytes, _map_without_descriptor(fd, nbytes))
 
     def close_fd(self) -> None:
         """Close the descriptor; the mapping stays until its last view is gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def _map_without_descriptor(fd: int, nbytes: int) -> Any:
+    """Return a shared mapping as a buffer.
+
+    An `mmap` object keeps a descriptor of its own as long as it has views: an exception that is kept, whose frames
+    refer to a closed pool, would keep it open.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"mmap: {os.strerror(ctypes.get_errno())}")
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    weakref.finalize(memory, libc.munmap, address, nbytes).atexit = False  # views may be in use until the very end
+    return memory
 
 
 def private_segment(nbytes: int) -> mmap.mmap:
