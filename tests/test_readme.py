@@ -42,6 +42,7 @@ LIBRARIES = {
     "torch": "torch",
     "prometheus": "prometheus_client",
     "ray": "ray",
+    "tianshou": "tianshou",
 }
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 

@@ -59,7 +59,7 @@ _Error = TypeVar("_Error", bound="WorkerError")
 _SHOWS_NOTES = hasattr(BaseException, "add_note")
 
 #: Packages whose lines callers do not write: this one, and those whose wrappers stand around its envs.
-_NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3"})
+_NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3", "tianshou"})
 
 
 #: The extras of the package -> their requirements, for hints that name packages; as in pyproject.toml.
@@ -70,6 +70,7 @@ EXTRAS = {
     "metrics": ("prometheus-client>=0.19",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
+    "tianshou": ("tianshou>=2.0",),
     "torch": ("torch>=2.0",),
     "treetensor": ("DI-treetensor>=0.4",),
     "video": ("gymnasium[classic-control]>=1.1", "moviepy>=1.0.3", "imageio[ffmpeg]>=2.30", "rich>=13"),

@@ -31,12 +31,15 @@ __all__ = [
     "CallMethod",
     "FindAttribute",
     "GetAttribute",
+    "GetAttributeOrNone",
     "GetOrCall",
     "HasAttribute",
     "IsWrapped",
     "Render",
+    "SeedActionSpace",
     "SetAttribute",
     "SetBatchAttribute",
+    "SetInnerAttribute",
     "SetOuterAttribute",
     "ShapeOnlyEnv",
     "ShapeRewards",
@@ -74,6 +77,18 @@ class HasAttribute(GetAttribute):
 
 
 @dataclass(frozen=True)
+class GetAttributeOrNone(GetAttribute):
+    """Return an attribute as `GetAttribute` does; None if no layer has it, as in Tianshou's worker processes."""
+
+    def __call__(self, env: Any) -> Any:
+        """Return the value for one env."""
+        try:
+            return super().__call__(env)
+        except AttributeError:
+            return None
+
+
+@dataclass(frozen=True)
 class SetAttribute:
     """Set an attribute of the first layer of the env that has it, or of the outermost layer if none has."""
 
@@ -92,6 +107,26 @@ class SetOuterAttribute(SetAttribute):
     def __call__(self, env: Any) -> None:
         """Set it in one env."""
         setattr(original(env), self.name, self.value)
+
+
+@dataclass(frozen=True)
+class SetInnerAttribute(SetAttribute):
+    """Set an attribute of the innermost env, under all wrappers, as Tianshou does."""
+
+    def __call__(self, env: Any) -> None:
+        """Set it in one env."""
+        setattr(env.unwrapped, self.name, self.value)
+
+
+@dataclass(frozen=True)
+class SeedActionSpace:
+    """Seed the action space of the env; None draws a seed."""
+
+    seed: int | None
+
+    def __call__(self, env: Any) -> None:
+        """Seed that of one env."""
+        env.get_wrapper_attr("action_space").seed(self.seed)
 
 
 @dataclass(frozen=True)

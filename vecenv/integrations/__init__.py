@@ -4,6 +4,7 @@
     rllib                creators of vector envs for the env runners of RLlib
     rllib_multi_agent    an env runner of RLlib whose multi-agent envs live in worker processes
     sb3                  `SB3VecEnv`, a VecEnv of Stable-Baselines3
+    tianshou             `VecenvVectorEnv`, a vector env of Tianshou
     torch                batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
 
 Without its library a module says which package to install.

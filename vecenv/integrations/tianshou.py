@@ -1,0 +1,335 @@
+"""VecenvVectorEnv: the engine as a vector env of Tianshou.
+
+    train_envs = VecenvVectorEnv(env_fns)                   in place of SubprocVectorEnv
+    train_envs = VecenvVectorEnv(env_fns, wait_num=4)       continue with the first four envs that have finished
+
+It stands on `vecenv.VectorEnv` without autoreset, as Tianshou's collectors reset the envs whose episodes have ended.
+Each batch of the pool becomes the five values that Tianshou expects, with one dict of infos per env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from ..checks import check_seconds
+from ..core.layout.rows import Op
+from ..core.layout.spec import Array, Leaf
+from ..core.parent.batch import Batch
+from ..core.pool.pool import Pool
+from ..envs.remote import CallMethod, GetAttributeOrNone, SeedActionSpace, SetInnerAttribute
+from ..errors import (
+    ClosedError,
+    ConfigError,
+    NotASequenceError,
+    StateError,
+    WorkerTimeoutError,
+    WrongTypeError,
+    require,
+)
+from ..vector.arguments import read_count, read_env_ids, read_seeds
+from ..vector.env import VectorEnv, check_options
+from ..vector.nested import row_of
+
+__all__ = ["VecenvVectorEnv"]
+
+_BaseVectorEnv: Any = require("tianshou.env", "tianshou").BaseVectorEnv
+
+#: Options of `VectorEnv` that would have no effect, or give results that Tianshou does not read.
+_FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
+
+Result = tuple[Array, Array, Array, Array, Array]
+
+
+class VecenvVectorEnv(_BaseVectorEnv):
+    """N envs in worker processes for Tianshou, a few of them per worker.
+
+    The same seeds and actions give what `DummyVectorEnv` gives, with rewards in float64 and observations in the dtype
+    of their space. Arrays are the caller's own. An ended env is not reset: a collector does that, or the caller.
+
+    Envs with process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
+    worker. They need `num_workers=len(env_fns)`; `SubprocVectorEnv` always has one process per env.
+
+    As in Tianshou, `action_space`, `observation_space`, `spec`, `metadata` and `reward_range` are lists with one item
+    per env.
+
+    Example:
+        >>> import gymnasium
+        >>> envs = VecenvVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
+        >>> envs.seed(7)
+        [[7], [8]]
+        >>> obs, infos = envs.reset()
+        >>> obs, rewards, terminations, truncations, infos = envs.step([0, 1])
+        >>> obs.shape, rewards.tolist(), infos.tolist()
+        ((2, 4), [1.0, 1.0], [{'env_id': 0}, {'env_id': 1}])
+        >>> envs.close()
+
+    Attributes:
+        env_num: number of envs, also `len(envs)`.
+        wait_num: as given, N if None was given.
+        timeout: as given.
+        is_async: whether `step` returns before all envs have finished: if `wait_num` is less than N, or there is a
+            `timeout`.
+        vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `seeds` and `worker_pids`.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Build all envs.
+
+        Args:
+            env_fns: one constructor per env. They are sent to the workers by value.
+            wait_num: `step` returns as soon as this many envs have finished, from 1 to N. None (default): all.
+            timeout: `step` returns after so many seconds, with the envs that have finished, at least one. None
+                (default): no limit.
+            **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` and
+                `failures`; except autoreset_mode, batch_size, copy, episode_statistics and mark_autoreset.
+
+        Raises:
+            ConfigError: an argument or an option is wrong (also a ValueError and an AssertionError).
+            WrongTypeError: the observations are tuples, which Tianshou does not support (also a TypeError).
+            Exception: as `vecenv.VectorEnv`.
+        """
+        check_options("VecenvVectorEnv", options)
+        for name in _FIXED:
+            if name in options:
+                raise ConfigError(f"VecenvVectorEnv: {name!r} has no effect on Tianshou; leave it out", key=name)
+        self.timeout = None if timeout is None else check_seconds("timeout", timeout)
+        wait_num = read_count("wait_num", wait_num, len(env_fns))
+        self.vector_env = VectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED, **options)
+        self._pool: Pool = self.vector_env._pool
+        self.env_num = self._pool.num_envs
+        self.wait_num = self.env_num if wait_num is None else wait_num
+        self.is_async = self.wait_num != self.env_num or timeout is not None
+        self._obs_space = self.vector_env.single_observation_space
+        self._has_array_obs = isinstance(self._pool.obs_spec.root, Leaf)
+        self._has_array_actions = isinstance(self._pool.action_spec.root, Leaf)
+        if isinstance(self._obs_space, spaces.Tuple):
+            self.vector_env.close()
+            raise WrongTypeError(
+                f"Tianshou does not support observations that are tuples; use an array or a dict, not {self._obs_space}"
+            )
+
+    # ---- stepping ----------------------------------------------------------------------------
+
+    def step(self, action: Any, id: Any = None) -> Result:  # the names are Tianshou's
+        """Step envs, and wait for them; if `is_async`, for the first of all envs that step.
+
+        Args:
+            action: one row per env, ordered as `id`: an array, or a sequence of actions. None, only if `is_async`: no
+                env begins a step.
+            id: distinct ids of the envs to step, or a single id. None (default): all envs.
+
+        Returns:
+            (obs, rewards, terminations, truncations, infos) of B envs, ordered as `id`, or if `is_async` in the order
+            in which they finished: obs (B, *S), or an object array of dicts (B,) for Dict spaces; rewards float64 (B,);
+            terminations and truncations bool (B,); infos an object array of dicts (B,). Each has the int `env_id`.
+
+        Raises:
+            ValueError: `action` is None, but not `is_async`.
+            SpaceError: the actions do not fit; nothing was stepped (also a ValueError and an AssertionError).
+            StateError: one of the envs is stepping already, or `action` is None and none is (also a RuntimeError and an
+                AssertionError).
+            ClosedError: the vector env is closed (also a StateError).
+            WorkerTimeoutError, WorkerDiedError: a worker did not answer and was not replaced.
+            Exception: raised by an env, with the remote traceback as its cause.
+        """
+        self._check_open("step")
+        if action is not None:
+            self._send(action, id)
+        elif not self.is_async:
+            raise ConfigError("step: actions are needed, as the vector env waits for all envs", key="action")
+        batch = self._recv_first() if self.is_async else self._pool.recv()
+        batch.raise_errors()
+        infos = batch.infos()
+        for info, env_id in zip(infos, batch.env_ids.tolist()):
+            info["env_id"] = env_id
+        ends = batch.terminated.copy(), batch.truncated.copy()
+        return self._obs_of(batch), batch.rewards.copy(), *ends, _as_objects(infos)
+
+    def _send(self, action: Any, id: Any) -> None:
+        ids = read_env_ids("step", id, self.env_num)
+        count = self.env_num if ids is None else len(ids)
+        if not hasattr(action, "__len__") or len(action) != count:
+            raise NotASequenceError(f"step: expected {count} actions, one per env, got {action!r}")
+        stepping = set(self.waiting_id).intersection(range(self.env_num) if ids is None else ids.tolist())
+        if stepping:
+            raise StateError(f"step: envs {sorted(stepping)} are stepping; step(None) waits for the first of them")
+        ordered = not self.is_async
+        if self._has_array_actions:
+            self._pool.send(np.asarray(action), ids, ordered=ordered)
+        else:
+            rows = [action[row] for row in range(count)]
+            self._pool.send_objects(rows, range(count) if ids is None else ids, ordered=ordered)
+
+    def _recv_first(self) -> Batch:
+        """Return the rows of the first envs that finish."""
+        count = self._pool.outstanding()
+        if not count:
+            raise StateError("step: no env is stepping; give actions")
+        try:
+            return self._pool.recv(min(self.wait_num, count), timeout=self.timeout)
+        except WorkerTimeoutError as error:
+            if error.op is not None:  # an env has exceeded its own limit
+                raise
+        return self._pool.recv(1)
+
+    def reset(self, env_id: Any = None, **kwargs: Any) -> tuple[Array, Array]:
+        """Begin an episode in every env, or in some of them, and wait for the first observations.
+
+        The steps of these envs are abandoned. Other envs may be stepping; later steps return their results.
+
+        Args:
+            env_id: distinct ids of the envs to reset, or a single id. None (default): all envs.
+            **kwargs: passed to the `reset` of each of these envs. A `seed` is the same for all; see `seed`.
+
+        Returns:
+            (obs, infos) of B envs, ordered as `env_id`: obs as from `step`, and an object array of dicts (B,).
+
+        Raises:
+            ConfigError: there is no such env.
+            ClosedError, WorkerTimeoutError, WorkerDiedError, Exception: as from `step`.
+        """
+        self._check_open("reset")
+        ids = read_env_ids("reset", env_id, self.env_num)
+        ids = np.arange(self.env_num) if ids is None else ids
+        seeds = [kwargs.pop("seed")] * len(ids) if "seed" in kwargs else None
+        batch = self._reset(ids, seeds, kwargs)
+        return self._obs_of(batch), _as_objects(batch.infos())
+
+    def _reset(self, ids: Array, seeds: Sequence[int | None] | None, kwargs: dict[str, Any]) -> Batch:
+        superseded = [env_id for env_id in ids.tolist() if self._pool.owes(env_id) != Op.NONE]
+        if superseded:
+            self._pool.cancel(superseded)
+        ordered = not self._pool.outstanding()
+        self._pool.reset(ids, seeds=seeds, kwargs=[kwargs] * len(ids) if kwargs else None, ordered=ordered)
+        if seeds is not None:
+            self.vector_env._env_seeds.record(seeds, ids.tolist())
+        batch = self._pool.recv() if ordered else self._pool.recv(env_ids=ids)
+        self.vector_env._env_seeds.note(batch)
+        batch.raise_errors()
+        return batch
+
+    def _obs_of(self, batch: Batch) -> Array:
+        """Return observations in the form of Tianshou: one array, for Dict spaces an object array of dicts."""
+        if self._has_array_obs:
+            obs: Array = self.vector_env._results.own_obs(batch)
+            return obs
+        columns = batch.obs
+        return _as_objects([row_of(self._obs_space, columns, row) for row in range(len(batch))])
+
+    @property
+    def waiting_id(self) -> list[int]:
+        """The ids of the envs that are stepping, or whose results have not been returned yet."""
+        if not self._pool.outstanding():
+            return []
+        return [env_id for env_id in range(self.env_num) if self._pool.owes(env_id) != Op.NONE]
+
+    @property
+    def ready_id(self) -> list[int]:
+        """The ids of the envs that can be stepped: those that are not in `waiting_id`."""
+        waiting = set(self.waiting_id)
+        return [env_id for env_id in range(self.env_num) if env_id not in waiting]
+
+    def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
+        """Reset every env with a seed of its own, and seed its action space.
+
+        Args:
+            seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue.
+
+        Returns:
+            A list with the seed of each env.
+
+        Raises:
+            ConfigError, TypeError: the number of seeds is not N, or a seed is not a whole number.
+            ClosedError, WorkerTimeoutError, WorkerDiedError, Exception: as from `reset`.
+        """
+        self._check_open("seed")
+        seeds = read_seeds(seed, self.env_num)
+        self._pool.call_each([SeedActionSpace(one) for one in seeds], name="seed action_space")
+        self._reset(np.arange(self.env_num), seeds, {})
+        return [[one] for one in seeds]
+
+    # ---- attributes --------------------------------------------------------------------------
+
+    def get_env_attr(self, key: str, id: Any = None) -> list[Any]:
+        """Return an attribute of envs, as copies.
+
+        Args:
+            key: name of the attribute, looked up from the outermost wrapper inwards.
+            id: ids of the envs, or a single id, in the order of the result. None (default): all envs.
+
+        Returns:
+            One value per env; as in `SubprocVectorEnv`, None for an env that has no such attribute.
+
+        Raises:
+            ConfigError: there is no such env.
+            ClosedError: the vector env is closed.
+        """
+        self._check_open("get_env_attr")
+        return self._pool.call(GetAttributeOrNone(key), read_env_ids("get_env_attr", id, self.env_num), pure=True)
+
+    def set_env_attr(self, key: str, value: Any, id: Any = None) -> None:
+        """Set an attribute of the innermost env, under all wrappers.
+
+        Args:
+            key: name of the attribute.
+            value: one value for all of these envs.
+            id: ids of the envs, or a single id. None (default): all envs.
+
+        Raises:
+            ConfigError, ClosedError: as from `get_env_attr`.
+        """
+        self._check_open("set_env_attr")
+        ids = read_env_ids("set_env_attr", id, self.env_num)
+        self._pool.call(SetInnerAttribute(key, value), ids, name=f"set_attr unwrapped {key}")  # lasts beyond an episode
+
+    def render(self, **kwargs: Any) -> list[Any]:
+        """Return the result of each env's `render` with these arguments, ordered by env id.
+
+        Raises:
+            StateError: an env is stepping (also a RuntimeError).
+            ClosedError: the vector env is closed.
+        """
+        self._check_open("render")
+        if self.waiting_id:
+            raise StateError(f"render: envs {self.waiting_id} are stepping; receive them by step(None) before")
+        return self._pool.call(CallMethod("render", (), kwargs))
+
+    # ---- end ---------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed."""
+        return bool(self._pool.closed)
+
+    def _check_open(self, what: str) -> None:
+        if self._pool.closed:
+            raise ClosedError(f"{what}: the vector env is closed")
+
+    def close(self) -> None:
+        """End envs and workers within `close_timeout` seconds; a second call has no effect."""
+        self.vector_env.close()
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a VecenvVectorEnv cannot be pickled or copied; build one from its env_fns")
+
+
+def _as_objects(rows: list[dict[str, Any]]) -> Array:
+    """Return an object array (B,) of these dicts."""
+    array = np.empty(len(rows), object)
+    array[:] = rows
+    return array
