@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import importlib
 import itertools
 import time
 from collections.abc import Callable
@@ -93,12 +94,10 @@ class _TurnMode(Mode):
 class TianshouMode(_TurnMode):
     """`BaseVectorEnv.step`, then `reset` for the envs that have ended, as Tianshou's Collector does."""
 
-    def __init__(self, task: Task, name: str, kind: str) -> None:
-        import tianshou.env
-
+    def __init__(self, task: Task, name: str, kind: str, module: str = "tianshou.env") -> None:
         super().__init__(name)
         with no_interrupts():
-            self._envs = getattr(tianshou.env, kind)(task.env_fns)
+            self._envs = getattr(importlib.import_module(module), kind)(task.env_fns)
         self._actions = action_batches(self._envs.action_space[0], task.num_envs)
         self._num_envs = task.num_envs
         self._envs.reset()
@@ -299,6 +298,10 @@ def _tianshou(kind: str) -> Peer:
     return Peer(name, "tianshou", _TIANSHOU, functools.partial(TianshouMode, name=name, kind=kind))
 
 
+def _vecenv_tianshou(task: Task) -> Mode:
+    return TianshouMode(task, "vecenv VecenvVectorEnv", "VecenvVectorEnv", "vecenv.integrations.tianshou")
+
+
 def _torchrl(kind: str, **kwargs: Any) -> Peer:
     name = f"torchrl {kind}"
     return Peer(name, "torchrl", _TORCHRL, functools.partial(TorchRLMode, name=name, kind=kind, **kwargs))
@@ -326,6 +329,7 @@ PEERS = (
     Peer("vecenv VectorEnv, recv of half", "vecenv", "", _vecenv_half),
     Peer("vecenv VectorEnv, serial", "vecenv", "", _vecenv_serial),
     Peer("vecenv SB3VecEnv", "stable_baselines3", _SB3, lambda task: SB3VecEnvMode(task.env_fns)),
+    Peer("vecenv VecenvVectorEnv", "tianshou", _TIANSHOU, _vecenv_tianshou),
     Peer("vecenv manager", "vecenv", "", lambda task: ManagerMode(task.env_fns)),
     Peer("vecenv ParallelAlfEnvironment", "vecenv", "", _alf),
 )
