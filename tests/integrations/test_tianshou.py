@@ -206,6 +206,17 @@ def test_buffer_of_async_collector_has_the_transitions_of_dummy_vector_env():
         assert ours.waiting_id == []
 
 
+def test_resets_of_ended_envs_take_spare_envs():
+    with contextlib.closing(VecenvVectorEnv([functools.partial(ToyEnv, 4)] * 2, num_spare_envs=2)) as envs:
+        envs.seed(0)
+        for _ in range(4):
+            *_, terminations, _, _ = envs.step([1, 1])
+        assert terminations.all()
+        obs, _ = envs.reset([1, 0])
+        assert obs[:, :2].tolist() == [[0.0, 0.0]] * 2
+        assert envs.get_env_attr("num_steps") == [0, 0], "these envs have never been stepped"
+
+
 @pytest.mark.native
 def test_buffer_after_a_killed_worker_equals_that_of_dummy_vector_env():
     with (

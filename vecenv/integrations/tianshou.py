@@ -92,7 +92,9 @@ class VecenvVectorEnv(_BaseVectorEnv):
             timeout: `step` returns after so many seconds, with the envs that have finished, at least one. None
                 (default): no limit.
             **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` and
-                `failures`; except autoreset_mode, batch_size, copy, episode_statistics and mark_autoreset.
+                `failures`; except autoreset_mode, batch_size, copy, episode_statistics and mark_autoreset. With
+                `num_spare_envs`, resets of ended envs without arguments, such as those of a collector, take envs that
+                have been reset ahead.
 
         Raises:
             ConfigError: an argument or an option is wrong (also a ValueError and an AssertionError).
@@ -144,11 +146,12 @@ class VecenvVectorEnv(_BaseVectorEnv):
             Exception: raised by an env, with the remote traceback as its cause.
         """
         self._check_open("step")
+        is_async = self.is_async
         if action is not None:
-            self._send(action, id)
-        elif not self.is_async:
+            self._send(action, None if id is None else np.atleast_1d(id), ordered=not is_async)
+        elif not is_async:
             raise ConfigError("step: actions are needed, as the vector env waits for all envs", key="action")
-        batch = self._recv_first() if self.is_async else self._pool.recv()
+        batch = self._recv_first() if is_async else self._pool.recv()
         batch.raise_errors()
         infos = batch.infos()
         for info, env_id in zip(infos, batch.env_ids.tolist()):
@@ -156,20 +159,20 @@ class VecenvVectorEnv(_BaseVectorEnv):
         ends = batch.terminated.copy(), batch.truncated.copy()
         return self._obs_of(batch), batch.rewards.copy(), *ends, _as_objects(infos)
 
-    def _send(self, action: Any, id: Any) -> None:
-        ids = read_env_ids("step", id, self.env_num)
-        count = self.env_num if ids is None else len(ids)
+    def _send(self, action: Any, ids: Array | None, ordered: bool) -> None:
+        pool = self._pool
+        count = pool.num_envs if ids is None else len(ids)
         if not hasattr(action, "__len__") or len(action) != count:
             raise NotASequenceError(f"step: expected {count} actions, one per env, got {action!r}")
-        stepping = set(self.waiting_id).intersection(range(self.env_num) if ids is None else ids.tolist())
-        if stepping:
-            raise StateError(f"step: envs {sorted(stepping)} are stepping; step(None) waits for the first of them")
-        ordered = not self.is_async
+        if pool.outstanding():
+            stepping = set(self.waiting_id).intersection(range(count) if ids is None else ids.tolist())
+            if stepping:
+                raise StateError(f"step: envs {sorted(stepping)} are stepping; step(None) waits for the first of them")
         if self._has_array_actions:
-            self._pool.send(np.asarray(action), ids, ordered=ordered)
+            pool.send(np.asarray(action), ids, ordered=ordered)
         else:
             rows = [action[row] for row in range(count)]
-            self._pool.send_objects(rows, range(count) if ids is None else ids, ordered=ordered)
+            pool.send_objects(rows, range(count) if ids is None else ids, ordered=ordered)
 
     def _recv_first(self) -> Batch:
         """Return the rows of the first envs that finish."""
