@@ -72,6 +72,7 @@ EXTRAS = {
     "sb3": ("stable-baselines3>=2.3",),
     "tianshou": ("tianshou>=2.0",),
     "torch": ("torch>=2.0",),
+    "torchrl": ("torchrl>=0.14",),
     "treetensor": ("DI-treetensor>=0.4",),
     "video": ("gymnasium[classic-control]>=1.1", "moviepy>=1.0.3", "imageio[ffmpeg]>=2.30", "rich>=13"),
 }
