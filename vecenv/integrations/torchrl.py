@@ -37,6 +37,7 @@ _TensorDict: Any = require("tensordict", "torchrl").TensorDict
 #: The conversion of GymWrapper, so that the specs are those of GymWrapper.
 _spec_of: Any = require("torchrl.envs.libs.gym", "torchrl")._gym_to_torchrl_spec_transform
 
+_FLAGS = ("done", "terminated", "truncated")
 #: Options of `VectorEnv` that have one possible value here.
 _FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True}
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -77,7 +78,6 @@ class VecenvEnv(_EnvBase):
         *,
         device: Any = None,
         categorical_action_encoding: bool = False,
-        allow_done_after_reset: bool = False,
         **options: Any,
     ) -> None:
         """Build all envs.
@@ -88,7 +88,6 @@ class VecenvEnv(_EnvBase):
                 tensordicts, as of `GymWrapper`.
             categorical_action_encoding: if True, discrete actions and observations are whole numbers. If False
                 (default), they are one-hot vectors.
-            allow_done_after_reset: as of `EnvBase`.
             **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers` and `timeouts`.
                 `infos` is "none" by default.
 
@@ -103,11 +102,7 @@ class VecenvEnv(_EnvBase):
                 raise ConfigError(f"VecenvEnv: {name} is always {value!r}, not {options[name]!r}", key=name)
         vector_env = VectorEnv(env_fns, **{"infos": "none", **options, **_FIXED})
         try:
-            super().__init__(
-                device=device,
-                batch_size=[vector_env.num_envs],
-                allow_done_after_reset=allow_done_after_reset,
-            )
+            super().__init__(device=device, batch_size=[vector_env.num_envs])
             self.vector_env = vector_env
             self._make_specs(categorical_action_encoding)
         except BaseException:
@@ -133,9 +128,11 @@ class VecenvEnv(_EnvBase):
         else:
             obs_spec = _specs.Composite(observation=obs_spec, shape=shape)
         flag = {"n": 2, "dtype": torch.bool, "device": self.device, "shape": (*shape, 1)}
-        names = ("done", "terminated", "truncated")
-        self.done_spec = _specs.Composite({name: _specs.Categorical(**flag) for name in names}, shape=shape)
-        self.action_spec = _spec_of(envs.action_space, **arguments)
+        self.done_spec = _specs.Composite({name: _specs.Categorical(**flag) for name in _FLAGS}, shape=shape)
+        action_spec = _spec_of(envs.action_space, **arguments)
+        if isinstance(action_spec, _specs.Composite):
+            action_spec.shape = shape
+        self.action_spec = action_spec
         self.reward_spec = _specs.Unbounded(shape=(*shape, 1), device=self.device)
         self.observation_spec = obs_spec
 
@@ -247,7 +244,27 @@ class VecenvEnv(_EnvBase):
             obs = merge(self._root, obs, first, kept)
         self._is_reset[is_asked] = False
         self._last_obs = obs
-        return self._as_tensordict(self._encode(obs))
+        values = self._encode(obs)
+        for name in _FLAGS:
+            values[name] = torch.zeros((self.num_envs, 1), dtype=torch.bool)
+        return self._as_tensordict(values)
+
+    def _step_proc_data(self, next_tensordict_out: Any) -> Any:
+        """Return the results of `_step` as they are: they have all keys of the specs, in the right shapes."""
+        return super()._step_proc_data(next_tensordict_out) if self.run_type_checks else next_tensordict_out
+
+    def _reset_proc_data(self, tensordict: Any, tensordict_reset: Any) -> Any:
+        """Put the reset rows into the tensordict that was given to `reset`, as `EnvBase` does, without its checks."""
+        mask = None if tensordict is None else tensordict.pop("_reset", None)
+        if mask is None:
+            return tensordict_reset if tensordict is None else tensordict.update(tensordict_reset)
+        mask = mask.reshape(-1)
+        for key, value in tensordict_reset.items(include_nested=True, leaves_only=True):
+            old = tensordict.get(key, None)
+            if old is not None:
+                value = torch.where(mask.view(-1, *[1] * (value.ndim - 1)), value, old)
+            tensordict.set(key, value)
+        return tensordict
 
     def _set_seed(self, seed: int | None) -> None:
         self.reset(seed=seed)

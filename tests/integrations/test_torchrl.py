@@ -1,0 +1,238 @@
+"""VecenvEnv is an env of TorchRL that gives the rollouts of GymWrapper over Gymnasium's SyncVectorEnv."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import signal
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+pytest.importorskip("torchrl", exc_type=ImportError)
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # TorchRL's collectors inherit from a class that it deprecates
+    from torchrl.collectors import Collector, MultiSyncCollector
+
+from torchrl.envs import Compose, GymWrapper, RewardSum, StepCounter, TransformedEnv, check_env_specs
+
+from vecenv import ConfigError, SpaceError, StateError
+from vecenv.envs.toys import SpaceEnv
+from vecenv.integrations.torchrl import VecenvEnv
+
+CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=12)
+PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=9)
+LAKE = functools.partial(gymnasium.make, "FrozenLake-v1")
+NESTED = functools.partial(
+    SpaceEnv,
+    Dict(state=Box(-1, 1, (3,)), deep=Dict(grid=Box(0, 255, (2, 2), np.uint8), mode=Discrete(4)), flags=MultiBinary(3)),
+    Box(-1, 1, (2,)),
+)
+TOOLS = functools.partial(SpaceEnv, Box(-1, 1, (2,)), Dict(move=Box(-1, 1, (2,)), tool=Discrete(3)))
+SWITCHES = functools.partial(SpaceEnv, Box(-1, 1, (2,), np.float64), MultiDiscrete([2, 3]))
+
+
+def theirs(env_fns: Any, **options: Any) -> Any:
+    return GymWrapper(SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED), **options)
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    """Check two tensordicts for the same keys, dtypes, shapes, devices and values."""
+    assert left.batch_size == right.batch_size and left.device == right.device
+    keys = sorted(left.keys(True, True), key=str)
+    assert keys == sorted(right.keys(True, True), key=str)
+    for key in keys:
+        assert left[key].dtype == right[key].dtype, key
+        assert torch.equal(left[key], right[key]), key
+
+
+def roll_out(env: Any, seed: int = 5) -> list[Any]:
+    """Return rollouts that cross ends of episodes, and rollouts that stop at one, with the same random actions."""
+    env.set_seed(seed)
+    torch.manual_seed(0)
+    through = env.rollout(40, break_when_any_done=False)
+    stopped = [env.rollout(20) for _ in range(3)]
+    seeded = env.reset(seed=seed + 1)
+    return [through, *stopped, seeded, env.rollout(30, auto_reset=False, tensordict=seeded)]
+
+
+@pytest.mark.parametrize(
+    "env_fn",
+    [CARTPOLE, *(pytest.param(env_fn, marks=pytest.mark.extended) for env_fn in (PENDULUM, LAKE, NESTED, SWITCHES))],
+)
+@pytest.mark.parametrize("is_categorical", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_rollouts_and_specs_equal_gym_wrapper(env_fn: Any, is_categorical: bool) -> None:
+    options = {"categorical_action_encoding": is_categorical}
+    ours, others = VecenvEnv([env_fn] * 3, num_workers=2, **options), theirs([env_fn] * 3, **options)
+    with contextlib.closing(ours), contextlib.closing(others):
+        assert ours.output_spec == others.output_spec and ours.input_spec == others.input_spec
+        check_env_specs(ours)
+        assert ours.set_seed(3) == others.set_seed(3)
+        for left, right in zip(roll_out(ours), roll_out(others)):
+            assert_equal(left, right)
+
+
+@pytest.mark.extended
+def test_actions_of_a_dict_space_have_a_key_each() -> None:
+    """GymWrapper cannot batch such a space."""
+    with contextlib.closing(VecenvEnv([TOOLS] * 2, num_workers=2)) as env:
+        check_env_specs(env)
+        assert env.action_keys == ["move", "tool"]
+
+
+def test_rollouts_with_transforms_equal_gym_wrapper() -> None:
+    """StepCounter asks for resets of envs whose own episode goes on."""
+    ours, others = (
+        TransformedEnv(env, Compose(RewardSum(), StepCounter(max_steps=7)))
+        for env in (VecenvEnv([CARTPOLE] * 3, backend="serial"), theirs([CARTPOLE] * 3))
+    )
+    with contextlib.closing(ours), contextlib.closing(others):
+        for left, right in zip(roll_out(ours), roll_out(others)):
+            assert_equal(left, right)
+
+
+def test_device_is_that_of_all_tensors() -> None:
+    ours, others = VecenvEnv([CARTPOLE] * 2, backend="serial", device="cpu"), theirs([CARTPOLE] * 2, device="cpu")
+    with contextlib.closing(ours), contextlib.closing(others):
+        for left, right in zip(roll_out(ours), roll_out(others)):
+            assert left.device == torch.device("cpu")
+            assert_equal(left, right)
+
+
+def test_large_observations_are_lent_without_a_copy() -> None:
+    image = functools.partial(SpaceEnv, Box(0, 255, (64, 64, 3), np.uint8), Discrete(2))
+    with contextlib.closing(VecenvEnv([image] * 4, num_workers=2)) as env:
+        memory = env.vector_env._pool.memory
+        first = memory.ctypes.data
+        obs = env.rand_step(env.reset())["next", "observation"]
+        assert first <= obs.data_ptr() < first + memory.nbytes
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_reset_by_mask_changes_its_rows_only(shape: tuple[int, ...]) -> None:
+    with contextlib.closing(VecenvEnv([CARTPOLE] * 3, num_workers=2)) as env:
+        before = env.step_mdp(env.rand_step(env.reset()))
+        after = env.reset(before.clone().set("_reset", torch.tensor([False, True, False]).view(shape)))
+        same = (after["observation"] == before["observation"]).all(-1)
+        assert same.tolist() == [True, False, True]
+        assert "_reset" not in after
+
+
+def test_step_of_an_ended_env_is_refused() -> None:
+    with contextlib.closing(VecenvEnv([CARTPOLE] * 2, backend="serial")) as env:
+        rollout = env.rollout(100)
+        with pytest.raises(StateError, match=r"the episodes of envs \[\d.*first reset them with a mask '_reset'"):
+            env.rand_step(env.step_mdp(rollout[:, -1]))
+        env.rand_step(env.reset())
+
+
+def test_rollout_until_all_have_ended_steps_the_others_only() -> None:
+    """TorchRL leaves ended envs out by a mask "_step"."""
+    with contextlib.closing(VecenvEnv([CARTPOLE] * 3, num_workers=2)) as env:
+        env.set_seed(2)
+        torch.manual_seed(0)
+        rollout = env.rollout(100, break_when_all_done=True, break_when_any_done=False)
+        done, obs = rollout["next", "done"].squeeze(-1), rollout["next", "observation"]
+        lengths = done.int().argmax(-1) + 1
+        assert done[:, -1].all() and len(set(lengths.tolist())) > 1
+        for env_id, length in enumerate(lengths.tolist()):
+            assert (obs[env_id, length:] == obs[env_id, length - 1]).all(), "the last observation is repeated"
+        assert env.statistics()["steps"] == lengths.sum()
+
+
+# ---- collectors --------------------------------------------------------------------------------
+
+
+def collected(env: Any) -> list[Any]:
+    torch.manual_seed(0)
+    env.set_seed(4)
+    collector = Collector(env, None, frames_per_batch=90, total_frames=270)
+    batches = [batch.clone() for batch in collector]
+    collector.shutdown()
+    return batches
+
+
+def test_collector_gives_the_batches_of_gym_wrapper() -> None:
+    pairs = zip(collected(VecenvEnv([CARTPOLE] * 3, num_workers=2)), collected(theirs([CARTPOLE] * 3)), strict=True)
+    for left, right in pairs:
+        assert left["next", "done"].any()
+        assert_equal(left, right)
+
+
+@pytest.mark.extended
+def test_multi_sync_collector_gives_the_batches_of_gym_wrapper() -> None:
+    """Its envs live in processes of the collector, which start the workers."""
+    kinds = [functools.partial(VecenvEnv, [CARTPOLE] * 3, num_workers=2), functools.partial(theirs, [CARTPOLE] * 3)]
+    found = []
+    for make_env in kinds:
+        collector = MultiSyncCollector([make_env] * 2, None, frames_per_batch=60, total_frames=180, cat_results="stack")
+        collector.set_seed(1)
+        found.append([batch.clone() for batch in collector])
+        collector.shutdown()
+    for left, right in zip(*found, strict=True):
+        for batch in (left, right):
+            del batch["collector", "traj_ids"]  # both processes draw them from one counter
+        assert_equal(left, right)
+
+
+# ---- failures and wrong arguments --------------------------------------------------------------
+
+
+def test_rollout_goes_on_after_a_worker_is_killed() -> None:
+    ours, others = VecenvEnv([CARTPOLE] * 3, num_workers=2), theirs([CARTPOLE] * 3)
+    with contextlib.closing(ours), contextlib.closing(others):
+        found = []
+        for env in (ours, others):
+            env.set_seed(5)
+            torch.manual_seed(0)
+            first = env.rollout(5, break_when_any_done=False)
+            if env is ours:
+                os.kill(env.vector_env.worker_pids[0], signal.SIGKILL)
+            rest = env.rollout(30, break_when_any_done=False, auto_reset=False, tensordict=env.step_mdp(first[:, -1]))
+            found.append((first, rest))
+        for left, right in zip(*found):
+            assert_equal(left, right)
+        assert ours.statistics()["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"num_worker": 2}, ConfigError, "did you mean 'num_workers'"),
+        ({"copy": False}, ConfigError, "VecenvEnv: copy is always True, not False"),
+        ({"autoreset_mode": AutoresetMode.DISABLED}, ConfigError, "autoreset_mode is always"),
+        ({"space": Tuple([Discrete(2)])}, SpaceError, "observation_space: TorchRL has no tensors for a Tuple space"),
+        ({"space": Dict(a=Text(3))}, SpaceError, "observation_space/a: TorchRL has no tensors for a Text space"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    env_fn = functools.partial(SpaceEnv, options.pop("space", None))
+    with pytest.raises(error, match=text):
+        VecenvEnv([env_fn], backend="serial", **options)
+
+
+def test_close_and_copies() -> None:
+    env = VecenvEnv([CARTPOLE], backend="serial")
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        pickle.dumps(env)
+    with pytest.raises(StateError, match="the first reset has to be one of all envs"):
+        env.reset(env.fake_tensordict().set("_reset", torch.zeros(1, dtype=torch.bool)))
+    assert not env.is_closed and "VecenvEnv(" in repr(env)
+    env.close()
+    assert env.is_closed and env.vector_env.closed
+    env.close(raise_if_closed=False)
+    with pytest.raises(RuntimeError, match="closed already"):
+        env.close()
