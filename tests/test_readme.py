@@ -43,6 +43,7 @@ LIBRARIES = {
     "prometheus": "prometheus_client",
     "ray": "ray",
     "tianshou": "tianshou",
+    "torchrl": "torchrl",
 }
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 

@@ -6,6 +6,7 @@
     sb3                  `SB3VecEnv`, a VecEnv of Stable-Baselines3
     tianshou             `VecenvVectorEnv`, a vector env of Tianshou
     torch                batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
+    torchrl              `VecenvEnv`, an env of TorchRL
 
 Without its library a module says which package to install.
 """
