@@ -136,11 +136,11 @@ class VecenvEnv(_EnvBase):
         self.reward_spec = _specs.Unbounded(shape=(*shape, 1), device=self.device)
         self.observation_spec = obs_spec
 
-    def _encode(self, obs: Any) -> dict[str, Any]:
-        """Return tensors of the observations of all envs by their keys in a tensordict."""
+    def _encode(self, obs: Any, count: int) -> dict[str, Any]:
+        """Return tensors of the observations of some envs by their keys in a tensordict."""
         if not isinstance(obs, dict):
             obs = {"observation": obs}
-        return _encode(self.observation_spec, obs)
+        return _encode(self.observation_spec, obs, count)
 
     def _decode(self, tensordict: Any) -> Any:
         """Return the actions of a tensordict as arrays, nested like the action space."""
@@ -156,21 +156,26 @@ class VecenvEnv(_EnvBase):
         mask = tensordict.get("_step", None)
         if mask is None:
             self._check_reset(self._is_reset)
-            batch = self._pool.step(actions)
-            return self._pack(batch)
+            results, self._last_obs = self._pack(self._pool.step(actions))
+            return results
         is_stepped = _as_mask(mask)
         self._check_reset(self._is_reset & is_stepped)
         ids = np.flatnonzero(is_stepped)
         self._pool.send(map_structure(lambda column: column[ids], actions), ids)
-        return self._pack_some(self._pool.recv(), is_stepped, tensordict)
+        stepped, obs = self._pack(self._pool.recv())
+        if self._last_obs is not None:
+            self._last_obs = merge(self._root, own(self._root, self._last_obs), obs, ids)
+        results = self._skip_tensordict(tensordict)
+        results[torch.from_numpy(ids).to(results.device)] = stepped
+        return results
 
     def _check_reset(self, is_over: Array) -> None:
         if is_over.any():
             over = np.flatnonzero(is_over).tolist()
             raise StateError(f"step: the episodes of envs {over} are over; first reset them with a mask '_reset'")
 
-    def _pack(self, batch: Batch) -> Any:
-        """Return the results of a step of all envs."""
+    def _pack(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the results of a batch of steps as a tensordict (B,), and its observations as arrays (B, *S)."""
         if batch.flags & RowFlag.ERROR:
             batch.raise_errors()
         obs = self.vector_env._results.own_obs(batch)
@@ -178,50 +183,34 @@ class VecenvEnv(_EnvBase):
         done = terminated | truncated
         if batch.flags & RowFlag.FINAL:
             obs = self._put_finals(obs, batch, np.flatnonzero(done))
-        self._last_obs = obs
-        values = self._encode(obs)
+        values = self._encode(obs, len(batch))
         values["reward"] = torch.from_numpy(batch.rewards.astype(np.float32)[:, None])
         values["done"] = torch.from_numpy(done[:, None])
         values["terminated"] = torch.from_numpy(terminated.copy()[:, None])
         values["truncated"] = torch.from_numpy(truncated.copy()[:, None])
-        return self._as_tensordict(values)
+        return self._as_tensordict(values, len(batch)), obs
 
     def _put_finals(self, obs: Any, batch: Batch, rows: Array) -> Any:
         """Keep first observations for `reset`, and put the last ones of ended episodes in their place."""
         ids = batch.env_ids[rows]
         first = map_columns(self._root, obs, lambda column: column[rows])
+        if self._first_obs is None:
+            shape = (self.num_envs,)
+            self._first_obs = map_columns(self._root, obs, lambda c: np.empty(shape + c.shape[1:], c.dtype))
         self._first_obs = merge(self._root, self._first_obs, first, ids)
         self._is_reset[ids] = True
         final = map_columns(self._root, batch.final_obs, lambda column: column[rows])
         return merge(self._root, obs, final, rows)
 
-    def _as_tensordict(self, values: dict[str, Any]) -> Any:
-        return _TensorDict(values, batch_size=self.batch_size, device=self.device)
+    def _as_tensordict(self, values: dict[str, Any], count: int) -> Any:
+        return _TensorDict(values, batch_size=[count], device=self.device)
 
-    def _pack_some(self, batch: Batch, is_stepped: Array, tensordict: Any) -> Any:
-        """Return the results of a step of some envs; the other rows repeat those of `tensordict`."""
-        if batch.flags & RowFlag.ERROR:
-            batch.raise_errors()
-        ids, last = batch.env_ids, own(self._root, self._last_obs)
-        obs = own(self._root, batch.obs)
-        done = batch.terminated | batch.truncated
-        if batch.flags & RowFlag.FINAL:
-            obs = self._put_finals(obs, batch, np.flatnonzero(done))
-        self._last_obs = merge(self._root, last, obs, ids)
-        values = self._encode(self._last_obs)
-        columns = {
-            "reward": batch.rewards.astype(np.float32),
-            "done": done,
-            "terminated": batch.terminated,
-            "truncated": batch.truncated,
-        }
-        for name, column in columns.items():
-            spread = np.zeros((self.num_envs, 1), column.dtype)
-            spread[ids, 0] = column
-            values[name] = torch.from_numpy(spread)
-        skipped = self._skip_tensordict(tensordict)
-        where = torch.from_numpy(is_stepped).to(skipped.device)
-        return self._as_tensordict(values).where(where, skipped)
+    def _pack_first(self, obs: Any, count: int) -> Any:
+        """Return first observations as a tensordict (B,)."""
+        values = self._encode(obs, count)
+        for name in _FLAGS:
+            values[name] = torch.zeros((count, 1), dtype=torch.bool)
+        return self._as_tensordict(values, count)
 
     # ---- resetting ---------------------------------------------------------------------------
 
@@ -229,25 +218,26 @@ class VecenvEnv(_EnvBase):
         mask = None if tensordict is None else tensordict.get("_reset", None)
         is_asked = np.ones(self.num_envs, np.bool_) if mask is None else _as_mask(mask)
         ids = np.flatnonzero(is_asked if kwargs else is_asked & ~self._is_reset)
-        if self._last_obs is None and len(ids) < self.num_envs:
-            raise StateError("reset: the first reset has to be one of all envs, without a mask '_reset'")
+        if self._last_obs is None:
+            if not is_asked.all():
+                raise StateError("reset: the first reset has to be one of all envs, without a mask '_reset'")
+            ids = np.flatnonzero(is_asked)
         if len(ids) == self.num_envs:
             obs, _ = self.vector_env.reset(**kwargs)
-            if self._first_obs is None:
-                self._first_obs = own(self._root, obs)
         else:
             obs = own(self._root, self._last_obs)
             if len(ids):
                 obs = merge(self._root, obs, self.vector_env.reset(ids, **kwargs)[0], ids)
-            kept = np.flatnonzero(is_asked & self._is_reset) if not kwargs else ids[:0]
-            first = map_columns(self._root, self._first_obs, lambda column: column[kept])
-            obs = merge(self._root, obs, first, kept)
+            kept = np.flatnonzero(is_asked & self._is_reset)
+            if len(kept) and not kwargs:
+                obs = merge(self._root, obs, self._take_first(kept), kept)
         self._is_reset[is_asked] = False
         self._last_obs = obs
-        values = self._encode(obs)
-        for name in _FLAGS:
-            values[name] = torch.zeros((self.num_envs, 1), dtype=torch.bool)
-        return self._as_tensordict(values)
+        return self._pack_first(obs, self.num_envs)
+
+    def _take_first(self, env_ids: Array) -> Any:
+        """Return the first observations that are kept for these envs, as arrays (B, *S)."""
+        return map_columns(self._root, self._first_obs, lambda column: column[env_ids])
 
     def _step_proc_data(self, next_tensordict_out: Any) -> Any:
         """Return the results of `_step` as they are: they have all keys of the specs, in the right shapes."""
@@ -317,18 +307,18 @@ def _as_mask(mask: Any) -> Array:
     return np.asarray(mask.cpu()).reshape(-1)
 
 
-def _encode(spec: Any, obs: dict[str, Any]) -> dict[str, Any]:
-    """Return the observations of all envs as tensors. As in GymWrapper, the key "state" is renamed to "observation"."""
+def _encode(spec: Any, obs: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the first `count` rows as tensors. As in GymWrapper, the key "state" is renamed to "observation"."""
     values = {}
     for key, value in obs.items():
         key = "observation" if key == "state" and "observation" not in obs else key
         part = spec[key]
         if isinstance(value, dict):
-            values[key] = _encode(part, value)
+            values[key] = _encode(part, value, count)
         elif isinstance(part, _specs.Bounded | _specs.Unbounded):
             values[key] = torch.from_numpy(value)
         else:
-            values[key] = part.encode(value, ignore_device=True)
+            values[key] = part[:count].encode(value, ignore_device=True)
     return values
 
 
