@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # TorchRL's collectors inherit from a class that it deprecates
     from torchrl.collectors import Collector, MultiSyncCollector
 
-from torchrl.envs import Compose, GymWrapper, RewardSum, StepCounter, TransformedEnv, check_env_specs
+from torchrl.envs import AsyncEnvPool, Compose, GymWrapper, RewardSum, StepCounter, TransformedEnv, check_env_specs
 
 from vecenv import ConfigError, SpaceError, StateError
 from vecenv.envs.toys import SpaceEnv
@@ -186,6 +186,71 @@ def test_multi_sync_collector_gives_the_batches_of_gym_wrapper() -> None:
         for batch in (left, right):
             del batch["collector", "traj_ids"]  # both processes draw them from one counter
         assert_equal(left, right)
+
+
+# ---- asynchronous calls ------------------------------------------------------------------------
+
+
+def play(envs: Any) -> dict[int, list[Any]]:
+    """Step three envs as they finish, 30 times each; return the observations of each, with those of resets."""
+    seen: dict[int, list[Any]] = {env_id: [] for env_id in range(3)}
+    envs.async_reset_send(env_index=[0, 1, 2])
+    ready = list(envs.async_reset_recv(min_get=3))
+    num_steps = dict.fromkeys(range(3), 0)
+    while ready:
+        for row in ready:
+            env_id = int(row["env_index"])
+            seen[env_id].append(row["observation"].tolist())
+            row["action"] = torch.tensor([0, 1] if (num_steps[env_id] // 2 + env_id) % 2 else [1, 0])
+            num_steps[env_id] += 1
+        envs.async_step_send(torch.stack(ready))
+        num_sent, ready, num_received = len(ready), [], 0
+        while num_received < num_sent:
+            stepped = envs.async_step_recv(min_get=1)
+            num_received += len(stepped)
+            for row in stepped:
+                env_id = int(row["env_index"])
+                following = envs.step_mdp(row)
+                if row["next", "done"]:
+                    seen[env_id].append(row["next", "observation"].tolist())
+                    envs.async_reset_send(env_index=env_id)
+                    following = envs.async_reset_recv(env_index=env_id)
+                if num_steps[env_id] < 30:
+                    ready.append(following.select("observation").set("env_index", torch.tensor(env_id)))
+    return seen
+
+
+def seeded(seed: int) -> Any:
+    env = GymWrapper(CARTPOLE())
+    env.set_seed(seed)
+    return env
+
+
+def test_asynchronous_loop_gives_the_episodes_of_async_env_pool() -> None:
+    with contextlib.closing(VecenvEnv([CARTPOLE] * 3, num_workers=2)) as ours:
+        ours.set_seed(4)
+        found = play(ours)
+        assert ours.reset()["observation"].shape == (3, 4)
+    others = AsyncEnvPool([functools.partial(seeded, 4 + env_id) for env_id in range(3)], stack="lazy")
+    with contextlib.closing(others):
+        assert found == play(others)
+
+
+def test_asynchronous_receive_returns_the_rows_that_were_asked_for() -> None:
+    with contextlib.closing(VecenvEnv([CARTPOLE] * 3, num_workers=2)) as env:
+        env.reset()
+        with pytest.raises(StateError, match="an outstanding step"):
+            env.async_step_recv()
+        actions = env.rand_action()
+        env.async_step_send(actions[:2], env_index=[2, 0])
+        env.async_reset_send(env_index=1)
+        assert env.async_step_recv(env_index=0)["next", "observation"].shape == (4,)
+        assert int(env.async_reset_recv()[0]["env_index"]) == 1
+        with pytest.raises(StateError, match=r"only the envs \[2\] have an outstanding step"):
+            env.async_step_recv(2)
+        assert env.async_step_recv(timeout=30.0).batch_size == (1,)
+        with pytest.raises(ConfigError, match="env_index: give the ids"):
+            env.async_step_send(actions)
 
 
 # ---- failures and wrong arguments --------------------------------------------------------------

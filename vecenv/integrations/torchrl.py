@@ -10,6 +10,7 @@ reset, which then waits for no worker.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -17,9 +18,10 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode
 
-from ..core.layout.rows import RowFlag
+from ..checks import check_whole
+from ..core.layout.rows import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
-from ..core.parent.batch import Batch
+from ..core.parent.batch import Batch, raise_first
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, SpaceError, StateError, require
 from ..nested import map_structure
@@ -34,6 +36,7 @@ torch: Any = require("torch", "torchrl")
 _specs: Any = require("torchrl.data", "torchrl")
 _EnvBase: Any = require("torchrl.envs", "torchrl").EnvBase
 _TensorDict: Any = require("tensordict", "torchrl").TensorDict
+NonTensorData: Any = require("tensordict", "torchrl").NonTensorData
 #: The conversion of GymWrapper, so that the specs are those of GymWrapper.
 _spec_of: Any = require("torchrl.envs.libs.gym", "torchrl")._gym_to_torchrl_spec_transform
 
@@ -113,6 +116,9 @@ class VecenvEnv(_EnvBase):
         self._first_obs: Any = None  # (N, *S): rows of `_is_reset` are first observations that `reset` has to return
         self._is_reset = np.zeros(vector_env.num_envs, np.bool_)
         self._last_obs: Any = None  # (N, *S)
+        self._sent: dict[int, Any] = {}  # by id: the row of a step under way
+        self._arrived_steps: dict[int, Any] = {}  # by id, in the order of arrival: rows that were not asked for yet
+        self._arrived_resets: dict[int, Any] = {}
         self.is_closed = False
 
     # ---- specs -------------------------------------------------------------------------------
@@ -259,6 +265,147 @@ class VecenvEnv(_EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         self.reset(seed=seed)
 
+    # ---- asynchronous calls, as of AsyncEnvPool ----------------------------------------------
+
+    def async_step_send(self, tensordict: Any, env_index: int | Sequence[int] | None = None) -> None:
+        """Begin to step some envs without waiting; `async_step_recv` returns their results.
+
+        Args:
+            tensordict: actions, one row per env, (B,); () for a single env.
+            env_index: ids of the envs, (B,), or a single id. None (default): those in `tensordict["env_index"]`.
+
+        Raises:
+            StateError: an env has an outstanding call, or its episode is over; nothing was sent.
+            ConfigError: there is no such env.
+        """
+        ids = _read_ids(tensordict, env_index)
+        rows = tensordict.reshape(len(ids))
+        is_asked = np.isin(np.arange(self.num_envs), ids)
+        self._check_reset(self._is_reset & is_asked)
+        self._pool.send(self._decode(rows), ids, ordered=False)
+        self._last_obs = None  # not known for all envs any more
+        for row, env_id in enumerate(ids.tolist()):
+            self._sent[env_id] = rows[row]
+
+    def async_reset_send(self, tensordict: Any = None, env_index: int | Sequence[int] | None = None) -> None:
+        """Begin to reset some envs without waiting; `async_reset_recv` returns their first observations.
+
+        Args:
+            tensordict: has the ids as "env_index" if they are not given as an argument; its other keys have no effect.
+            env_index: ids of the envs, (B,), or a single id. None (default): those of `tensordict`, or all envs if it
+                is None, too.
+
+        Raises:
+            StateError: an env has an outstanding reset.
+            ConfigError: there is no such env.
+        """
+        is_all = tensordict is None and env_index is None
+        ids = np.arange(self.num_envs) if is_all else _read_ids(tensordict, env_index)
+        asked = ids[~self._is_reset[ids]]
+        if len(asked):
+            self.vector_env.async_reset(asked)
+        self._last_obs = None
+        kept = ids[self._is_reset[ids]]
+        if len(kept):
+            self._is_reset[kept] = False
+            self._note(self._arrived_resets, self._pack_first(self._take_first(kept), len(kept)), kept)
+        for env_id in asked.tolist():
+            self._sent.pop(env_id, None)  # the reset supersedes the step
+
+    def async_step_recv(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Wait for results of `async_step_send`.
+
+        Args:
+            min_get: return as soon as this many envs have finished, with all that have. None (default): 1.
+            env_index: wait for this env, whatever the other arguments are.
+            max_get: return at most this many rows; the other rows are kept.
+            timeout: seconds to wait. None (default): no limit. Results that have arrived are kept.
+
+        Returns:
+            The rows that were sent, with their results under "next" and the ids as "env_index", ordered by id: (B,);
+            () for `env_index`. The rows of an ended env must be followed by `async_reset_send`.
+
+        Raises:
+            StateError: fewer steps are outstanding.
+            WorkerTimeoutError: too few envs finished within `timeout` (also a TimeoutError).
+            Exception: raised by an env, with the remote traceback as its cause.
+        """
+        return self._receive(self._arrived_steps, Op.STEP, min_get, env_index, max_get, timeout)
+
+    def async_reset_recv(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Wait for first observations after `async_reset_send`; arguments and errors as of `async_step_recv`.
+
+        Returns:
+            Observations, done, terminated, truncated, and the ids as "env_index", ordered by id: (B,); () for
+            `env_index`.
+        """
+        return self._receive(self._arrived_resets, Op.RESET, min_get, env_index, max_get, timeout)
+
+    def _receive(
+        self,
+        arrived: dict[int, Any],
+        op: Op,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Any:
+        """Return rows of one kind. Rows of the other kind that arrive meanwhile are kept."""
+        least = 1 if min_get is None else check_whole("min_get", min_get, 1)
+        expected = {env_id for env_id in range(self.num_envs) if env_id in arrived or self._pool.owes(env_id) == op}
+        if len(expected) < least or (env_index is not None and env_index not in expected):
+            raise StateError(f"only the envs {sorted(expected)} have an outstanding {op.name.lower()}")
+        until = None if timeout is None else time.monotonic() + timeout
+        while (len(arrived) < least) if env_index is None else env_index not in arrived:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            self._sort_in(self._pool.recv(1, timeout=left))
+        if env_index is not None:
+            return arrived.pop(env_index)
+        ids = sorted(list(arrived)[:max_get])
+        return torch.stack([arrived.pop(env_id) for env_id in ids])
+
+    def _sort_in(self, batch: Batch) -> None:
+        """Keep the rows of a batch until they are asked for, then raise the exception of the lowest env that raised."""
+        errors = batch.errors() if batch.flags & RowFlag.ERROR else {}
+        if errors:
+            for env_id in errors:
+                self._sent.pop(env_id, None)
+            batch = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(errors))))
+        is_first = batch.row_flags & RowFlag.RESET != 0
+        for of_resets in (False, True):
+            rows = np.flatnonzero(is_first == of_resets)
+            if not len(rows):
+                continue
+            part = batch if len(rows) == len(batch) else batch.take(rows)
+            if of_resets:
+                first = self._pack_first(own(self._root, part.obs), len(part))
+                self._note(self._arrived_resets, first, part.env_ids)
+                continue
+            results, _ = self._pack(part)
+            for row, env_id in enumerate(part.env_ids.tolist()):
+                sent = self._sent.pop(env_id).set("next", results[row])
+                self._arrived_steps[env_id] = sent.set("env_index", NonTensorData(env_id))
+        if errors:
+            raise_first(errors)
+
+    def _note(self, arrived: dict[int, Any], rows: Any, env_ids: Array) -> None:
+        for row, env_id in enumerate(env_ids.tolist()):
+            arrived[env_id] = rows[row].set("env_index", NonTensorData(env_id))
+
     # ---- end ---------------------------------------------------------------------------------
 
     @property
@@ -300,6 +447,17 @@ def _check_space(name: str, space: Space[Any]) -> None:
             _check_space(f"{name}/{key}", part)
     elif not isinstance(space, _LEAVES):
         raise SpaceError(f"{name}: TorchRL has no tensors for a {type(space).__name__} space", path=name)
+
+
+def _read_ids(tensordict: Any, env_index: Any) -> Array:
+    """Return the ids that are given, or else those in the tensordict, as an int64 array (B,)."""
+    if env_index is None:
+        if "env_index" not in tensordict:
+            raise ConfigError(
+                "env_index: give the ids of the envs, as an argument or in the tensordict", key="env_index"
+            )
+        env_index = tensordict["env_index"]
+    return np.atleast_1d(np.asarray(env_index, np.int64))
 
 
 def _as_mask(mask: Any) -> Array:
