@@ -8,11 +8,13 @@ import os
 import pickle
 import signal
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -40,6 +42,30 @@ NESTED = functools.partial(
 )
 TOOLS = functools.partial(SpaceEnv, Box(-1, 1, (2,)), Dict(move=Box(-1, 1, (2,)), tool=Discrete(3)))
 SWITCHES = functools.partial(SpaceEnv, Box(-1, 1, (2,), np.float64), MultiDiscrete([2, 3]))
+
+
+class RaisingCartPole(CartPoleEnv):
+    """Divides by a number in `step`."""
+
+    def __init__(self, divisor: int) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def step(self, action: Any) -> Any:
+        1 / self.divisor
+        return super().step(action)
+
+
+class WaitingCartPole(CartPoleEnv):
+    """Waits in `step` until a writer has opened and closed a named pipe."""
+
+    def __init__(self, pipe: Path) -> None:
+        super().__init__()
+        self.pipe = pipe
+
+    def step(self, action: Any) -> Any:
+        self.pipe.read_text()
+        return super().step(action)
 
 
 def theirs(env_fns: Any, **options: Any) -> Any:
@@ -253,6 +279,33 @@ def test_asynchronous_receive_returns_the_rows_that_were_asked_for() -> None:
             env.async_step_send(actions)
 
 
+def test_asynchronous_receive_sorts_steps_resets_and_errors_of_one_batch() -> None:
+    env_fns = [CARTPOLE, functools.partial(RaisingCartPole, 0), CARTPOLE, CARTPOLE]
+    with contextlib.closing(VecenvEnv(env_fns, backend="serial")) as env:
+        env.reset()
+        env.async_step_send(env.rand_action()[:3], env_index=[0, 1, 2])
+        env.async_reset_send(env_index=3)
+        with pytest.raises(ZeroDivisionError):
+            env.async_step_recv(3)
+        stepped = env.async_step_recv(2)
+        assert [int(row["env_index"]) for row in stepped] == [0, 2]
+        assert stepped["next", "observation"].shape == (2, 4)
+        assert env.async_reset_recv(env_index=3)["observation"].shape == (4,)
+        assert env.reset()["observation"].shape == (4, 4)
+
+
+def test_asynchronous_timeout_keeps_answers(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with contextlib.closing(VecenvEnv([CARTPOLE, functools.partial(WaitingCartPole, pipe)], num_workers=2)) as env:
+        env.reset()
+        env.async_step_send(env.rand_action(), env_index=[0, 1])
+        with pytest.raises(TimeoutError, match="fewer than 1 answers"):
+            env.async_step_recv(2, timeout=0.2)
+        pipe.write_text("go on")
+        assert env.async_step_recv(2).batch_size == (2,)
+
+
 # ---- failures and wrong arguments --------------------------------------------------------------
 
 
@@ -293,11 +346,11 @@ def test_close_and_copies() -> None:
     env = VecenvEnv([CARTPOLE], backend="serial")
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         pickle.dumps(env)
-    with pytest.raises(StateError, match="the first reset has to be one of all envs"):
+    with pytest.raises(StateError, match="a reset of all envs has to come before"):
         env.reset(env.fake_tensordict().set("_reset", torch.zeros(1, dtype=torch.bool)))
     assert not env.is_closed and "VecenvEnv(" in repr(env)
     env.close()
     assert env.is_closed and env.vector_env.closed
-    env.close(raise_if_closed=False)
+    env.shutdown()
     with pytest.raises(RuntimeError, match="closed already"):
         env.close()

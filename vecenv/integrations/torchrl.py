@@ -58,6 +58,9 @@ class VecenvEnv(_EnvBase):
     mode, only earlier, so a render of an ended env shows the next episode. An ended env must be reset by TorchRL
     before its next step.
 
+    `async_step_send` and the three calls like it are those of `AsyncEnvPool`: they step and reset envs as they finish.
+    After them, the next reset without "async" has to be one of all envs.
+
     Tensors on the CPU are the caller's own. Batches under 16 KiB are copied once. Larger ones are lent without a copy
     and reused once their tensors are dropped; beyond three on loan, they are copied once. Tensors on another device
     are copied there from that memory. Infos are not read.
@@ -226,7 +229,7 @@ class VecenvEnv(_EnvBase):
         ids = np.flatnonzero(is_asked if kwargs else is_asked & ~self._is_reset)
         if self._last_obs is None:
             if not is_asked.all():
-                raise StateError("reset: the first reset has to be one of all envs, without a mask '_reset'")
+                raise StateError("reset: a reset of all envs has to come before those by a mask '_reset'")
             ids = np.flatnonzero(is_asked)
         if len(ids) == self.num_envs:
             obs, _ = self.vector_env.reset(**kwargs)
@@ -431,6 +434,10 @@ class VecenvEnv(_EnvBase):
             raise RuntimeError("close: the env is closed already")
         super().close()
         self.vector_env.close()
+
+    def shutdown(self) -> None:
+        """Close the env, as of `AsyncEnvPool`; idempotent."""
+        self.close(raise_if_closed=False)
 
     def __repr__(self) -> str:
         name = type(self).__name__
