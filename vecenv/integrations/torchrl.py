@@ -327,7 +327,7 @@ class VecenvEnv(_EnvBase):
 
         Args:
             min_get: return as soon as this many envs have finished, with all that have. None (default): 1.
-            env_index: wait for this env, whatever the other arguments are.
+            env_index: wait for this env; `min_get` and `max_get` have no effect then.
             max_get: return at most this many rows; the other rows are kept.
             timeout: seconds to wait. None (default): no limit. Results that have arrived are kept.
 
