@@ -275,8 +275,14 @@ def test_asynchronous_receive_returns_the_rows_that_were_asked_for() -> None:
         with pytest.raises(StateError, match=r"only the envs \[2\] have an outstanding step"):
             env.async_step_recv(2)
         assert env.async_step_recv(timeout=30.0).batch_size == (1,)
-        with pytest.raises(ConfigError, match="env_index: give the ids"):
+        with pytest.raises(ConfigError, match="async_step_send: give env_index, the ids of the envs"):
             env.async_step_send(actions)
+        with pytest.raises(ConfigError, match="3"):
+            env.async_reset_send(env_index=3)
+        env.async_reset_send(env_index=2)
+        env.reset()
+        with pytest.raises(StateError, match="an outstanding reset"):
+            env.async_reset_recv()
 
 
 def test_asynchronous_receive_sorts_steps_resets_and_errors_of_one_batch() -> None:
@@ -330,6 +336,7 @@ def test_rollout_goes_on_after_a_worker_is_killed() -> None:
     "options, error, text",
     [
         ({"num_worker": 2}, ConfigError, "did you mean 'num_workers'"),
+        ({"infos": "all"}, ConfigError, "VecenvEnv: infos is always 'none', not 'all'"),
         ({"copy": False}, ConfigError, "VecenvEnv: copy is always True, not False"),
         ({"autoreset_mode": AutoresetMode.DISABLED}, ConfigError, "autoreset_mode is always"),
         ({"space": Tuple([Discrete(2)])}, SpaceError, "observation_space: TorchRL has no tensors for a Tuple space"),

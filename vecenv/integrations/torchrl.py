@@ -27,6 +27,7 @@ from ..errors import ConfigError, SpaceError, StateError, require
 from ..nested import map_structure
 from ..report import Report
 from ..statistics import Statistics
+from ..vector.arguments import read_env_ids
 from ..vector.env import VectorEnv, check_options
 from ..vector.nested import merge, own
 
@@ -42,7 +43,7 @@ _spec_of: Any = require("torchrl.envs.libs.gym", "torchrl")._gym_to_torchrl_spec
 
 _FLAGS = ("done", "terminated", "truncated")
 #: Options of `VectorEnv` that have one possible value here.
-_FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True}
+_FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True, "infos": "none"}
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -94,8 +95,8 @@ class VecenvEnv(_EnvBase):
                 tensordicts, as of `GymWrapper`.
             categorical_action_encoding: if True, discrete actions and observations are whole numbers. If False
                 (default), they are one-hot vectors.
-            **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers` and `timeouts`.
-                `infos` is "none" by default.
+            **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers` and `timeouts`,
+                but for `autoreset_mode`, `copy` and `infos`, which have one value here.
 
         Raises:
             ConfigError: an option is wrong.
@@ -106,7 +107,7 @@ class VecenvEnv(_EnvBase):
         for name, value in _FIXED.items():
             if options.get(name, value) != value:
                 raise ConfigError(f"VecenvEnv: {name} is always {value!r}, not {options[name]!r}", key=name)
-        vector_env = VectorEnv(env_fns, **{"infos": "none", **options, **_FIXED})
+        vector_env = VectorEnv(env_fns, **{**options, **_FIXED})
         try:
             super().__init__(device=device, batch_size=[vector_env.num_envs])
             self.vector_env = vector_env
@@ -231,6 +232,8 @@ class VecenvEnv(_EnvBase):
             if not is_asked.all():
                 raise StateError("reset: a reset of all envs has to come before those by a mask '_reset'")
             ids = np.flatnonzero(is_asked)
+            for rows in (self._sent, self._arrived_steps, self._arrived_resets):
+                rows.clear()
         if len(ids) == self.num_envs:
             obs, _ = self.vector_env.reset(**kwargs)
         else:
@@ -281,7 +284,7 @@ class VecenvEnv(_EnvBase):
             StateError: an env has an outstanding call, or its episode is over; nothing was sent.
             ConfigError: there is no such env.
         """
-        ids = _read_ids(tensordict, env_index)
+        ids = self._read_ids("async_step_send", tensordict, env_index)
         rows = tensordict.reshape(len(ids))
         is_asked = np.isin(np.arange(self.num_envs), ids)
         self._check_reset(self._is_reset & is_asked)
@@ -303,7 +306,7 @@ class VecenvEnv(_EnvBase):
             ConfigError: there is no such env.
         """
         is_all = tensordict is None and env_index is None
-        ids = np.arange(self.num_envs) if is_all else _read_ids(tensordict, env_index)
+        ids = np.arange(self.num_envs) if is_all else self._read_ids("async_reset_send", tensordict, env_index)
         asked = ids[~self._is_reset[ids]]
         if len(asked):
             self.vector_env.async_reset(asked)
@@ -314,6 +317,17 @@ class VecenvEnv(_EnvBase):
             self._note(self._arrived_resets, self._pack_first(self._take_first(kept), len(kept)), kept)
         for env_id in asked.tolist():
             self._sent.pop(env_id, None)  # the reset supersedes the step
+
+    def _read_ids(self, what: str, tensordict: Any, env_index: Any) -> Array:
+        """Return the ids that are given, or else those in the tensordict, as an int64 array (B,)."""
+        if env_index is None:
+            if tensordict is None or "env_index" not in tensordict:
+                text = f"{what}: give env_index, the ids of the envs, as an argument or in the tensordict"
+                raise ConfigError(text, key="env_index")
+            env_index = np.asarray(tensordict["env_index"])
+        ids = read_env_ids(what, env_index, self.num_envs)
+        assert ids is not None
+        return ids
 
     def async_step_recv(
         self,
@@ -454,17 +468,6 @@ def _check_space(name: str, space: Space[Any]) -> None:
             _check_space(f"{name}/{key}", part)
     elif not isinstance(space, _LEAVES):
         raise SpaceError(f"{name}: TorchRL has no tensors for a {type(space).__name__} space", path=name)
-
-
-def _read_ids(tensordict: Any, env_index: Any) -> Array:
-    """Return the ids that are given, or else those in the tensordict, as an int64 array (B,)."""
-    if env_index is None:
-        if "env_index" not in tensordict:
-            raise ConfigError(
-                "env_index: give the ids of the envs, as an argument or in the tensordict", key="env_index"
-            )
-        env_index = tensordict["env_index"]
-    return np.atleast_1d(np.asarray(env_index, np.int64))
 
 
 def _as_mask(mask: Any) -> Array:
