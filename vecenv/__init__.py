@@ -165,6 +165,7 @@ _MODULE_OF = {
     "get_vec_env_setting": "envs.base",
     "get_wrappered_env": "wrappers",
     "is_replaying": "replaying",
+    "make": "integrations.envpool.tasks",
     "make_vec": "vector",
     "register_pickled_state": "envs.state.state",
     "register_state_adapter": "envs.state.state",

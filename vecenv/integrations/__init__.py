@@ -1,5 +1,6 @@
 """Faces for other libraries; each module imports its library itself and is imported by name.
 
+    envpool              `make`, EnvPool's interface for any Gymnasium env
     prometheus           `exporter`, which serves the counters of pools to Prometheus
     rllib                creators of vector envs for the env runners of RLlib
     rllib_multi_agent    an env runner of RLlib whose multi-agent envs live in worker processes

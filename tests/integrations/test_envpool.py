@@ -1,0 +1,257 @@
+"""`vecenv.make` has EnvPool's shapes, dtypes, keys and order of calls, and runs the loops of EnvPool's README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import vecenv
+from vecenv import ConfigError, check_recovery
+from vecenv.integrations import envpool as ours
+
+# EnvPool gives its spaces float64 bounds.
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
+
+#: Options of EnvPool without an equal here; its `ram` of Atari games is left out, too.
+LEFT_OUT = {"base_path", "zero_discount_on_life_loss", "use_inter_area_resize", "gray_scale", "task"}
+
+
+@pytest.fixture
+def theirs() -> ModuleType:
+    return pytest.importorskip("envpool", exc_type=ImportError)
+
+
+@contextmanager
+def made(module: Any, task_id: str, env_type: str, **options: Any) -> Iterator[Any]:
+    envs = module.make(task_id, env_type=env_type, **options)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+def form(value: Any) -> Any:
+    """Return the nested keys, dtypes and shapes of a result."""
+    if isinstance(value, dict):
+        return {key: form(item) for key, item in value.items() if key != "ram"}
+    if hasattr(value, "_fields"):
+        return [type(value).__name__, *form(value._asdict()).items()]
+    if isinstance(value, tuple | list):
+        return tuple(form(item) for item in value)
+    return str(value.dtype), value.shape
+
+
+def trace(envs: Any, env_type: str, num_steps: int, action: int = 0) -> list[Any]:
+    """Step all envs with one action; return all results except observations."""
+
+    def values(result: Any) -> list[Any]:
+        if env_type == "dm":
+            state = result.observation._asdict()
+            parts = [result.step_type, result.reward, result.discount, state.pop("env_id")]
+        else:
+            *parts, state = result[1:]
+            state = dict(state)
+            parts += [state.pop("env_id"), state.pop("elapsed_step")]
+        extra = {key: value.tolist() for key, value in state.items() if key not in ("players", "obs", "ram")}
+        return [*(part.tolist() for part in parts), extra]
+
+    actions = np.full(len(envs), action)
+    return [values(envs.reset()), *(values(envs.step(actions)) for _ in range(num_steps))]
+
+
+# ---- beside EnvPool ------------------------------------------------------------------------------
+
+
+def forms(envs: Any, batch_size: int) -> list[Any]:
+    """Return the forms of the results of all calls that receive."""
+    ids = np.array([2, 0], np.int32)
+    found = [envs.reset(), envs.step(np.zeros(3, int)), envs.step(np.array([1, 0]), ids), envs.reset(ids)]
+    envs.async_reset()
+    found += [envs.recv(True)]
+    envs.send(np.zeros(3, int))
+    return [form(value) for value in [*found, envs.recv()]]
+
+
+@pytest.mark.parametrize("env_type", ["gymnasium", "gym", "dm"])
+@pytest.mark.parametrize("task_id", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.extended)])
+def test_results_have_the_keys_dtypes_and_shapes_of_envpool(theirs: ModuleType, task_id: str, env_type: str) -> None:
+    with made(ours, task_id, env_type, num_envs=3) as own, made(theirs, task_id, env_type, num_envs=3) as other:
+        assert forms(own, 3) == forms(other, 3)
+        assert len(own) == len(other) and own.is_async == other.is_async
+        assert own.all_env_ids.dtype == other.all_env_ids.dtype
+        assert own.all_env_ids.tolist() == other.all_env_ids.tolist()
+
+
+@pytest.mark.parametrize("env_type", ["gymnasium", "dm"])
+def test_batches_of_an_async_pool_have_the_form_of_envpool(theirs: ModuleType, env_type: str) -> None:
+    def batches(envs: Any) -> list[Any]:
+        envs.async_reset()
+        found = []
+        for _ in range(6):
+            result = envs.recv()
+            ids = result.observation.env_id if env_type == "dm" else result[-1]["env_id"]
+            envs.send(np.zeros(2, int), ids)
+            found.append(form(result))
+        return [envs.is_async, *found]
+
+    options = {"num_envs": 3, "batch_size": 2}
+    with made(ours, "CartPole-v1", env_type, **options) as own, made(theirs, "CartPole-v1", env_type, **options) as other:
+        assert batches(own) == batches(other)
+
+
+@pytest.mark.parametrize("env_type", ["gymnasium", "dm"])
+def test_ends_and_resets_come_in_the_rows_of_envpool(theirs: ModuleType, env_type: str) -> None:
+    options = {"num_envs": 2, "max_episode_steps": 3}
+    with made(ours, "CartPole-v1", env_type, **options) as own, made(theirs, "CartPole-v1", env_type, **options) as other:
+        assert trace(own, env_type, 9) == trace(other, env_type, 9)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("env_type", ["gymnasium", "dm"])
+def test_lost_lives_come_in_the_rows_of_envpool(theirs: ModuleType, env_type: str) -> None:
+    pytest.importorskip("ale_py", exc_type=ImportError)
+    options = {"num_envs": 1, "episodic_life": True, "reward_clip": True, "max_episode_steps": 60}
+    with made(ours, "Breakout-v5", env_type, **options) as own, made(theirs, "Breakout-v5", env_type, **options) as other:
+        found = trace(own, env_type, 130)
+        assert found == trace(other, env_type, 130)
+    assert {row[-1]["lives"][0] for row in found} == {3, 4, 5}, "lives were lost, and games begun"
+
+
+@pytest.mark.parametrize("task_id", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.extended)])
+def test_config_and_spaces_are_those_of_envpool(theirs: ModuleType, task_id: str) -> None:
+    options = {"num_envs": 3, "batch_size": 2, "seed": [7, 8, 9]}
+    with made(ours, task_id, "gymnasium", **options) as own, made(theirs, task_id, "gymnasium", **options) as other:
+        assert own.config == {key: value for key, value in other.config.items() if key not in LEFT_OUT}
+        assert own.action_space == own.single_action_space == other.action_space
+        for name in ("shape", "dtype"):
+            assert getattr(own.observation_space, name) == getattr(other.observation_space, name)
+        for base in (gymnasium.Env, gymnasium.vector.VectorEnv):
+            assert isinstance(own, base) and isinstance(other, base)
+        for name in dir(other):
+            if not name.startswith("_") and name != "xla":
+                assert hasattr(own, name), name
+
+
+# ---- EnvPool is not needed -----------------------------------------------------------------------
+
+
+def test_sync_loop_of_the_readme() -> None:
+    with made(vecenv, "CartPole-v1", "gym", num_envs=10) as env:
+        obs, info = env.reset()
+        assert obs.shape == (10, 4)
+        act = np.zeros(10, dtype=int)
+        obs, rew, term, trunc, info = env.step(act)
+        assert rew.tolist() == [1.0] * 10 and info["elapsed_step"].tolist() == [1] * 10
+        assert env.observation_space.shape == (4,) and env.action_space.n == 2
+
+
+def test_async_loop_of_the_readme() -> None:
+    num_envs, batch_size = 8, 3
+    with made(vecenv, "CartPole-v1", "gym", num_envs=num_envs, batch_size=batch_size) as env:
+        action_num = env.action_space.n
+        counts = np.zeros(num_envs, int)
+        env.async_reset()
+        for _ in range(60):
+            obs, rew, term, trunc, info = env.recv()
+            env_id = info["env_id"]
+            counts[env_id] += 1
+            action = np.random.default_rng(0).integers(action_num, size=batch_size)
+            env.send(action, env_id)
+        assert counts.min() > 0 and counts.sum() == 60 * batch_size
+
+
+def test_dm_loop_of_the_readme() -> None:
+    pytest.importorskip("dm_env", exc_type=ImportError)
+    with made(vecenv, "CartPole-v1", "dm", num_envs=4, batch_size=2) as env:
+        assert env.action_spec().num_values == 2 and env.observation_spec().obs.shape == (4,)
+        env.async_reset()
+        for _ in range(10):
+            timestep = env.recv()
+            env.send(np.zeros(2, int), timestep.observation.env_id)
+        assert timestep.first().shape == (2,)
+
+
+@pytest.mark.parametrize("seed, each", [(5, [5, 6, 7]), ([3, 1, 2], [3, 1, 2])])
+def test_seeds_of_the_constructor_are_those_of_the_first_reset(seed: Any, each: list[int]) -> None:
+    env_fn: Callable[[], Any] = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
+    reference = gymnasium.vector.SyncVectorEnv([env_fn] * 3)
+    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, seed=seed) as envs:
+        assert np.array_equal(envs.reset()[0], reference.reset(seed=each)[0])
+        for i in range(60):
+            actions = np.arange(3) * i % 2
+            for own, other in zip(envs.step(actions)[:4], reference.step(actions)[:4], strict=True):
+                assert np.array_equal(own, other)
+        assert np.array_equal(envs.reset()[0], reference.reset()[0]), "the generators continue"
+        assert np.array_equal(envs.reset(np.array([1]), seed=9)[0], reference.reset(seed=9)[0][[1]])
+        assert np.array_equal(envs.reset(options={"reset_mask": [True, False, True]})[1]["env_id"], [0, 2])
+    reference.close()
+
+
+def test_rows_come_in_the_order_of_sending_if_a_batch_has_all_envs() -> None:
+    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=4, num_threads=2) as envs:
+        envs.async_reset()
+        assert envs.recv(reset=True, return_info=False).shape == (4, 4)
+        envs.send(np.zeros(1, int), np.array([3]))
+        envs.send(np.zeros(3, int), np.array([1, 0, 2]))
+        assert envs.reset(np.array([0]))[1]["env_id"].tolist() == [0]
+        assert envs.recv()[-1]["env_id"].tolist() == [3, 1, 2]
+        assert envs.statistics()["num_workers"] == 2
+
+
+def test_wrong_numbers_of_actions_are_refused() -> None:
+    """EnvPool 1.2.5 aborts the process."""
+    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, backend="serial") as envs:
+        envs.reset()
+        for wrong in (np.zeros(2, int), np.zeros(3)):
+            with pytest.raises(vecenv.SpaceError):
+                envs.step(wrong)
+        assert envs.step(np.zeros(3, np.int32))[-1]["elapsed_step"].tolist() == [1, 1, 1]
+
+
+def test_frames_are_those_of_the_envs_asked_for() -> None:
+    pytest.importorskip("pygame", exc_type=ImportError)
+    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, backend="serial", render_mode="rgb_array") as envs:
+        envs.reset()
+        assert envs.render().shape[0] == 1 and envs.render([2, 1]).shape == (2, 400, 600, 3)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("options", [{}, {"episodic_life": True, "reward_clip": True}])
+def test_atari_games_can_be_recovered_in_any_episode(options: dict[str, Any]) -> None:
+    pytest.importorskip("ale_py", exc_type=ImportError)
+    with made(vecenv, "Breakout-v5", "gymnasium", backend="serial", max_episode_steps=40, **options) as envs:
+        spec = envs.spec
+    arguments = {key: value for key, value in spec.kwargs.items() if key in ("frameskip", "repeat_action_probability")}
+
+    def env_fn() -> Any:
+        env = gymnasium.make("ALE/Breakout-v5", **arguments)
+        for wrapper in spec.kwargs["wrappers"]:
+            env = wrapper(env)
+        return env
+
+    assert check_recovery(env_fn).verdict == "any episode"
+
+
+@pytest.mark.parametrize(
+    "arguments, options, error, text",
+    [
+        (("CartPole-v1", "gem"), {}, ConfigError, "env_type"),
+        (("CartPole-v1",), {"max_num_players": 2}, ConfigError, "max_num_players: only 1 is supported"),
+        (("CartPole-v1",), {"autoreset_mode": "same_step"}, ConfigError, "EnvPool's mode is NEXT_STEP"),
+        (("CartPole-v1",), {"num_envs": 2, "batch_size": 3}, ConfigError, "batch_size"),
+        (("CartPole-v1",), {"num_envs": 2, "seed": [1]}, ConfigError, "seed"),
+        (("NoSuchEnv-v5",), {}, gymnasium.error.Error, "NoSuchEnv"),
+        (("Pong-v5",), {"episode_life": True}, ConfigError, "did you mean 'episodic_life'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, text: str) -> None:
+    if arguments[0].endswith("-v5"):
+        pytest.importorskip("ale_py", exc_type=ImportError)
+    with pytest.raises(error, match=text):
+        vecenv.make(*arguments, **options)

@@ -1,0 +1,190 @@
+"""`make`: an env pool by task id, with EnvPool's options; above both interfaces."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from ...checks import check_choice, check_whole, nearest
+from ...envs.gym_registry import find_spec, register_atari
+from ...errors import ConfigError
+from ...vector.arguments import read_seeds
+from ...vector.env import OPTION_NAMES
+from ...vector.make import make_vec
+from .atari import AtariTask
+from .gymnasium_pool import GymnasiumEnvPool
+from .pool import EnvPool
+
+__all__ = ["make"]
+
+#: Options of Atari games, with EnvPool's defaults. -1 is the game's own mode or difficulty.
+_ATARI_OPTIONS: dict[str, Any] = {
+    "stack_num": 4,
+    "frame_skip": 4,
+    "noop_max": 30,
+    "episodic_life": False,
+    "reward_clip": False,
+    "use_fire_reset": True,
+    "img_height": 84,
+    "img_width": 84,
+    "mode": -1,
+    "difficulty": -1,
+    "full_action_space": False,
+    "repeat_action_probability": 0.0,
+}
+_ATARI_STEPS = 27_000
+#: Options of EnvPool that have one value here.
+_FIXED = {"max_num_players": 1, "gym_reset_return_info": True}
+
+
+def make(
+    task_id: str,
+    env_type: str = "gymnasium",
+    *,
+    num_envs: int = 1,
+    batch_size: int | None = None,
+    num_threads: int | None = None,
+    seed: int | Sequence[int] = 42,
+    env_seed: Sequence[int] | None = None,
+    max_episode_steps: int | None = None,
+    thread_affinity_offset: int = -1,
+    **options: Any,
+) -> Any:
+    """Make N envs with EnvPool's interface; EnvPool itself is not needed.
+
+    Its shapes, dtypes and order of calls are EnvPool's. The envs are Gymnasium's and ALE's, so the random numbers of a
+    seed are not those of EnvPool.
+
+    Args:
+        task_id: an id of Gymnasium's registry; or EnvPool's id of an Atari game, such as 'Pong-v5'. That is
+            'ALE/Pong-v5' with EnvPool's preprocessing: up to 30 NOOPs, FIRE, frames skipped and pooled in fours, gray
+            images of 84 x 84, four of them stacked. Observations are uint8 (4, 84, 84).
+        env_type: 'gymnasium' (default) or 'gym', which EnvPool treats as equal: five values per step. 'dm': time steps
+            of dm_env.
+        num_envs: N, 1 by default.
+        batch_size: the number of rows of a batch. None (default) or 0: N. If it is below N, `recv` returns the envs
+            that finish first.
+        num_threads: the number of worker processes. None (default) or 0: one per usable core, at most one per env.
+        seed: env i gets `seed + i`, or `seed[i]`, in its first reset; 42 by default.
+        env_seed: a list of N seeds, in place of `seed`.
+        max_episode_steps: an episode is truncated after this number of steps. None (default): the limit that the env
+            is registered with; 27,000 for Atari games.
+        thread_affinity_offset: for callers of EnvPool, and without effect.
+        **options: options of `VectorEnv` by their names, such as `timeouts`. For EnvPool's Atari ids also `stack_num`,
+            `frame_skip`, `noop_max`, `episodic_life` (a lost life ends the episode), `reward_clip` (to its sign),
+            `use_fire_reset`, `img_height`, `img_width`, `mode`, `difficulty`, `full_action_space` and
+            `repeat_action_probability` (0 by default). For other envs they are arguments of the env.
+
+    Returns:
+        A `GymnasiumEnvPool` or a `DMEnvPool`.
+
+    Example:
+        >>> envs = make("CartPole-v1", "gymnasium", num_envs=4, batch_size=2, backend="serial")
+        >>> envs.async_reset()
+        >>> obs, reward, terminated, truncated, info = envs.recv()
+        >>> envs.send(info["env_id"] % 2, info["env_id"])
+        >>> obs.shape, reward.dtype, info["env_id"].tolist(), info["elapsed_step"].tolist()
+        ((2, 4), dtype('float32'), [0, 1], [0, 0])
+        >>> envs.close()
+
+    Raises:
+        gymnasium.error.Error: there is no such env.
+        ConfigError: an option is wrong.
+        DependencyError: ale-py is missing for an Atari game, or dm_env for 'dm'.
+        Exception: any error of the constructor of `VectorEnv`.
+    """
+    check_choice("env_type", env_type, ("gymnasium", "gym", "dm"))
+    make_pool = _pool_class(env_type)
+    num_envs = check_whole("num_envs", num_envs, 1)
+    batch_size = check_whole("batch_size", batch_size or num_envs, 1)
+    if "autoreset_mode" in options:
+        raise ConfigError("autoreset_mode: EnvPool's mode is NEXT_STEP", key="autoreset_mode")
+    for name, value in _FIXED.items():
+        if options.pop(name, value) != value:
+            raise ConfigError(f"{name}: only {value!r} is supported", key=name)
+    seeds = read_seeds(seed if env_seed is None else env_seed, num_envs)
+    vector_options = {name: options.pop(name) for name in OPTION_NAMES & options.keys()}
+    if num_threads:
+        vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
+    game = _atari_id(task_id)
+    if game is None:
+        task = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+        envs = make_vec(task_id, num_envs, batch_size=batch_size, **vector_options, **options, **task)
+        limit = envs.spec.max_episode_steps if max_episode_steps is None else max_episode_steps
+    else:
+        limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
+        options = _read_atari_options(task_id, options)
+        arguments, wrappers = _atari(limit, options)
+        envs = make_vec(game, num_envs, wrappers=wrappers, batch_size=batch_size, **vector_options, **arguments)
+    has_list = np.ndim(seed) > 0
+    threshold = envs.spec.reward_threshold
+    config = {
+        "num_envs": num_envs,
+        "batch_size": batch_size,
+        "num_threads": num_threads or 0,
+        "max_num_players": 1,
+        "thread_affinity_offset": thread_affinity_offset,
+        "seed": 0 if has_list else seed,
+        "env_seed": list(seeds) if has_list or env_seed is not None else [],
+        "gym_reset_return_info": True,
+        "max_episode_steps": limit,
+        **({} if threshold is None else {"reward_threshold": threshold}),
+        **options,
+    }
+    return make_pool(envs, config, seeds)
+
+
+def _pool_class(env_type: str) -> type[EnvPool]:
+    if env_type != "dm":
+        return GymnasiumEnvPool
+    from .dm_pool import DMEnvPool
+
+    return DMEnvPool
+
+
+def _atari_id(task_id: str) -> str | None:
+    """Return ALE's id of a game if `task_id` is EnvPool's; None if it is an id of Gymnasium, or unknown."""
+    if "/" in task_id or ":" in task_id or not task_id.endswith("-v5") or task_id in gymnasium.registry:
+        return None
+    game = f"ALE/{task_id}"
+    register_atari(is_needed=True)
+    return game if game in gymnasium.registry else None
+
+
+def _read_atari_options(task_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name not in _ATARI_OPTIONS:
+            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES})
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise ConfigError(f"{task_id} has no option {name!r}{hint}", key=name)
+    return {**_ATARI_OPTIONS, **options}
+
+
+def _atari(limit: int, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Callable[[Any], Any]]]:
+    """Return the arguments of ALE's env and its wrappers, innermost first."""
+    arguments = {
+        "frameskip": 1,
+        "max_num_frames_per_episode": None,
+        "full_action_space": options["full_action_space"],
+        "repeat_action_probability": options["repeat_action_probability"],
+        **{name: options[name] for name in ("mode", "difficulty") if options[name] != -1},
+    }
+    preprocess = functools.partial(
+        AtariPreprocessing,
+        noop_max=options["noop_max"],
+        frame_skip=options["frame_skip"],
+        screen_size=(options["img_width"], options["img_height"]),
+    )
+    task = functools.partial(
+        AtariTask,
+        max_episode_steps=limit,
+        episodic_life=options["episodic_life"],
+        reward_clip=options["reward_clip"],
+        use_fire_reset=options["use_fire_reset"],
+    )
+    return arguments, [preprocess, task, functools.partial(FrameStackObservation, stack_size=options["stack_num"])]
