@@ -13,9 +13,10 @@ import re
 #: display, or a package without wheels for every Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
-    r"could not import '(ding|envpool|pufferlib)": "by hand",
+    r"could not import '(ding|pufferlib)": "by hand",
     r"EnvPool has no such env": "by hand",
-    r"could not import '(jax|ray|(vecenv\.integrations\.)?tianshou|torch\.utils\.tensorboard|torchrl)": "clients",
+    r"could not import '(envpool|jax|ray|torch\.utils\.tensorboard|torchrl)": "clients",
+    r"could not import '(vecenv\.integrations\.)?tianshou": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",

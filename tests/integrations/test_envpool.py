@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 import vecenv
-from vecenv import ConfigError, check_recovery
+from vecenv import ConfigError
 from vecenv.integrations import envpool as ours
 
 # EnvPool gives its spaces float64 bounds.
@@ -101,14 +103,20 @@ def test_batches_of_an_async_pool_have_the_form_of_envpool(theirs: ModuleType, e
         return [envs.is_async, *found]
 
     options = {"num_envs": 3, "batch_size": 2}
-    with made(ours, "CartPole-v1", env_type, **options) as own, made(theirs, "CartPole-v1", env_type, **options) as other:
+    with (
+        made(ours, "CartPole-v1", env_type, **options) as own,
+        made(theirs, "CartPole-v1", env_type, **options) as other,
+    ):
         assert batches(own) == batches(other)
 
 
 @pytest.mark.parametrize("env_type", ["gymnasium", "dm"])
 def test_ends_and_resets_come_in_the_rows_of_envpool(theirs: ModuleType, env_type: str) -> None:
     options = {"num_envs": 2, "max_episode_steps": 3}
-    with made(ours, "CartPole-v1", env_type, **options) as own, made(theirs, "CartPole-v1", env_type, **options) as other:
+    with (
+        made(ours, "CartPole-v1", env_type, **options) as own,
+        made(theirs, "CartPole-v1", env_type, **options) as other,
+    ):
         assert trace(own, env_type, 9) == trace(other, env_type, 9)
 
 
@@ -117,7 +125,10 @@ def test_ends_and_resets_come_in_the_rows_of_envpool(theirs: ModuleType, env_typ
 def test_lost_lives_come_in_the_rows_of_envpool(theirs: ModuleType, env_type: str) -> None:
     pytest.importorskip("ale_py", exc_type=ImportError)
     options = {"num_envs": 1, "episodic_life": True, "reward_clip": True, "max_episode_steps": 60}
-    with made(ours, "Breakout-v5", env_type, **options) as own, made(theirs, "Breakout-v5", env_type, **options) as other:
+    with (
+        made(ours, "Breakout-v5", env_type, **options) as own,
+        made(theirs, "Breakout-v5", env_type, **options) as other,
+    ):
         found = trace(own, env_type, 130)
         assert found == trace(other, env_type, 130)
     assert {row[-1]["lives"][0] for row in found} == {3, 4, 5}, "lives were lost, and games begun"
@@ -222,20 +233,24 @@ def test_frames_are_those_of_the_envs_asked_for() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("options", [{}, {"episodic_life": True, "reward_clip": True}])
-def test_atari_games_can_be_recovered_in_any_episode(options: dict[str, Any]) -> None:
+@pytest.mark.native
+def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
     pytest.importorskip("ale_py", exc_type=ImportError)
-    with made(vecenv, "Breakout-v5", "gymnasium", backend="serial", max_episode_steps=40, **options) as envs:
-        spec = envs.spec
-    arguments = {key: value for key, value in spec.kwargs.items() if key in ("frameskip", "repeat_action_probability")}
 
-    def env_fn() -> Any:
-        env = gymnasium.make("ALE/Breakout-v5", **arguments)
-        for wrapper in spec.kwargs["wrappers"]:
-            env = wrapper(env)
-        return env
+    def play(is_killed: bool) -> list[Any]:
+        with made(vecenv, "Breakout-v5", "gymnasium", num_envs=2, num_threads=1, episodic_life=True) as envs:
+            found = [envs.reset()[0]]
+            for step in range(60):
+                if is_killed and step in (10, 40):
+                    os.kill(envs._envs.worker_pids[0], signal.SIGKILL)
+                obs, *others, infos = envs.step(np.zeros(2, int))
+                found += [obs, *others, infos["lives"], infos["elapsed_step"]]
+            assert envs.statistics()["restarts"] == 2 * is_killed
+            assert infos["lives"].tolist() == [3, 3]
+            return found
 
-    assert check_recovery(env_fn).verdict == "any episode"
+    for one, other in zip(play(False), play(True), strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The last layer of an Atari game in EnvPool's form; it stands in the workers, above Gymnasium's `AtariPreprocessing`.
 
-    ALE/Pong-v5 -> AtariPreprocessing -> AtariTask -> FrameStackObservation
+ALE/Pong-v5 -> AtariPreprocessing -> AtariTask -> FrameStackObservation
 """
 
 from __future__ import annotations
@@ -70,8 +70,14 @@ class AtariTask(EnvWrapper):
         info = self._note(float(reward), bool(is_terminated))
         # Some games continue for a few frames with 0 lives before they end.
         is_life_lost = self._episodic_life and 0 < self.lives < lives
-        reward = float(np.sign(reward)) if self._reward_clip else float(reward)
-        return obs, reward, bool(is_terminated or is_life_lost), bool(truncated), info
+        reward = float(reward)
+        return (
+            obs,
+            float(np.sign(reward)) if self._reward_clip else reward,
+            bool(is_terminated or is_life_lost),
+            bool(truncated),
+            info,
+        )
 
     def _note(self, reward: float, is_terminated: bool) -> dict[str, Any]:
         """Read the lives from the game; return the info of this step."""

@@ -20,7 +20,7 @@ _specs: Any = require("dm_env.specs", "dm")
 _FIRST, _MID, _LAST = (np.int32(step_type) for step_type in _dm_env.StepType)
 
 
-class DMEnvPool(EnvPool, _dm_env.Environment):  # type: ignore[misc]  # dm_env is seen as Any
+class DMEnvPool(EnvPool, _dm_env.Environment):
     """An `EnvPool` that returns `dm_env.TimeStep`.
 
     `step_type` is int32 (B,), `reward` and `discount` are float32 (B,); `discount` is 0 in a row that ends an episode,
@@ -66,17 +66,15 @@ def _time_step(rows: Rows) -> Any:
     )
 
 
-_Players = namedtuple("players", ["env_id"])  # EnvPool's name
-
-
 def _state(env_id: Any, obs: Any, state: dict[str, Any]) -> Any:
-    return _state_type(tuple(state))(env_id, _Players(env_id), obs, *state.values())
+    players = _type("players", ("env_id",))(env_id)
+    return _type("State", ("env_id", "players", "obs", *state))(env_id, players, obs, *state.values())
 
 
 @functools.cache
-def _state_type(names: tuple[str, ...]) -> Any:
-    """Return the type of the observations; names that no attribute can have become `_3` and so on."""
-    return namedtuple("State", ["env_id", "players", "obs", *names], rename=True)
+def _type(name: str, fields: tuple[str, ...]) -> Any:
+    """Return a type of named tuples, as EnvPool names it; fields that no attribute can have become `_3` and so on."""
+    return namedtuple(name, fields, rename=True)
 
 
 def _spec_of(space: Space[Any], name: str) -> Any:

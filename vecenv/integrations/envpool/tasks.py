@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from ...checks import check_choice, check_whole, nearest
-from ...envs.gym_registry import find_spec, register_atari
+from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
@@ -40,6 +42,24 @@ _ATARI_OPTIONS: dict[str, Any] = {
 _ATARI_STEPS = 27_000
 #: Options of EnvPool that have one value here.
 _FIXED = {"max_num_players": 1, "gym_reset_return_info": True}
+
+
+class _Task(NamedTuple):
+    """How to make the envs of a task.
+
+    Attributes:
+        id: a registered name or a spec.
+        arguments: those of the env's constructor and of `gymnasium.make`.
+        wrappers: innermost first.
+        limit: the largest number of steps of an episode; None: that of the spec.
+        options: the options of this task, for `config`.
+    """
+
+    id: str | EnvSpec
+    arguments: dict[str, Any]
+    wrappers: list[Callable[[Any], Any]]
+    limit: int | None
+    options: Mapping[str, Any]
 
 
 def make(
@@ -111,18 +131,13 @@ def make(
     vector_options = {name: options.pop(name) for name in OPTION_NAMES & options.keys()}
     if num_threads:
         vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
-    game = _atari_id(task_id)
-    if game is None:
-        task = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-        envs = make_vec(task_id, num_envs, batch_size=batch_size, **vector_options, **options, **task)
-        limit = envs.spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-    else:
-        limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
-        options = _read_atari_options(task_id, options)
-        arguments, wrappers = _atari(limit, options)
-        envs = make_vec(game, num_envs, wrappers=wrappers, batch_size=batch_size, **vector_options, **arguments)
-    has_list = np.ndim(seed) > 0
-    threshold = envs.spec.reward_threshold
+    game = _find_game(task_id)
+    task = _plain(task_id, max_episode_steps, options) if game is None else _atari(game, max_episode_steps, options)
+    envs = make_vec(
+        task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **vector_options, **task.arguments
+    )
+    assert envs.spec is not None
+    has_list, threshold = np.ndim(seed) > 0, envs.spec.reward_threshold
     config = {
         "num_envs": num_envs,
         "batch_size": batch_size,
@@ -132,9 +147,9 @@ def make(
         "seed": 0 if has_list else seed,
         "env_seed": list(seeds) if has_list or env_seed is not None else [],
         "gym_reset_return_info": True,
-        "max_episode_steps": limit,
+        "max_episode_steps": envs.spec.max_episode_steps if task.limit is None else task.limit,
         **({} if threshold is None else {"reward_threshold": threshold}),
-        **options,
+        **task.options,
     }
     return make_pool(envs, config, seeds)
 
@@ -147,26 +162,36 @@ def _pool_class(env_type: str) -> type[EnvPool]:
     return DMEnvPool
 
 
-def _atari_id(task_id: str) -> str | None:
-    """Return ALE's id of a game if `task_id` is EnvPool's; None if it is an id of Gymnasium, or unknown."""
+def _find_game(task_id: str) -> EnvSpec | None:
+    """Return the spec of a game if `task_id` is EnvPool's id of it; None if it is an id of Gymnasium, or unknown.
+
+    The spec is without Gymnasium's checks of the order of calls: a game goes on after a lost life, also in an env that
+    was restored to this point and never reset.
+    """
     if "/" in task_id or ":" in task_id or not task_id.endswith("-v5") or task_id in gymnasium.registry:
         return None
     game = f"ALE/{task_id}"
     register_atari(is_needed=True)
-    return game if game in gymnasium.registry else None
+    if game not in gymnasium.registry:
+        return None
+    return dataclasses.replace(gymnasium.registry[game], order_enforce=False, disable_env_checker=True)
 
 
-def _read_atari_options(task_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    for name in options:
+def _plain(task_id: str, max_episode_steps: int | None, options: Mapping[str, Any]) -> _Task:
+    arguments = dict(options)
+    if max_episode_steps is not None:
+        arguments["max_episode_steps"] = max_episode_steps
+    return _Task(task_id, arguments, [], max_episode_steps, options)
+
+
+def _atari(game: EnvSpec, max_episode_steps: int | None, given: Mapping[str, Any]) -> _Task:
+    for name in given:
         if name not in _ATARI_OPTIONS:
             near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES})
             hint = "" if near is None else f"; did you mean {near!r}?"
-            raise ConfigError(f"{task_id} has no option {name!r}{hint}", key=name)
-    return {**_ATARI_OPTIONS, **options}
-
-
-def _atari(limit: int, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Callable[[Any], Any]]]:
-    """Return the arguments of ALE's env and its wrappers, innermost first."""
+            raise ConfigError(f"{game.name}-v5 has no option {name!r}{hint}", key=name)
+    limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
+    options = {**_ATARI_OPTIONS, **given}
     arguments = {
         "frameskip": 1,
         "max_num_frames_per_episode": None,
@@ -180,11 +205,12 @@ def _atari(limit: int, options: Mapping[str, Any]) -> tuple[dict[str, Any], list
         frame_skip=options["frame_skip"],
         screen_size=(options["img_width"], options["img_height"]),
     )
-    task = functools.partial(
+    add_lives = functools.partial(
         AtariTask,
         max_episode_steps=limit,
         episodic_life=options["episodic_life"],
         reward_clip=options["reward_clip"],
         use_fire_reset=options["use_fire_reset"],
     )
-    return arguments, [preprocess, task, functools.partial(FrameStackObservation, stack_size=options["stack_num"])]
+    stack = functools.partial(FrameStackObservation, stack_size=options["stack_num"])
+    return _Task(game, arguments, [preprocess, add_lives, stack], limit, options)
