@@ -68,6 +68,7 @@ EXTRAS = {
     "board": ("pygame-ce>=2.4", "pettingzoo>=1.25", "chess>=1.10"),
     "cli": ("rich>=13", "matplotlib>=3.7"),
     "dm": ("dm-env>=1.6",),
+    "gym": ("gym>=0.23",),
     "metrics": ("prometheus-client>=0.19",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),

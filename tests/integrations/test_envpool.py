@@ -233,6 +233,34 @@ def test_frames_are_those_of_the_envs_asked_for() -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.filterwarnings("default")  # gym is not maintained
+def test_loop_of_cleanrl_for_envpool_before_0_7() -> None:
+    gym = pytest.importorskip("gym", exc_type=ImportError)
+    pytest.importorskip("ale_py", exc_type=ImportError)
+    from vecenv.integrations.envpool import legacy as envpool
+
+    num_envs = 2
+    envs = envpool.make("Breakout-v5", env_type="gym", num_envs=num_envs, episodic_life=True, reward_clip=True, seed=1)
+    envs.num_envs = num_envs
+    envs.single_action_space = envs.action_space
+    envs.single_observation_space = envs.observation_space
+    envs = gym.Wrapper(envs)
+    assert isinstance(envs.action_space, gym.spaces.Discrete) and envs.action_space.n == 4
+    assert envs.single_observation_space.shape == (4, 84, 84)
+    assert envs.reset().shape == (num_envs, 4, 84, 84)
+    lengths = np.zeros(num_envs, int)
+    ended = []
+    for _ in range(150):
+        obs, reward, done, info = envs.step(np.zeros(num_envs, np.int64))
+        lengths += 1
+        for idx, d in enumerate(done):
+            if d and info["lives"][idx] == 0:
+                ended.append((lengths[idx], info["terminated"][idx], info["TimeLimit.truncated"][idx]))
+    envs.close()
+    assert ended == [(ended[0][0], 1, False)] * num_envs, "one game per env was over"
+
+
+@pytest.mark.extended
 @pytest.mark.native
 def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
     pytest.importorskip("ale_py", exc_type=ImportError)

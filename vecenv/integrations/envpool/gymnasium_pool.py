@@ -61,7 +61,7 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.reset`.
         """
         rows = self._reset(env_id, seed, options)
-        return rows.obs, _info(rows)
+        return rows.obs, rows.info()
 
     def step(self, action: Any, env_id: Any = None) -> tuple[Any, ...]:
         """Send actions as `send` does, and return the next batch as `recv` does."""
@@ -81,13 +81,8 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
         rows = self._recv()
         if not reset:
             return _five(rows)
-        return (rows.obs, _info(rows)) if return_info else rows.obs
-
-
-def _info(rows: Rows) -> dict[str, Any]:
-    players = {"env_id": rows.env_id.copy()}
-    return {"env_id": rows.env_id, "players": players, **rows.state, "elapsed_step": rows.elapsed_step}
+        return (rows.obs, rows.info()) if return_info else rows.obs
 
 
 def _five(rows: Rows) -> tuple[Any, ...]:
-    return rows.obs, rows.reward, rows.terminated, rows.truncated, _info(rows)
+    return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.info()

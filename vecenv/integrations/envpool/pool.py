@@ -41,6 +41,11 @@ class Rows(NamedTuple):
     is_first: Any
     state: dict[str, Any]
 
+    def info(self) -> dict[str, Any]:
+        """Return the infos of EnvPool's Gymnasium interface."""
+        players = {"env_id": self.env_id.copy()}
+        return {"env_id": self.env_id, "players": players, **self.state, "elapsed_step": self.elapsed_step}
+
 
 class EnvPool:
     """N envs in worker processes, `batch_size` of which are received at a time.

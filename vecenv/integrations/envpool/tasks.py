@@ -85,7 +85,8 @@ def make(
             'ALE/Pong-v5' with EnvPool's preprocessing: up to 30 NOOPs, FIRE, frames skipped and pooled in fours, gray
             images of 84 x 84, four of them stacked. Observations are uint8 (4, 84, 84).
         env_type: 'gymnasium' (default) or 'gym', which EnvPool treats as equal: five values per step. 'dm': time steps
-            of dm_env.
+            of dm_env. 'old_gym': four values per step, no infos from `reset`, and gym's spaces, as env_type 'gym' of
+            EnvPool before 0.7.
         num_envs: N, 1 by default.
         batch_size: the number of rows of a batch. None (default) or 0: N. If it is below N, `recv` returns the envs
             that finish first.
@@ -101,7 +102,7 @@ def make(
             `repeat_action_probability` (0 by default). For other envs they are arguments of the env.
 
     Returns:
-        A `GymnasiumEnvPool` or a `DMEnvPool`.
+        A `GymnasiumEnvPool`, a `DMEnvPool` or a `GymEnvPool`.
 
     Example:
         >>> envs = make("CartPole-v1", "gymnasium", num_envs=4, batch_size=2, backend="serial")
@@ -115,10 +116,10 @@ def make(
     Raises:
         gymnasium.error.Error: there is no such env.
         ConfigError: an option is wrong.
-        DependencyError: ale-py is missing for an Atari game, or dm_env for 'dm'.
+        DependencyError: ale-py is missing for an Atari game, dm_env for 'dm', or gym for 'old_gym'.
         Exception: any error of the constructor of `VectorEnv`.
     """
-    check_choice("env_type", env_type, ("gymnasium", "gym", "dm"))
+    check_choice("env_type", env_type, ("gymnasium", "gym", "dm", "old_gym"))
     make_pool = _pool_class(env_type)
     num_envs = check_whole("num_envs", num_envs, 1)
     batch_size = check_whole("batch_size", batch_size or num_envs, 1)
@@ -155,11 +156,15 @@ def make(
 
 
 def _pool_class(env_type: str) -> type[EnvPool]:
-    if env_type != "dm":
-        return GymnasiumEnvPool
-    from .dm_pool import DMEnvPool
+    if env_type == "dm":
+        from .dm_pool import DMEnvPool
 
-    return DMEnvPool
+        return DMEnvPool
+    if env_type == "old_gym":
+        from .gym_pool import GymEnvPool
+
+        return GymEnvPool
+    return GymnasiumEnvPool
 
 
 def _find_game(task_id: str) -> EnvSpec | None:
