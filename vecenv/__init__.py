@@ -200,6 +200,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.envs.state.state import *
     from vecenv.errors import *
     from vecenv.evaluation import *
+    from vecenv.integrations.envpool.tasks import *
     from vecenv.managers import *
     from vecenv.options import *
     from vecenv.registry import *

@@ -72,14 +72,8 @@ class AtariTask(EnvWrapper):
         info = self._note(float(reward), bool(is_terminated))
         # Some games continue for a few frames with 0 lives before they end.
         is_life_lost = self._episodic_life and 0 < self.lives < lives
-        reward = float(reward)
-        return (
-            obs,
-            float(np.sign(reward)) if self._reward_clip else reward,
-            bool(is_terminated or is_life_lost),
-            bool(truncated),
-            info,
-        )
+        clipped = float(np.sign(info["reward"])) if self._reward_clip else float(reward)
+        return obs, clipped, bool(is_terminated or is_life_lost), bool(truncated), info
 
     def _note(self, reward: float, is_terminated: bool) -> dict[str, Any]:
         """Read the lives from the game; return the info of this step."""

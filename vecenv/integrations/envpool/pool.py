@@ -1,4 +1,4 @@
-"""EnvPool: the calls that both interfaces share. It stands above one `VectorEnv` in NEXT_STEP mode."""
+"""EnvPool: the calls that all interfaces share. It stands above one `VectorEnv` in NEXT_STEP mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make`: an env pool by task id, with EnvPool's options; above both interfaces."""
+"""`make`: an env pool by task id, with EnvPool's options; above the interfaces."""
 
 from __future__ import annotations
 
