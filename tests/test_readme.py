@@ -72,6 +72,7 @@ def test_example_runs(example: str, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "SIGKILL" not in example or "nothing was lost" not in line]
+    said = [line for line in said if "envs are built after" not in line]  # on a busy machine
     assert said == []
 
 
