@@ -192,7 +192,7 @@ def test_progress_is_plain_text_without_rich(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0 and "2 of 2: seed " in done.stderr, done.stderr
+    assert done.returncode == 0 and "2/2 seed 1" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,9 @@ def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[
         assert [env["doing"] for env in found["envs"]] == ["idle", "step", "idle"]
         assert found["envs"][1]["since"] > 0.01
         assert found["workers"][1]["busy_share"] > 0.9
-        os.kill(envs._pool.worker_pids[0], signal.SIGKILL)
-        psutil.Process(envs._pool.worker_pids[0]).wait(5)
+        worker = psutil.Process(envs._pool.worker_pids[0])
+        worker.kill()
+        worker.wait(30)
         found = numbers(capsys)
         assert (found["workers"][0]["state"], found["envs"][0]["doing"]) == ("dead", "dead")
 

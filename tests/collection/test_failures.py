@@ -217,7 +217,7 @@ def test_exception_of_an_env_has_the_complete_transitions(backend: str, how: Any
             collect(envs, zeros, steps=300, seed=0, **how)
         collected = caught.value.collected
         counts = np.bincount(collected.env_id)
-        assert counts[1] == 5 and counts.min() >= 5
+        assert counts[1] == 5 and (counts.min() >= 5 or "min_count" in how), "others may be behind in finish order"
         assert (collected.next_obs[:, 0] == collected.obs[:, 0] + 1).all()
         after = collect(envs, zeros, steps=6)
         assert after.step.tolist() == [0, 0, 0, 1, 1, 1], "all envs were reset"
