@@ -27,6 +27,7 @@ JOBS: dict[str, str] = {
     r"recovery needs the extension": "whole suite",
     r"there is no C compiler": "whole suite",
     r"there is one core": "whole suite",
+    r"there is a core for each thread": "whole suite",
     r"there is CUDA": "whole suite",
     r"(newer than|other wrappers|release of Gymnasium|an earlier AsyncVectorEnv)": "whole suite",
 }

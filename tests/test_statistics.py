@@ -48,7 +48,7 @@ class Naps(NullEnv):
 @pytest.fixture(params=["native", "python"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "native" and native.load() is None:
-        pytest.skip("the C extension is not built")
+        pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
 
 

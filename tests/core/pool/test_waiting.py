@@ -65,7 +65,7 @@ class Computing(BusyEnv):
 @pytest.fixture(params=["native", "python"])
 def implementation(request, monkeypatch):
     if request.param == "native" and native.load() is None:
-        pytest.skip("the C extension is not built")
+        pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
 
 
