@@ -94,5 +94,7 @@ def _modules_with_examples() -> list[str]:
 def test_docstring_examples_run(name: str):
     if name.endswith(".board.library"):
         pytest.importorskip("pettingzoo")
+    if name.endswith(".rllib"):
+        pytest.importorskip("ray", exc_type=ImportError)
     done = doctest.testmod(pytest.importorskip(name, exc_type=ImportError))
     assert done.attempted and not done.failed

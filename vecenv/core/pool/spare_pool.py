@@ -305,12 +305,17 @@ class SparePool(Pool):
             batch = super().recv(min(missing, super().outstanding()), timeout=deadline.seconds_left())
             with signals_deferred():
                 self._store(batch)
-                if self._ended and (self.has_own_spares or not self._is_any_stepping()):
-                    self._swap(np.array(sorted(self._ended)))
+                self._swap_if_due()
         except BaseException:
             with signals_deferred():
                 self._replace_lost_answers()
+                self._swap_if_due()  # the lost answers may have been those that others waited for
             raise
+
+    def _swap_if_due(self) -> None:
+        """Give the rows whose episodes have ended new envs, unless the order of a shared queue is not known yet."""
+        if self._ended and (self.has_own_spares or not self._is_any_stepping()):
+            self._swap(np.unique(self._ended))
 
     def _replace_lost_answers(self) -> None:
         """Begin new episodes where an exception, such as Ctrl-C, has come between an answer's receipt and its storage.
