@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ...errors import ConfigError, StateError
+from ...errors import StateError
 from ..layout.rows import Autoreset, Form, Op, RowFlag
 from ..layout.spec import Array, pick_rows, split_batch
 from ..parent.batch import Batch
@@ -31,7 +31,14 @@ from .engine import Engine
 from .pool import Pool
 from .requests import check_count
 from .spare_rows import JoinedRows, RowStore, join_rows
-from .waiter import check_no_counts, check_whole_count, refuse_min_count
+from .waiter import (
+    check_distinct_envs,
+    check_no_counts,
+    check_whole_count,
+    read_env_ids,
+    refuse_idle_envs,
+    refuse_min_count,
+)
 
 __all__ = ["SparePool", "SpareRule"]
 
@@ -223,16 +230,9 @@ class SparePool(Pool):
         """Return rows as int64 (n,); None is all rows."""
         if env_ids is None:
             return self._all_rows
-        rows = np.asarray(env_ids)
-        if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
-            raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
-        wrong = rows[(rows < 0) | (rows >= self.num_envs)]
-        if len(wrong):
-            raise ConfigError(f"{what}: env_id {int(wrong[0])} is not in 0..{self.num_envs - 1}")
-        found, counts = np.unique(rows, return_counts=True)
-        if len(found) < len(rows):
-            raise StateError(f"{what}: env {int(found[counts > 1][0])} was named twice")
-        return rows.astype(np.int64)
+        rows = read_env_ids(env_ids)
+        check_distinct_envs(what, rows.tolist(), self.num_envs)
+        return rows
 
     # ---- answers ---------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class SparePool(Pool):
         check_timeout("timeout", timeout)
         idle = rows[self._owed[rows] == _NO_OP].tolist()
         if idle:
-            raise StateError(f"recv: the envs {idle} owe no answer; send actions to them or reset them first")
+            refuse_idle_envs(idle)
         self._check_order(len(rows))
         deadline = Deadline(timeout)
         while not set(rows.tolist()) <= set(self._find_ready()):

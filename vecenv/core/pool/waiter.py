@@ -30,7 +30,15 @@ from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 
-__all__ = ["Waiter", "check_no_counts", "check_whole_count", "read_env_ids", "refuse_min_count"]
+__all__ = [
+    "Waiter",
+    "check_distinct_envs",
+    "check_no_counts",
+    "check_whole_count",
+    "read_env_ids",
+    "refuse_idle_envs",
+    "refuse_min_count",
+]
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
@@ -113,10 +121,8 @@ class Waiter:
             if not 1 <= least <= owed:
                 refuse_min_count(least, owed)
             most = self._num_envs if max_count is None else min(max(least, max_count), self._num_envs)
-            if least < owed:  # it may never wait, and only waits check limits
-                self._num_unchecked += 1
-                if self._num_unchecked > _MOST_UNCHECKED:
-                    self._check_limits_if_due()
+            if least < owed:
+                self._count_unchecked()
         if exact:
             most = least
         if self._serve is not None:
@@ -140,10 +146,8 @@ class Waiter:
         ids = read_env_ids(env_ids)
         check_timeout("timeout", timeout)
         self._check_owing(ids.tolist())
-        if len(ids) < self._hub.outstanding():  # it may never wait, and only waits check limits
-            self._num_unchecked += 1
-            if self._num_unchecked > _MOST_UNCHECKED:
-                self._check_limits_if_due()
+        if len(ids) < self._hub.outstanding():
+            self._count_unchecked()
         if self._serve is not None:
             self._serve()
         if self._expired is not None:
@@ -159,15 +163,16 @@ class Waiter:
 
     def _check_owing(self, ids: list[int]) -> None:
         """Raise unless these are ids of envs that owe an answer, each once."""
-        wrong = [env_id for env_id in ids if not 0 <= env_id < self._num_envs]
-        if wrong:
-            raise ConfigError(f"recv: env_id {wrong[0]} is not in 0..{self._num_envs - 1}", key="env_id")
-        if len(set(ids)) < len(ids):
-            twice = next(env_id for env_id in ids if ids.count(env_id) > 1)
-            raise StateError(f"recv: env {twice} was named twice")
+        check_distinct_envs("recv", ids, self._num_envs)
         idle = [env_id for env_id in ids if self._hub.owed(env_id)[0] == Op.NONE]
         if idle:
-            raise StateError(f"recv: the envs {idle} owe no answer; send actions to them or reset them first")
+            refuse_idle_envs(idle)
+
+    def _count_unchecked(self) -> None:
+        """Count a receive that may never wait, since only waits check limits; check them after several of these."""
+        self._num_unchecked += 1
+        if self._num_unchecked > _MOST_UNCHECKED:
+            self._check_limits_if_due()
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
         replies = _NO_REPLIES
@@ -352,6 +357,26 @@ def read_env_ids(env_ids: Sequence[int] | Array) -> Array:
     if ids.ndim != 1 or not len(ids) or (ids.dtype != np.int64 and ids.dtype.kind not in "iu"):
         raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
     return ids if ids.dtype == np.int64 else ids.astype(np.int64)
+
+
+def check_distinct_envs(what: str, ids: list[int], num_envs: int) -> None:
+    """Raise unless these are ids of envs, each once; `what` begins the message.
+
+    Raises:
+        ConfigError: there is no such env.
+        StateError: an env is named twice.
+    """
+    wrong = [env_id for env_id in ids if not 0 <= env_id < num_envs]
+    if wrong:
+        raise ConfigError(f"{what}: env_id {wrong[0]} is not in 0..{num_envs - 1}", key="env_id")
+    if len(set(ids)) < len(ids):
+        twice = next(env_id for env_id in ids if ids.count(env_id) > 1)
+        raise StateError(f"{what}: env {twice} was named twice")
+
+
+def refuse_idle_envs(ids: list[int]) -> NoReturn:
+    """Raise StateError because these envs, whose rows are awaited, owe no answer."""
+    raise StateError(f"recv: the envs {ids} owe no answer; send actions to them or reset them first")
 
 
 def check_no_counts(min_count: Any, max_count: Any, exact: bool) -> None:
