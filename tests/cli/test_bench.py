@@ -20,13 +20,14 @@ import pytest
 
 import vecenv
 from tests.faults.traces import wait_until
-from vecenv.cli import main, measure, report
+from vecenv.cli import main
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import Result
 from vecenv.cli.result_file import ResultFile
 from vecenv.cli.verdict import verdict
 from vecenv.core.layout import arena
 from vecenv.errors import EXTRAS
+from vecenv.measurement import measure, report
+from vecenv.measurement.measure import Result
 
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
 ROOT = Path(__file__).parents[2]
@@ -534,7 +535,7 @@ def test_text_is_wrapped_to_a_terminal(monkeypatch):
 CHECK_PLOT = """
 import itertools
 from tests.cli.test_bench import ABOUT, RESULTS, SETTINGS
-from vecenv.cli import report
+from vecenv.measurement import report
 
 figure = report.draw_plot(SETTINGS, ABOUT, RESULTS)
 figure.draw_without_rendering()

@@ -18,13 +18,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv.cli import measure
-from vecenv.cli.loops import LoopProcesses
-from vecenv.cli.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
-from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
-from vecenv.cli.target import action_batches, action_rows, check_env, registered_env, take_rows
 from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, RaiseAtReset, ToyEnv
 from vecenv.errors import ConfigError, EnvError, WorkerDiedError
+from vecenv.measurement import measure
+from vecenv.measurement.loops import LoopProcesses
+from vecenv.measurement.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
+from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, Window
+from vecenv.measurement.target import action_batches, action_rows, check_env, registered_env, take_rows
 
 SECONDS = 0.02
 
@@ -182,7 +182,8 @@ def test_env_factories_pickle_and_checked_ones_are_quiet():
 
 
 def test_quiet_env_is_built_where_stderr_is_closed():
-    make = "import os; os.close(2); from vecenv.cli.target import registered_env as of; of('CartPole-v1', quiet=True)()"
+    of = "from vecenv.measurement.target import registered_env as of"
+    make = f"import os; os.close(2); {of}; of('CartPole-v1', quiet=True)()"
     subprocess.run([sys.executable, "-c", make], check=True, timeout=60)
 
 

@@ -17,9 +17,9 @@ import pytest
 from benchmarks import peers
 from benchmarks.peer_modes import PEERS, Peer, Task
 from benchmarks.peer_process import PeerProcess
-from vecenv.cli.target import registered_env
 from vecenv.envs.toys import BusyEnv, NullEnv
 from vecenv.errors import ConfigError
+from vecenv.measurement.target import registered_env
 
 ROOT = Path(__file__).parents[2]
 CARTPOLES = Task("CartPole-v1, 4 envs", registered_env("CartPole-v1"), 4, "CartPole-v1")

@@ -20,14 +20,14 @@ import pytest
 import vecenv
 from tests.cli.test_bench import ROOT, WITHOUT_PACKAGE, Run, assert_one_line, run  # noqa: F401
 from tests.faults.traces import wait_until
-from vecenv.cli import tuning
-from vecenv.cli.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
-from vecenv.cli.env_code import EnvCode
-from vecenv.cli.halving import Entry, Halving
-from vecenv.cli.measure import Mode, Window
 from vecenv.core.pool.sizing import SERIAL, Setting, Workload
 from vecenv.envs.toys import NullEnv, RaiseAtInit, RaiseAtReset, RaiseAtStep, RaiseSystemExit, ToyEnv
 from vecenv.errors import ConfigError
+from vecenv.measurement.measure import Mode, Window
+from vecenv.tuning import search
+from vecenv.tuning.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
+from vecenv.tuning.env_code import EnvCode
+from vecenv.tuning.halving import Entry, Halving
 
 SHORT: dict[str, Any] = {"seconds": 1.0, "progress": False}
 
@@ -340,7 +340,7 @@ def test_setting_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch)
                 raise ConfigError("there are too few descriptors")
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(tuning, "VectorEnv", NoWorkers)
+    monkeypatch.setattr(search, "VectorEnv", NoWorkers)
     result = vecenv.tune(Talkative, 2, options={"infos": "all"}, **SHORT)
     assert result.plain_loop_wins
     assert "because there are too few descriptors: " in str(result)

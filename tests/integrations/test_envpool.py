@@ -169,7 +169,7 @@ def test_async_loop_of_the_readme() -> None:
         counts = np.zeros(num_envs, int)
         env.async_reset()
         rounds = 0
-        while counts.min() == 0 or rounds < 60:  # on a busy machine one worker may answer for long before the other does
+        while counts.min() == 0 or rounds < 60:  # on a busy machine one worker may answer alone for long
             obs, rew, term, trunc, info = env.recv()
             env_id = info["env_id"]
             counts[env_id] += 1
