@@ -65,6 +65,7 @@ def test_async_mode_counts_steps_received_in_the_window():
     mode.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("store", [False, True])
 def test_loop_processes_run_together_and_report_in_turn(store: bool):
     loops = LoopProcesses([[FrameEnv] * 2, [FrameEnv]], store=store)
@@ -78,6 +79,7 @@ def test_loop_processes_run_together_and_report_in_turn(store: bool):
         loops.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [RaiseAtInit, RaiseAtReset])
 def test_loop_reports_a_failing_constructor(fault):
     with pytest.raises(EnvError, match="an env of a plain loop raised .*: toy env"):
@@ -100,6 +102,7 @@ class Leaves(ToyEnv):
         return super().step(action) if self.elapsed_steps < 4 else sys.exit("enough")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("fault", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
 )
@@ -130,6 +133,7 @@ def test_ceiling_with_fewer_envs_than_cores_repeats_envs(monkeypatch):
     assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
 
 
+@pytest.mark.extended
 def test_ceiling_distributes_envs_over_cores():
     mode = measure.ceiling_loops([ToyEnv] * (2 * usable_cores() + 1))
     assert mode._num_envs == 2 * usable_cores() + 1
@@ -138,6 +142,7 @@ def test_ceiling_distributes_envs_over_cores():
     mode.close()
 
 
+@pytest.mark.extended
 def test_lockstep_waits_for_the_slower_loop():
     slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
     mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], time_rounds=True)
@@ -181,6 +186,7 @@ def test_env_factories_pickle_and_checked_ones_are_quiet():
         check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}), "CartPole-v1")
 
 
+@pytest.mark.extended
 def test_quiet_env_is_built_where_stderr_is_closed():
     of = "from vecenv.measurement.target import registered_env as of"
     make = f"import os; os.close(2); {of}; of('CartPole-v1', quiet=True)()"
