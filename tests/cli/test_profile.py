@@ -47,8 +47,8 @@ def test_profile_writes_json_to_stdout(capsys: pytest.CaptureFixture[str]):
         "policy_ms": 30.0,
         "env_kwargs": {},
     }
-    assert [verdict["name"] for verdict in content["verdicts"]] == ["slow policy"]
-    assert content["verdicts"][0]["text"] in err and content["verdicts"][0]["number"] > 0.5
+    verdict = content["verdicts"][0]  # on a busy machine another may follow
+    assert verdict["name"] == "slow policy" and verdict["text"] in err and verdict["number"] > 0.5
     assert content["statistics"]["steps"] > 0 and content["machine"]["usable_cores"] >= 1
 
 
