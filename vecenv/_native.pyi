@@ -72,6 +72,7 @@ def counted(env: Any, limit: Any, unpack: Callable[[Any], tuple[Any, ...]], /) -
 
 @final
 class Hub:
+    next_step_id: int
     def __new__(
         cls,
         mapping: Buffer,

@@ -287,11 +287,18 @@ PyDoc_STRVAR(hub_doc,
 "event_type: other outcomes of a wait are returned as event_type(kind, descriptor, late_ns).\n\n"
 "Raises ValueError if the mapping is not an arena of this build or an argument does not fit it.");
 
+static PyGetSetDef hub_attributes[] = {
+    {"next_step_id", vecenv_hub_get_next_step_id, vecenv_hub_set_next_step_id,
+     vecenv_hub_next_step_id_doc, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},
     {Py_tp_new, (void *)hub_new},
     {Py_tp_dealloc, (void *)hub_dealloc},
     {Py_tp_methods, hub_methods},
+    {Py_tp_getset, hub_attributes},
     {0, NULL},
 };
 

@@ -87,4 +87,8 @@ HUB_METHOD(pending);
 HUB_METHOD(stop);
 HUB_METHOD(add_info_key);
 
+PyObject *vecenv_hub_get_next_step_id(PyObject *op, void *unused);
+int vecenv_hub_set_next_step_id(PyObject *op, PyObject *value, void *unused);
+extern const char vecenv_hub_next_step_id_doc[];
+
 #endif

@@ -48,6 +48,7 @@ class Journal:
 
     Attributes:
         nbytes: bytes kept now.
+        next_step_id: step_id of the next command. It may be set to a larger number, to that of the hub.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -68,7 +69,7 @@ class Journal:
         self._first_needed = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
         #: by env: step_id and payload of its last reset or step with a payload; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
-        self._next_step_id = 1
+        self.next_step_id = 1
         self._dropped_before = 0  # for envs without a restore point, earlier commands may have been dropped
         self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
@@ -97,9 +98,9 @@ class Journal:
         is_new = page is None or page.form != form
         if page is None or is_new:
             page = self._open_page = self._new_page(leaves, form)
-        if not page.add(self._next_step_id, leaves):
+        if not page.add(self.next_step_id, leaves):
             self._open_page = None
-        self._next_step_id += self._num_envs
+        self.next_step_id += self._num_envs
         if is_new:
             self._add(page)
         self._is_noting = False
@@ -112,9 +113,9 @@ class Journal:
                 `note_steps`.
         """
         if self._is_noting:
-            self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
+            self.next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
             self._drop_transient()
-        elif step_id >= self._next_step_id:
+        elif step_id >= self.next_step_id:
             self.note_steps(leaves, env_ids, form)
 
     def _drop_transient(self) -> None:
@@ -129,7 +130,7 @@ class Journal:
         self._first_needed[:] = _NEVER
         self._rare_entries = [[] for _ in range(self._num_envs)]
         self._pages.clear()
-        self._dropped_before = self._next_step_id
+        self._dropped_before = self.next_step_id
         self._is_noting = False
         self._compact()
 
@@ -145,11 +146,11 @@ class Journal:
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
         page = self._open_mixed_page
-        is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
+        is_old = page is not None and page.form == form and page.add_rows(self.next_step_id, leaves, env_ids)
         if not is_old:
             page = self._open_mixed_page = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
-            page.add_rows(self._next_step_id, leaves, env_ids)
-        self._next_step_id += len(env_ids)
+            page.add_rows(self.next_step_id, leaves, env_ids)
+        self.next_step_id += len(env_ids)
         if page is not None and not is_old:
             self._add(page)
 
@@ -183,7 +184,7 @@ class Journal:
                 without an effect, which is not recorded; else None.
             seeded: for a reset, whether it brings a new env to the same state by itself.
         """
-        self._next_step_id = first + len(env_ids)
+        self.next_step_id = first + len(env_ids)
         for i, env_id in enumerate(env_ids):
             if op != Op.CALL:
                 self._confirm_one(env_id)
@@ -245,7 +246,7 @@ class Journal:
         """Start the journal of an env again, because it was built again and will receive all of its calls again."""
         self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
-        self._set_restore_point(env_id, RestorePoint(self._next_step_id))
+        self._set_restore_point(env_id, RestorePoint(self.next_step_id))
         self._persistent_calls[env_id].clear()
 
     def _confirm(self, env_ids: Array | None) -> None:
@@ -329,7 +330,7 @@ class Journal:
             self._compact()
             while self.nbytes > _TARGET_FILL * self._max_nbytes and self._drop_oldest_restore_points():
                 self._compact()
-        self._dropped_before = self._next_step_id
+        self._dropped_before = self.next_step_id
 
     def _drop_unreachable(self) -> None:
         """Drop the commands of envs without a restore point, except those from a pending one on."""
@@ -363,7 +364,7 @@ class Journal:
         oldest = int(self._first_needed.min())
         if oldest == _NEVER:
             return False
-        for env_id in np.flatnonzero(self._first_needed <= (oldest + self._next_step_id) // 2).tolist():
+        for env_id in np.flatnonzero(self._first_needed <= (oldest + self.next_step_id) // 2).tolist():
             self._drop_older(env_id)
             point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
             if not point.is_complete and self._first_needed[env_id] < point.step_id:
