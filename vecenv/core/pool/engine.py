@@ -118,6 +118,7 @@ class OpenedEnvs:
         before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
         waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
+        first_env_id: number of env 0 in messages, if the envs are a part of those of another pool.
     """
 
     spaces: EnvSpaces
@@ -134,6 +135,7 @@ class OpenedEnvs:
     before_request: Callable[[], None] | None = None
     waiting_check: WaitingCheck | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
+    first_env_id: int = 0
 
 
 class AskedEnvs(Protocol):

@@ -81,6 +81,8 @@ class ProcessEngine:
         adapt: adapts the result of a constructor to the interface of Gymnasium.
         snapshotter: reads the state that envs carry from one episode to the next, so that they can be restored from
             there after a crash; None: they are restored from seeded resets only.
+        first_env_id: number of env 0 in messages and for the global random generators, if these envs are a part of
+            those of another pool. Arguments, results and the fields of errors count from 0.
 
     Attributes:
         num_workers: worker processes at the start.
@@ -100,6 +102,7 @@ class ProcessEngine:
         *,
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
+        first_env_id: int = 0,
     ) -> None:
         check_may_start()
         self.env_fns = check_env_fns(env_fns)
@@ -110,6 +113,7 @@ class ProcessEngine:
         self.recovery: Recovery | None = None
         self._adapt = adapt or _identity
         self._snapshotter = snapshotter
+        self._first_env_id = first_env_id
         self._group = WorkerGroup(self.options.limits.close)
         self.end_if_unclosed = self._group.end
         self._slots = SlotTable(self.num_envs)
@@ -137,7 +141,9 @@ class ProcessEngine:
         policy = self.options.failures
         if policy.recovers:
             self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
-            self.recovery = Recovery(policy, self.journal, self.options.limits, self.reproduce)
+            self.recovery = Recovery(
+                policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
+            )
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
@@ -177,6 +183,7 @@ class ProcessEngine:
             dataclasses.replace(self.options, num_workers=1),
             adapt=self._adapt,
             snapshotter=self._snapshotter,
+            first_env_id=self._first_env_id,
         )
         self.options = choose_options(self.options, self.num_envs, prober.measure(self._check_not_closing))
         self.num_workers = self._count_workers()
@@ -253,6 +260,7 @@ class ProcessEngine:
             "modules": modules_of(self._adapt, self._snapshotter),
             "pool_modules": running_modules(),
             "sources": find_sources(),
+            "first_env_id": self._first_env_id,
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
@@ -291,7 +299,7 @@ class ProcessEngine:
                 env_id, packed = report.error
                 where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
                 error = unpack_error(packed, **where)
-                add_notes(error, [describe_place(where)])
+                self._note_place(error, where)
                 raise error
             reports[worker.worker_id] = report
         return [reports[worker.worker_id] for worker in workers]
@@ -336,7 +344,8 @@ class ProcessEngine:
         what, env_id = "construct of its envs", None
         if running:
             env_id = running[0].env_id
-            what = f"construct of env {env_id}, which it began {(now_ns() - running[0].began_ns) / 1e9:.3g} s ago,"
+            seconds = (now_ns() - running[0].began_ns) / 1e9
+            what = f"construct of env {self._first_env_id + env_id}, which it began {seconds:.3g} s ago,"
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
             f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
@@ -347,13 +356,18 @@ class ProcessEngine:
 
     def _compare(self, worker: Worker, report: Report) -> None:
         """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
-        found = find_difference(self._spaces, report, 0)
+        found = find_difference(self._spaces, report, self._first_env_id)
         if found is not None:
             name, text = found
-            raise DifferentSpacesError(f"env {worker.env_ids[0]}: {text}", path=name)
+            raise DifferentSpacesError(f"env {self._first_env_id + worker.env_ids[0]}: {text}", path=name)
         if report.mismatch is not None:
             env_id, name, text = report.mismatch
-            raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
+            raise DifferentSpacesError(f"env {self._first_env_id + env_id}: {text}", path=name)
+
+    def _note_place(self, error: Exception, place: dict[str, Any]) -> None:
+        """Add a note that names the operation and the envs that raised an exception."""
+        env_ids = [self._first_env_id + env_id for env_id in place["env_ids"]]
+        add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 
     def _open_arena(self, spaces: EnvSpaces, report: Report, slots: list[list[tuple[int, list[int]]]]) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
@@ -385,6 +399,7 @@ class ProcessEngine:
             listener=self.recovery,
             before_request=self._recycle if self._may_recycle() else None,
             waiting_check=self._make_waiting_check(plan, counters),
+            first_env_id=self._first_env_id,
         )
 
     def _make_waiting_check(self, plan: ArenaPlan, counters: Segment) -> WaitingCheck | None:
@@ -531,7 +546,7 @@ class ProcessEngine:
                 env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
                 where = {"worker_id": worker.worker_id, "env_ids": env_ids, "op": "close"}
                 error = unpack_error(worker.exit_report.error, **where)
-                add_notes(error, [describe_place(where)])
+                self._note_place(error, where)
                 return error
         return None
 
@@ -626,6 +641,7 @@ class ProcessEngine:
             persistent_calls=persistent_calls,
             path=boot.path,
             cwd=boot.cwd,
+            first_env_id=self._first_env_id,
         )
         plan = self._opened.plan
         records = plan.records(self._opened.memory)[env_id]
@@ -664,18 +680,14 @@ class ProcessPool(Pool):
     """A pool with its envs in worker processes, k per worker, and results in shared memory.
 
     Args:
-        env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
+        env_fns, options: as for `ProcessEngine`.
+        others: keyword arguments of `ProcessEngine`.
     """
 
     def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        options: PoolOptions | None = None,
-        *,
-        adapt: Callable[[Any], Any] | None = None,
-        snapshotter: Snapshotter | None = None,
+        self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any
     ) -> None:
-        super().__init__(ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
+        super().__init__(ProcessEngine(env_fns, options, **others))
 
 
 def _num_built(worker: Worker) -> int:
