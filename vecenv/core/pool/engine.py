@@ -25,6 +25,7 @@ from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
+from ..recovery.resume import Resume
 from .slots import SlotTable
 from .waiting import WaitingCheck
 
@@ -157,6 +158,9 @@ class AskedEnvs(Protocol):
 
     def takes_seed(self, env_id: int) -> bool:
         """Return whether a reset of the env was ever given a seed."""
+
+    def resume(self, resume: Resume) -> None:
+        """Continue the requests of another pool: send its unanswered commands again, under their own step_ids."""
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""

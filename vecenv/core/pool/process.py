@@ -18,11 +18,12 @@ from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeo
 from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
-from ..layout.commands import RestorePlan, RestorePoint
+from ..layout.commands import History, RestorePlan, RestorePoint
 from ..layout.messages import describe_place, dump_by_value, unpack_error
 from ..layout.native import implementation
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
+from ..parent.inbox import Listener, Listeners
 from ..processes.measure import Measurement
 from ..processes.worker import (
     Worker,
@@ -39,6 +40,7 @@ from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
+from ..recovery.resume import Resume
 from ..system.clock import Deadline, now_ns
 from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
@@ -83,6 +85,9 @@ class ProcessEngine:
             there after a crash; None: they are restored from seeded resets only.
         first_env_id: number of env 0 in messages and for the global random generators, if these envs are a part of
             those of another pool. Arguments, results and the fields of errors count from 0.
+        resume: the state of another pool, whose episodes are continued; None: all envs are new.
+        listener: receives the reports of workers about restore points and restored envs, beside `recovery`, in the
+            thread that uses the pool; None: there is no other listener.
 
     Attributes:
         num_workers: worker processes at the start.
@@ -103,17 +108,23 @@ class ProcessEngine:
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
         first_env_id: int = 0,
+        resume: Resume | None = None,
+        listener: Listener | None = None,
     ) -> None:
         check_may_start()
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
+        if resume is not None and not self.options.failures.recovers:
+            raise ConfigError("a pool can resume another one only if it recovers workers; change on_failure")
         self.num_workers = self._count_workers()
         self.journal: Journal | None = None
         self.recovery: Recovery | None = None
         self._adapt = adapt or _identity
         self._snapshotter = snapshotter
         self._first_env_id = first_env_id
+        self._resume = resume
+        self._listener = listener
         self._group = WorkerGroup(self.options.limits.close)
         self.end_if_unclosed = self._group.end
         self._slots = SlotTable(self.num_envs)
@@ -144,6 +155,7 @@ class ProcessEngine:
             self.recovery = Recovery(
                 policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
             )
+            self._restore_journal(self.journal)
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
@@ -165,8 +177,10 @@ class ProcessEngine:
             self._compare(worker, report)
         with signals_deferred(), standard_descriptors():
             self._opened = opened = self._open_arena(self._spaces, reports[0], slots)
+        jobs = {} if self._resume is None else self._resume.restore_jobs
         for worker in group.workers:
-            self._attach_worker(worker, slots[worker.worker_id], {})
+            own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
+            self._attach_worker(worker, slots[worker.worker_id], own_jobs)
         self._await_ready(group.workers)
         group.serve(opened.hub)
         self._note_workers(group.workers)
@@ -175,6 +189,15 @@ class ProcessEngine:
                 name = opened.properties["name"]
                 group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
+
+    def _restore_journal(self, journal: Journal) -> None:
+        """Continue the journal of the pool that is resumed, if there is one."""
+        if self._resume is None:
+            return
+        histories = {
+            env_id: History(job.attempts, job.persistent_calls) for env_id, job in self._resume.restore_jobs.items()
+        }
+        journal.restore(histories, self._resume.call_names, self._resume.next_step_id)
 
     def _choose_setting(self) -> None:
         """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
@@ -383,6 +406,8 @@ class ProcessEngine:
             plan = dataclasses.replace(plan, leases=0)  # copies need less room
             segment = self._group.create_segment(plan.nbytes)
         plan.write_header(segment.memory)
+        if self._resume is not None:
+            self._resume.write_records(plan, segment.memory)
         counters = self._group.create_counters(plan.counters.nbytes)
         plan.counters.write_header(counters.memory, is_native=self._implementation == "native", opened_ns=now_ns())
         return OpenedEnvs(
@@ -396,11 +421,16 @@ class ProcessEngine:
             num_slots=num_used,
             slots=self._slots,
             journal=self.journal,
-            listener=self.recovery,
+            listener=self._listeners(),
             before_request=self._recycle if self._may_recycle() else None,
             waiting_check=self._make_waiting_check(plan, counters),
             first_env_id=self._first_env_id,
         )
+
+    def _listeners(self) -> Listener | None:
+        if self.recovery is None or self._listener is None:
+            return self.recovery
+        return Listeners(self.recovery, self._listener)
 
     def _make_waiting_check(self, plan: ArenaPlan, counters: Segment) -> WaitingCheck | None:
         timings = plan.counters.timings(counters.memory)
@@ -476,6 +506,9 @@ class ProcessEngine:
             recycler=self._make_recycler(self._opened),
             start_successor=self._start_successor,
         )
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
+            requests.resume(resume)
 
     def _may_recycle(self) -> bool:
         return self.recovery is not None and bool(self.options.failures.recycle_after)
@@ -684,9 +717,7 @@ class ProcessPool(Pool):
         others: keyword arguments of `ProcessEngine`.
     """
 
-    def __init__(
-        self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any
-    ) -> None:
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any) -> None:
         super().__init__(ProcessEngine(env_fns, options, **others))
 
 

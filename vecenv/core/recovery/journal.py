@@ -13,12 +13,12 @@ restore points of all envs are dropped. After a crash, the rows of one env are g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..layout.commands import Entry, History, RestorePlan, RestorePoint
-from ..layout.rows import CommandFlag, Op
+from ..layout.rows import FORM_MASK, CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
 
@@ -303,6 +303,55 @@ class Journal:
             while len(calls) > 1 and calls[1].step_id < first_needed:
                 del calls[0]
 
+    # ---- continuing another journal --------------------------------------------------------
+
+    def restore(self, histories: Mapping[int, History], call_names: Mapping[int, str], next_step_id: int) -> None:
+        """Continue the journal of another pool; called once, before anything else is recorded.
+
+        Args:
+            histories: the result of its `history` for each env, without the commands that will be executed again.
+            call_names: the result of its `call_names`.
+            next_step_id: step_id of the next command.
+        """
+        self.next_step_id = next_step_id
+        steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
+        for env_id, history in histories.items():
+            by_id = {entry.step_id: entry for attempt in history.attempts for entry in attempt.entries}
+            entries = [by_id[step_id] for step_id in sorted(by_id)]
+            for entry in entries:
+                if isinstance(entry.payload, tuple):
+                    actions = steps.setdefault(entry.flags & FORM_MASK, [])
+                    actions.append((entry.step_id, env_id, entry.payload))
+            flags = CommandFlag.CANCELLED | CommandFlag.NEW_DIGEST
+            rare = [one._replace(flags=one.flags & ~flags) for one in entries if not isinstance(one.payload, tuple)]
+            self._rare_entries[env_id] = rare
+            self.nbytes += sum(_nbytes_of(entry) for entry in rare)
+            self._restore_calls(env_id, history, call_names)
+            self._restore_points[env_id] = RestorePoint(int(_NEVER))
+            self._first_needed[env_id] = _NEVER
+            for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
+                self.nbytes += len(point.state or b"")
+                self._pending_restore_points[env_id] = point
+                self._confirm_one(env_id)
+            cancelled = {entry.step_id for entry in entries if entry.flags & CommandFlag.CANCELLED}
+            if cancelled:
+                self._cancelled[env_id] = cancelled
+            digest_starts = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
+            if digest_starts:
+                self._incomplete[env_id] = digest_starts
+        for form, actions in steps.items():
+            self._add(_page_of(self._num_envs, form, sorted(actions)))
+
+    def _restore_calls(self, env_id: int, history: History, call_names: Mapping[int, str]) -> None:
+        """Restore the calls of an env that have a lasting effect."""
+        found = list(history.persistent_calls)
+        for attempt in history.attempts:
+            found += attempt.persistent_calls
+            found += [entry for entry in attempt.entries if entry.op == Op.CALL]
+        by_id = {entry.step_id: entry for entry in found if entry.step_id in call_names}
+        for step_id in sorted(by_id):
+            self._persistent_calls[env_id].setdefault(call_names[step_id], []).append(by_id[step_id])
+
     # ---- limiting the size ---------------------------------------------------------------
 
     def is_half_full(self) -> bool:
@@ -364,7 +413,8 @@ class Journal:
         oldest = int(self._first_needed.min())
         if oldest == _NEVER:
             return False
-        for env_id in np.flatnonzero(self._first_needed <= (oldest + self.next_step_id) // 2).tolist():
+        newest = max(oldest, self.next_step_id)  # a pool that resumes another one sends old commands again
+        for env_id in np.flatnonzero(self._first_needed <= (oldest + newest) // 2).tolist():
             self._drop_older(env_id)
             point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
             if not point.is_complete and self._first_needed[env_id] < point.step_id:
@@ -439,6 +489,24 @@ class Journal:
         for calls in self._persistent_calls[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
+    def call_names(self) -> dict[int, str]:
+        """Return the names of all calls that have a lasting effect, by step_id."""
+        return {
+            entry.step_id: name for calls in self._persistent_calls for name, mine in calls.items() for entry in mine
+        }
+
+    def name_of_call(self, env_id: int, step_id: int) -> str | None:
+        """Return the name of a call as `note_commands` received it; '' if the call is not recorded."""
+        for name, calls in self._persistent_calls[env_id].items():
+            if any(entry.step_id == step_id for entry in calls):
+                return name
+        return None if any(entry.step_id == step_id for entry in self._rare_entries[env_id]) else ""
+
+    def is_seeded_reset(self, env_id: int, step_id: int) -> bool:
+        """Return whether an unanswered reset brings a new env to the same state by itself."""
+        pending = self._pending_restore_points.get(env_id)
+        return pending is not None and pending.step_id == step_id and pending.state is None
+
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""
         known, payload = self._payloads.get(env_id, (0, b""))
@@ -467,6 +535,17 @@ def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
     return next(asked, point.step_id)
+
+
+def _step_id_of(point: RestorePoint) -> int:
+    return point.step_id
+
+
+def _page_of(num_envs: int, form: int, steps: Sequence[tuple[int, int, tuple[bytes, ...]]]) -> Page:
+    """Return a page of steps, each (step_id, env_id, bytes of each action leaf), in the order of step_ids."""
+    step_ids, env_ids, actions = zip(*steps)
+    leaves = tuple(np.frombuffer(b"".join(leaf), np.uint8).reshape(len(steps), len(leaf[0])) for leaf in zip(*actions))
+    return Page.of(num_envs, leaves, form, np.array(env_ids, np.int64), np.array(step_ids, np.int64))
 
 
 def _do_nothing() -> None:
