@@ -253,6 +253,7 @@ static PyMethodDef hub_methods[] = {
     {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},
     {"last_delivered", vecenv_hub_last_delivered, METH_O, vecenv_hub_last_delivered_doc},
     {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
+    {"continue_from", vecenv_hub_continue_from, METH_O, vecenv_hub_continue_from_doc},
     {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
     {"requeue", vecenv_hub_requeue, METH_VARARGS, vecenv_hub_requeue_doc},
     {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},
@@ -287,18 +288,11 @@ PyDoc_STRVAR(hub_doc,
 "event_type: other outcomes of a wait are returned as event_type(kind, descriptor, late_ns).\n\n"
 "Raises ValueError if the mapping is not an arena of this build or an argument does not fit it.");
 
-static PyGetSetDef hub_attributes[] = {
-    {"next_step_id", vecenv_hub_get_next_step_id, vecenv_hub_set_next_step_id,
-     vecenv_hub_next_step_id_doc, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},
     {Py_tp_new, (void *)hub_new},
     {Py_tp_dealloc, (void *)hub_dealloc},
     {Py_tp_methods, hub_methods},
-    {Py_tp_getset, hub_attributes},
     {0, NULL},
 };
 

@@ -79,6 +79,7 @@ HUB_METHOD(num_stragglers);
 HUB_METHOD(owed);
 HUB_METHOD(last_delivered);
 HUB_METHOD(cancel);
+HUB_METHOD(continue_from);
 HUB_METHOD(reap);
 HUB_METHOD(requeue);
 HUB_METHOD(move);
@@ -86,9 +87,5 @@ HUB_METHOD(state);
 HUB_METHOD(pending);
 HUB_METHOD(stop);
 HUB_METHOD(add_info_key);
-
-PyObject *vecenv_hub_get_next_step_id(PyObject *op, void *unused);
-int vecenv_hub_set_next_step_id(PyObject *op, PyObject *value, void *unused);
-extern const char vecenv_hub_next_step_id_doc[];
 
 #endif

@@ -197,34 +197,25 @@ const char vecenv_hub_cancel_doc[] = PyDoc_STR(
 "The slot drops the command; if it has begun, the reply is dropped.");
 
 PyObject *
-vecenv_hub_get_next_step_id(PyObject *op, void *Py_UNUSED(unused))
-{
-    return PyLong_FromUnsignedLongLong(((Hub *)op)->sender.next_step_id);
-}
-
-int
-vecenv_hub_set_next_step_id(PyObject *op, PyObject *value, void *Py_UNUSED(unused))
+vecenv_hub_continue_from(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    if (value == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "next_step_id cannot be deleted");
-        return -1;
-    }
-    long long step_id = PyLong_AsLongLong(value);
+    long long step_id = PyLong_AsLongLong(arg);
     if (step_id == -1 && PyErr_Occurred()) {
-        return -1;
+        return NULL;
     }
     if (step_id < (long long)self->sender.next_step_id) {
-        PyErr_SetString(PyExc_ValueError, "next_step_id must not decrease");
-        return -1;
+        PyErr_SetString(PyExc_ValueError, "step_ids must not decrease");
+        return NULL;
     }
     self->sender.next_step_id = (uint64_t)step_id;
-    return 0;
+    Py_RETURN_NONE;
 }
 
-const char vecenv_hub_next_step_id_doc[] = PyDoc_STR(
-"The step_id of the first command of the next request; it may be set to a larger one.\n\n"
-"Raises ValueError if it is set to a smaller one, OverflowError if it has more than 63 bits.");
+const char vecenv_hub_continue_from_doc[] = PyDoc_STR(
+"continue_from($self, step_id, /)\n--\n\n"
+"Give the next command this step_id; those of later ones count up from it.\n\n"
+"Raises ValueError if an earlier command may have had it.");
 
 /* ---- slots and the table of info keys -------------------------------------------- */
 

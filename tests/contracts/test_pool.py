@@ -1205,13 +1205,12 @@ def test_calls_need_one_function_per_env(open_pool: OpenPool) -> None:
 def test_step_ids_may_begin_at_any_number(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     hub = pool._hub
-    assert hub.next_step_id == 1
-    hub.next_step_id = 2**40
+    hub.continue_from(2**40)
     pool.reset(seeds=[1, 2])
-    assert pool.recv().step_ids.tolist() == [2**40, 2**40 + 1] and hub.next_step_id == 2**40 + 2
+    assert pool.recv().step_ids.tolist() == [2**40, 2**40 + 1]
     with pytest.raises(ValueError, match="decrease"):
-        hub.next_step_id = 2**40 + 1
-    hub.next_step_id = 2**50
+        hub.continue_from(2**40 + 1)
+    hub.continue_from(2**50)
     pool.send(np.zeros(2, np.int64))
     assert pool.recv().step_ids.tolist() == [2**50, 2**50 + 1]
 

@@ -80,16 +80,6 @@ class FallbackHub(Hub):
         self._has_notice = False
         self._first_wait_ns = self._waited_ns = 0
 
-    @property
-    def next_step_id(self) -> int:
-        return self._next_step_id
-
-    @next_step_id.setter
-    def next_step_id(self, step_id: int) -> None:
-        if step_id < self._next_step_id:
-            raise ValueError("next_step_id must not decrease")
-        self._next_step_id = step_id
-
     # ---- methods of the transport --------------------------------------------------------
 
     def _transmit(self, commands: list[Command]) -> None:
@@ -135,6 +125,11 @@ class FallbackHub(Hub):
         if refusal is not None:
             return refusal
         return self._queue(op, ids, seeds.tolist(), flags.tolist(), payloads, ordered)
+
+    def continue_from(self, step_id: int, /) -> None:
+        if step_id < self._next_step_id:
+            raise ValueError("step_ids must not decrease")
+        self._next_step_id = step_id
 
     def _queue(
         self,

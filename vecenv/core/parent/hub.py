@@ -59,19 +59,6 @@ class SlotState(NamedTuple):
 class Hub(Protocol):
     """The parent's end, implemented by `NativeHub` and `fallback.hub.FallbackHub`. One thread uses it at a time."""
 
-    @property
-    def next_step_id(self) -> int:
-        """The step_id of the first command of the next request; the numbers count up from 1.
-
-        It may be set to a larger number, below 2**63, to continue the numbers of another hub.
-
-        Raises:
-            ValueError: it is set to a smaller number.
-        """
-
-    @next_step_id.setter
-    def next_step_id(self, step_id: int) -> None: ...
-
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
     ) -> tuple[str, int] | None:
@@ -95,6 +82,13 @@ class Hub(Protocol):
         Returns:
             The step_id of the first command; those of the next ones count up from it. A `Refusal` if nothing was
             queued.
+        """
+
+    def continue_from(self, step_id: int, /) -> None:
+        """Give the next command this step_id, to continue the numbers of another hub; later ones count up from it.
+
+        Raises:
+            ValueError: an earlier command may have had it.
         """
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
@@ -244,20 +238,11 @@ class NativeHub:
         self.outstanding = self._hub.outstanding
         self.num_stragglers = self._hub.num_stragglers
         self.owed = self._hub.owed
-        self.cancel = self._hub.cancel
+        self.cancel, self.continue_from = self._hub.cancel, self._hub.continue_from
         self.pending = self._hub.pending
         self.lend, self.take_back = self._hub.lend, self._hub.take_back
         self.stop = self._hub.stop
         self.add_info_key = self._hub.add_info_key
-
-    @property
-    def next_step_id(self) -> int:
-        number: int = self._hub.next_step_id
-        return number
-
-    @next_step_id.setter
-    def next_step_id(self, step_id: int) -> None:
-        self._hub.next_step_id = step_id
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool

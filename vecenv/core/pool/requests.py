@@ -431,10 +431,12 @@ class Requests:
         calls = {command.step_id: command.env_id for command in resume.queued if command.op == Op.CALL}
         with signals_deferred():
             for command in resume.queued:
-                self._hub.next_step_id = self._journal.next_step_id = command.step_id
+                self._hub.continue_from(command.step_id)
+                self._journal.continue_from(command.step_id)
                 self._send_again(command, calls)
             self._calls = {env_id: step_id for step_id, env_id in calls.items()}
-            self._hub.next_step_id = self._journal.next_step_id = resume.next_step_id
+            self._hub.continue_from(resume.next_step_id)
+            self._journal.continue_from(resume.next_step_id)
 
     def _send_again(self, command: QueuedCommand, calls: Collection[int]) -> None:
         env_ids = np.array([command.env_id], np.int64)

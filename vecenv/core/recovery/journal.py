@@ -48,7 +48,7 @@ class Journal:
 
     Attributes:
         nbytes: bytes kept now.
-        next_step_id: step_id of the next command. It may be set to a larger number, to that of the hub.
+        next_step_id: step_id of the next command.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -304,6 +304,10 @@ class Journal:
                 del calls[0]
 
     # ---- continuing another journal --------------------------------------------------------
+
+    def continue_from(self, step_id: int) -> None:
+        """Number the next command as the hub does after its `continue_from`."""
+        self.next_step_id = step_id
 
     def restore(self, histories: Mapping[int, History], call_names: Mapping[int, str], next_step_id: int) -> None:
         """Continue the journal of another pool; called once, before anything else is recorded.
