@@ -8,7 +8,7 @@ from typing import Any
 from tests.faults.traces import kill
 from vecenv.core.layout.rows import Op
 from vecenv.core.pool.process import ProcessPool
-from vecenv.core.recovery.resume import QueuedCommand, Resume, make_resume, read_records
+from vecenv.core.recovery.resume import QueuedCommand, Resume, make_resume
 
 
 def lose(pool: ProcessPool, **plan: Any) -> Resume:
@@ -19,14 +19,13 @@ def lose(pool: ProcessPool, **plan: Any) -> Resume:
     for worker_id in range(len(pool.worker_pids)):
         kill(pool, worker_id)
     engine: Any = pool._engine
-    inbox, requests, envs = pool._waiter.inbox, pool._requests, pool._envs
-    inbox.poll()
+    inbox, requests = pool._waiter.inbox, pool._requests
+    records = pool.read_records()
     owed = [(env_id, *pool._hub.owed(env_id)) for env_id in range(pool.num_envs)]
     queued = [command_of(engine.journal, env_id, step_id) for env_id, op, step_id in owed if op != Op.NONE]
     for step_id, (env_id, payload) in inbox.payloads.items():
         queued.append(QueuedCommand(Op.CALL, env_id, step_id, payload=payload))
     plan.setdefault("last_delivered", pool._hub.last_delivered_obs)
-    records = read_records(envs.plan, envs.memory)
     resume = make_resume(engine.recovery, records, queued, takes_seed=requests.takes_seed, **plan)
     data = pickle.dumps(resume)
     pool.close(timeout=0)

@@ -37,6 +37,7 @@ from ..parent.hub import Hub
 from ..parent.leases import Leases
 from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
+from ..recovery.resume import read_records
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
 from .engine import Engine, OpenedEnvs
@@ -497,6 +498,21 @@ class Pool:
             "send", requests.send_commands, op, env_ids, arguments, flags, payloads, ordered, names, seeded
         )
         return first
+
+    def read_records(self, env_ids: Sequence[int] | Array | None = None) -> Array:
+        """Return the newest records of envs, from which another pool can continue; see `recovery.resume.read_records`.
+
+        All restore points that precede the delivered rows have reached the listener of the engine then.
+
+        Args:
+            env_ids: None for all.
+        """
+        found: Array = self._call("read_records", self._read_records, env_ids)
+        return found
+
+    def _read_records(self, env_ids: Sequence[int] | Array | None) -> Array:
+        self._waiter.inbox.poll()
+        return read_records(self._envs.plan, self._envs.memory, env_ids)
 
     # ---- recovery ----------------------------------------------------------------------------
 

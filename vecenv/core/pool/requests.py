@@ -425,9 +425,9 @@ class Requests:
         Called once, before any other request.
         """
         assert self._journal is not None
-        used = np.array([resume.was_reset(env_id) for env_id in range(self._num_envs)])
-        takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in np.flatnonzero(used).tolist()]
-        self._note_reset(np.flatnonzero(used), takes_seed)
+        env_ids = resume.reset_envs()
+        takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
+        self._note_reset(np.array(env_ids, np.int64), takes_seed)
         calls = {command.step_id: command.env_id for command in resume.queued if command.op == Op.CALL}
         with signals_deferred():
             for command in resume.queued:

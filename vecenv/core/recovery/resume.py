@@ -13,8 +13,9 @@ is made of these parts, and can be pickled:
 
 Maker. The maker keeps a `Journal` of the commands, numbered as by the hub of the first pool, and a `Recovery` over this
 journal. It passes the restore points that arrive from workers to the journal: `ProcessEngine(listener=...)` receives
-them. It keeps the newest records that the first pool has sent, see `read_records`. They are complete if they contain,
-for each env, the record of the newest row that has arrived. Records of rows that have not arrived do no harm.
+them. It keeps the newest records, see `Pool.read_records`. They are complete if they contain, for each env, the record
+of the newest row that has arrived, and if the restore points before that row have arrived. Records of rows that have
+not arrived do no harm.
 
 Second pool. `Pool.start` builds the envs. An env is restored right before its first command. The rows of the queued
 commands are delivered by `recv`, and results of queued calls by `collect_calls`. The journal of the second pool
@@ -97,13 +98,19 @@ class Resume:
             mine[mine["step_id"] >= command.step_id] = 0
         plan.records(memory)[:] = records
 
-    def was_reset(self, env_id: int) -> bool:
-        """Return whether a reset of an env was ever sent, so that the env may be stepped."""
-        attempts = self.restore_jobs[env_id].attempts
-        asked = [command.op for command in self.queued if command.env_id == env_id]
-        asked += [entry.op for attempt in attempts for entry in attempt.entries]
-        has_state = any(attempt.restore_point.state is not None for attempt in attempts)
-        return has_state or not attempts or any(op != Op.CALL for op in asked)
+    def reset_envs(self) -> list[int]:
+        """Return the envs that a reset was ever sent to, so that they may be stepped."""
+        queued = {command.env_id for command in self.queued if command.op != Op.CALL}
+        return [env_id for env_id, job in self.restore_jobs.items() if env_id in queued or _had_reset(job)]
+
+
+def _had_reset(job: RestoreJob) -> bool:
+    if not job.attempts:  # its commands were dropped
+        return True
+    return any(
+        attempt.restore_point.state is not None or any(entry.op != Op.CALL for entry in attempt.entries)
+        for attempt in job.attempts
+    )
 
 
 def read_records(plan: ArenaPlan, memory: Any, env_ids: Sequence[int] | Array | None = None) -> Array:
