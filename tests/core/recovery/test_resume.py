@@ -23,14 +23,15 @@ from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
+from vecenv.core.recovery.resume import Resume
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.batched import adapt_batched
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.envs.toys import CountEnv, KeepsAction, NoisyGlobal, SpaceEnv, ToyEnv
 from vecenv.errors import ConfigError, StateError, WorkerDiedError
 
-NATIVE = pytest.param("native", marks=pytest.mark.skipif(load() is None, reason="the extension was not built"))
-IMPLEMENTATIONS = [NATIVE, pytest.param("python", marks=pytest.mark.extended)]
+NEEDS_C = pytest.mark.skipif(load() is None, reason="the extension was not built")
+IMPLEMENTATIONS = [pytest.param("native", marks=NEEDS_C), pytest.param("python", marks=pytest.mark.extended)]
 RECOVERING = PoolFailurePolicy(on_failure="recover")
 
 OpenPool = Callable[..., Any]
@@ -41,8 +42,9 @@ def open_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPool]:
     """Make and start pools of worker processes that recover; all are closed after the test."""
     pools: list[Pool] = []
 
-    def make(env_fns: list[Any], implementation: str = "native", **others: Any) -> ProcessPool:
-        monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    def make(env_fns: list[Any], implementation: str | None = None, **others: Any) -> ProcessPool:
+        if implementation is not None:
+            monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
         names = [name for name in others if name in PoolOptions.__dataclass_fields__]
         options = {"num_workers": 2, "failures": RECOVERING, **{name: others.pop(name) for name in names}}
         pool = ProcessPool(
@@ -167,6 +169,7 @@ def test_resumed_pool_gives_the_same_rows(open_pool: OpenPool, implementation: s
     assert all(marks and {kind for _, kind in marks} <= {"replayed", "unproven"} for marks in run.traces.marks)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_resumed_pool_continues_digests(open_pool: OpenPool, implementation: str) -> None:
     envs = [functools.partial(CountEnv, length) for length in (3, 5, None)]
@@ -187,6 +190,7 @@ def test_resumed_pool_continues_digests(open_pool: OpenPool, implementation: str
     assert records[0] == records[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_resumed_pool_restores_its_own_workers(open_pool: OpenPool, implementation: str) -> None:
     """The second pool may lose workers before and after their envs are restored, and may be lost itself."""
@@ -213,6 +217,7 @@ def test_resumed_pool_restores_its_own_workers(open_pool: OpenPool, implementati
     assert run.traces.rows == through.traces.rows and run.step_ids == through.step_ids
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_rows_that_were_not_received_are_given_again(open_pool: OpenPool, implementation: str) -> None:
     envs = [functools.partial(CountEnv, 4)] * 3
@@ -235,6 +240,7 @@ def test_rows_that_were_not_received_are_given_again(open_pool: OpenPool, implem
     assert run.traces.rows == through.traces.rows and run.step_ids == through.step_ids
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_resumed_batched_envs(open_pool: OpenPool, implementation: str) -> None:
     inner = [functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=6)] * 2
@@ -258,6 +264,7 @@ def test_resumed_batched_envs(open_pool: OpenPool, implementation: str) -> None:
     assert run.traces.rows == through.traces.rows and run.step_ids == through.step_ids
 
 
+@pytest.mark.extended
 def test_resumed_actions_with_payload(open_pool: OpenPool) -> None:
     envs = [functools.partial(KeepsAction, length=5)] * 2
     pool = open_pool(envs)
@@ -276,6 +283,7 @@ def test_resumed_actions_with_payload(open_pool: OpenPool) -> None:
     assert [batch.obs[order.index(env_id)][:2].tolist() for env_id in (0, 1)] == [[2, 2], [2, 1]]
 
 
+@pytest.mark.extended
 def test_pool_lost_before_its_first_reset(open_pool: OpenPool) -> None:
     pool = open_pool(ENVS)
     pool.call(functools.partial(mark, value=5), [2], name="mark")
@@ -288,6 +296,7 @@ def test_pool_lost_before_its_first_reset(open_pool: OpenPool) -> None:
     assert [info.get("recovered") for info in batch.infos()] == [None, None, "replayed", None, None]
 
 
+@pytest.mark.extended
 def test_episode_without_history_ends_truncated(open_pool: OpenPool) -> None:
     policy = PoolFailurePolicy(on_failure="recover", max_log_bytes=1)
     pool = open_pool(ENVS[:2], failures=policy)
@@ -306,15 +315,16 @@ def test_episode_without_history_ends_truncated(open_pool: OpenPool) -> None:
     assert batch.is_autoreset.all() and [info["recovered"] for info in batch.infos()] == ["restarted"] * 2
 
 
-def test_resume_needs_a_pool_that_recovers(open_pool: OpenPool) -> None:
-    resume = lose(open_pool(ENVS))
+def test_resume_needs_a_pool_that_recovers() -> None:
+    resume = Resume({}, np.zeros((1, 2)), [], 1)
     with pytest.raises(ConfigError, match="on_failure"):
-        open_pool(ENVS, failures=PoolFailurePolicy(), resume=resume)
+        ProcessPool(ENVS[:1], resume=resume)
 
 
 # ---- a part of the envs of another pool ----------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_first_env_id_decides_global_random_values(open_pool: OpenPool, implementation: str) -> None:
     envs = [functools.partial(NoisyGlobal, 4)] * 5
@@ -334,6 +344,7 @@ def test_first_env_id_decides_global_random_values(open_pool: OpenPool, implemen
     assert run.traces.rows == through.traces.rows[2:]
 
 
+@pytest.mark.extended
 def test_first_env_id_in_messages(open_pool: OpenPool) -> None:
     pool = open_pool(ENVS[:3], failures=PoolFailurePolicy(), first_env_id=40)
     pool.reset(seeds=[1, 2, 3])
@@ -359,6 +370,7 @@ class Reports:
         self.outcomes.append((env_id, outcome.kind))
 
 
+@pytest.mark.extended
 def test_listener_receives_restore_points_and_outcomes(open_pool: OpenPool) -> None:
     reports = Reports()
     pool = open_pool([functools.partial(NoisyGlobal, 4)] * 2, listener=reports)
@@ -379,6 +391,7 @@ def test_listener_receives_restore_points_and_outcomes(open_pool: OpenPool) -> N
     assert [env_id for env_id, _ in reports.outcomes] == [0]
 
 
+@pytest.mark.extended
 def test_commands_of_another_pool_draw_no_seeds(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     pool = open_pool([CountEnv] * 2)
@@ -400,6 +413,7 @@ def test_commands_of_another_pool_draw_no_seeds(open_pool: OpenPool, caplog: pyt
     assert list(pool._engine.journal.call_names().values()) == ["mark"]
 
 
+@pytest.mark.extended
 def test_leaves_of_nested_actions(open_pool: OpenPool) -> None:
     space = FIXED_SPACES["dict_nested"]
     envs = [functools.partial(SpaceEnv, space, space)] * 2
