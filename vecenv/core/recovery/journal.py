@@ -320,31 +320,32 @@ class Journal:
         self.next_step_id = next_step_id
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
-            by_id = {entry.step_id: entry for attempt in history.attempts for entry in attempt.entries}
-            entries = [by_id[step_id] for step_id in sorted(by_id)]
-            for entry in entries:
-                if isinstance(entry.payload, tuple):
-                    actions = steps.setdefault(entry.flags & FORM_MASK, [])
-                    actions.append((entry.step_id, env_id, entry.payload))
-            flags = CommandFlag.CANCELLED | CommandFlag.NEW_DIGEST
-            rare = [one._replace(flags=one.flags & ~flags) for one in entries if not isinstance(one.payload, tuple)]
-            self._rare_entries[env_id] = rare
-            self.nbytes += sum(_nbytes_of(entry) for entry in rare)
             self._restore_calls(env_id, history, call_names)
-            self._restore_points[env_id] = RestorePoint(int(_NEVER))
-            self._first_needed[env_id] = _NEVER
-            for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
-                self.nbytes += len(point.state or b"")
-                self._pending_restore_points[env_id] = point
-                self._confirm_one(env_id)
-            cancelled = {entry.step_id for entry in entries if entry.flags & CommandFlag.CANCELLED}
-            if cancelled:
-                self._cancelled[env_id] = cancelled
-            digest_starts = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
-            if digest_starts:
-                self._incomplete[env_id] = digest_starts
+            for entry in self._restore_env(env_id, history):
+                if isinstance(entry.payload, tuple):
+                    steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
         for form, actions in steps.items():
             self._add(_page_of(self._num_envs, form, sorted(actions)))
+
+    def _restore_env(self, env_id: int, history: History) -> list[Entry]:
+        """Restore the restore points of an env, and its commands but plain steps; return all commands since then."""
+        by_id = {entry.step_id: entry for attempt in history.attempts for entry in attempt.entries}
+        entries = [by_id[step_id] for step_id in sorted(by_id)]
+        rare = [_as_noted(entry) for entry in entries if not isinstance(entry.payload, tuple)]
+        self._rare_entries[env_id] = rare
+        self.nbytes += sum(_nbytes_of(entry) for entry in rare)
+        self._restore_points[env_id] = RestorePoint(int(_NEVER))
+        self._first_needed[env_id] = _NEVER
+        for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
+            self.nbytes += len(point.state or b"")
+            self._pending_restore_points[env_id] = point
+            self._confirm_one(env_id)
+        needed = [entry for entry in entries if entry.step_id >= self._first_needed[env_id]]
+        cancelled = {entry.step_id for entry in needed if entry.flags & CommandFlag.CANCELLED}
+        self._cancelled.update({env_id: cancelled} if cancelled else {})
+        digest_starts = [entry.step_id for entry in needed if entry.flags & CommandFlag.NEW_DIGEST]
+        self._incomplete.update({env_id: digest_starts} if digest_starts else {})
+        return needed
 
     def _restore_calls(self, env_id: int, history: History, call_names: Mapping[int, str]) -> None:
         """Restore the calls of an env that have a lasting effect."""
@@ -352,7 +353,7 @@ class Journal:
         for attempt in history.attempts:
             found += attempt.persistent_calls
             found += [entry for entry in attempt.entries if entry.op == Op.CALL]
-        by_id = {entry.step_id: entry for entry in found if entry.step_id in call_names}
+        by_id = {entry.step_id: _as_noted(entry) for entry in found if entry.step_id in call_names}
         for step_id in sorted(by_id):
             self._persistent_calls[env_id].setdefault(call_names[step_id], []).append(by_id[step_id])
 
@@ -539,6 +540,11 @@ def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
     return next(asked, point.step_id)
+
+
+def _as_noted(entry: Entry) -> Entry:
+    """Return an entry without the flags that `Journal.history` adds."""
+    return entry._replace(flags=entry.flags & ~(CommandFlag.CANCELLED | CommandFlag.NEW_DIGEST))
 
 
 def _step_id_of(point: RestorePoint) -> int:
