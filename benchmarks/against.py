@@ -27,9 +27,9 @@ import psutil
 
 from benchmarks.one_revision import DEFAULT_ROWS, ROWS
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.machine import StealMeter, no_interrupts
 from vecenv.cli.options import count, seconds
 from vecenv.errors import ConfigError, VecenvError
+from vecenv.measurement.machine import StealMeter, no_interrupts
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CHILD = Path(__file__).with_name("one_revision.py")

@@ -12,10 +12,10 @@ from gymnasium import spaces
 
 from benchmarks import rows
 from benchmarks.rows import Effort
-from vecenv.cli.machine import cpu_seconds
-from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import action_batches
 from vecenv.envs.toys import ToyEnv
+from vecenv.measurement.machine import cpu_seconds
+from vecenv.measurement.measure import Mode, Window
+from vecenv.measurement.target import action_batches
 
 __all__ = ["AlfMode", "SlowReset", "spare_env_gain"]
 

@@ -21,13 +21,13 @@ import gymnasium
 from gymnasium.vector import SyncVectorEnv
 
 import vecenv
-from vecenv.cli.candidates import Candidate, full_grid, settings
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
 from vecenv.cli.options import count, seconds
 from vecenv.core.pool.sizing import SERIAL, Setting
 from vecenv.core.processes.worker import usable_cores
 from vecenv.envs.toys import BusyEnv, NullEnv
+from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
+from vecenv.tuning.candidates import Candidate, full_grid, settings
 
 _ASKED = 0.95
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.machine import cpu_seconds
-from vecenv.cli.measure import LoopMode, Mode, Window
 from vecenv.cli.options import count, seconds
 from vecenv.envs.adapt import adapt
 from vecenv.envs.board import Connect4Env
 from vecenv.examples.self_play import MODES, make_games, random_policy
+from vecenv.measurement import machine, measure
+from vecenv.measurement.machine import cpu_seconds
+from vecenv.measurement.measure import LoopMode, Mode, Window
 
 WORKERS = (1, 2)
 GOAL = 1.7

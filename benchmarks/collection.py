@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.rows import Effort, ratio
 from vecenv import Collector, VectorEnv
-from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import EnvFn
 from vecenv.envs.toys import BusyEnv
+from vecenv.measurement.measure import Mode, Window
+from vecenv.measurement.target import EnvFn
 
 __all__ = ["collector_to_bare_loop", "overlap_to_lockstep"]
 

@@ -24,12 +24,12 @@ from rich.table import Table
 from benchmarks.modes import AsyncManagerMode, ManagerMode, TreeManagerMode
 from benchmarks.rows import Effort, median_times
 from vecenv import BaseEnvManager, BaseEnvManagerV2, VectorEnv
-from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import check_env, registered_env
 from vecenv.envs.toys import NullEnv
+from vecenv.measurement import machine, measure
+from vecenv.measurement.measure import Mode, Window
+from vecenv.measurement.target import check_env, registered_env
 
 _SIZES = (8, 64, 256)
 _MANY_PROCESSES = 64  # Gymnasium starts one per env; beyond this it measures the machine's patience

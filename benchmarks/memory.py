@@ -16,7 +16,7 @@ import psutil
 
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count
-from vecenv.cli.target import action_batches, check_env, registered_env
+from vecenv.measurement.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
 
 _MIB = 1 << 20

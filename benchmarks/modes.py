@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vecenv.cli.machine import cpu_seconds, no_interrupts
-from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import NUM_BATCHES, EnvFn, action_batches, action_rows
+from vecenv.measurement.machine import cpu_seconds, no_interrupts
+from vecenv.measurement.measure import Mode, Window
+from vecenv.measurement.target import NUM_BATCHES, EnvFn, action_batches, action_rows
 
 __all__ = ["BatchedMode", "ManagerMode", "SB3VecEnvMode", "StableBaselines3Mode", "VecEnvMode", "VectorLoopMode"]
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VecEnvMode
-from vecenv.cli import measure
-from vecenv.cli.machine import no_interrupts, usable_cores
-from vecenv.cli.measure import Mode, SyncMode, Window
-from vecenv.cli.target import NUM_BATCHES, EnvFn, action_batches, action_rows
+from vecenv.measurement import measure
+from vecenv.measurement.machine import no_interrupts, usable_cores
+from vecenv.measurement.measure import Mode, SyncMode, Window
+from vecenv.measurement.target import NUM_BATCHES, EnvFn, action_batches, action_rows
 
 __all__ = ["PEERS", "Peer", "Task"]
 

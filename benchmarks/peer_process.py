@@ -28,9 +28,9 @@ import cloudpickle
 import psutil
 
 from benchmarks.peer_modes import PEERS, Peer, Task
-from vecenv.cli.machine import cpu_seconds
-from vecenv.cli.measure import Mode, Window
 from vecenv.errors import ConfigError, describe_exit
+from vecenv.measurement.machine import cpu_seconds
+from vecenv.measurement.measure import Mode, Window
 
 __all__ = ["PeerProcess", "serve"]
 

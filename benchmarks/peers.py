@@ -19,13 +19,13 @@ from typing import Any
 
 from benchmarks.peer_modes import PEERS, Peer, Task
 from benchmarks.peer_process import PeerProcess
-from vecenv.cli import machine, measure, report
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import Mode, Result, Window
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import check_env, registered_env
 from vecenv.envs.toys import BusyEnv
 from vecenv.errors import ConfigError
+from vecenv.measurement import machine, measure, report
+from vecenv.measurement.measure import Mode, Result, Window
+from vecenv.measurement.target import check_env, registered_env
 
 #: The tasks of a run without --env, by the name for --row.
 _TASKS = {

@@ -28,8 +28,8 @@ import gymnasium
 import numpy as np
 
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.target import action_batches, registered_env
 from vecenv.envs import toys
+from vecenv.measurement.target import action_batches, registered_env
 from vecenv.vector import VectorEnv
 
 _MS = 1000.0

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vecenv.cli import measure
-from vecenv.cli.machine import cpu_seconds, usable_cores
-from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import EnvFn, action_batches
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs.toys import NullEnv
+from vecenv.measurement import measure
+from vecenv.measurement.machine import cpu_seconds, usable_cores
+from vecenv.measurement.measure import Mode, Window
+from vecenv.measurement.target import EnvFn, action_batches
 from vecenv.vector import VectorEnv
 
 __all__ = [

@@ -22,7 +22,7 @@ import psutil
 
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
-from vecenv.cli.target import action_batches, check_env, registered_env
+from vecenv.measurement.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,7 @@ import functools
 from benchmarks import rows
 from benchmarks.alf import SlowReset
 from benchmarks.rows import Effort
-from vecenv.cli.measure import Mode, SyncMode
+from vecenv.measurement.measure import Mode, SyncMode
 
 __all__ = ["vector_spare_env_gain"]
 

@@ -28,12 +28,12 @@ from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBase
 from benchmarks.rows import Effort, Readings
 from benchmarks.spares import vector_spare_env_gain
 from vecenv.alf import load
-from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import EnvFn, registered_env
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from vecenv.errors import DependencyError
+from vecenv.measurement import machine, measure
+from vecenv.measurement.target import EnvFn, registered_env
 
 _CARTPOLE = registered_env("CartPole-v1")
 _PONG = registered_env("ALE/Pong-v5", atari=True, quiet=True)

@@ -62,16 +62,17 @@ def start_method(request: pytest.FixtureRequest) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests, and the extended ones: of a parametrised test only the first parameter set is not extended.
 
-    Fault tests of the fallback are slow, except the lossless ones: both implementations share recovery.
+    The same holds for a test that several classes inherit. Fault tests of the fallback are slow, except the lossless
+    ones: both implementations share recovery.
     """
-    functions = set()
+    functions: set[object] = set()
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         is_fallback = params.get("implementation") == "python" and load() is not None
         if is_fallback and item.path.parent.name == "faults" and item.path.name != "test_lossless.py":
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is None:
-            function = item.nodeid.partition("[")[0]
+            function = item.function if isinstance(item, pytest.Function) else item.nodeid.partition("[")[0]
             if function in functions or is_fallback:
                 item.add_marker(pytest.mark.extended)
             else:

@@ -101,6 +101,7 @@ def check_pool(name: str, rounds: int, data: Any) -> None:
     assert got.rows == expected(name, seeds, rounds, autoreset)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", ["native", "python"])
 @pytest.mark.parametrize("name", QUICK)
 @few(2)
@@ -159,6 +160,7 @@ def check_front_end(front_end: str, name: str, rounds: int, data: Any) -> None:
     assert got == expected_of("gymnasium" if front_end == "VectorEnv" else "manager", name, rounds, seed)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("front_end", FRONT_END_CLASSES)
 @few(3)
 @given(data=st.data())
@@ -188,6 +190,7 @@ def test_gymnasiums_own_vector_env_gives_the_same() -> None:
     assert streams_of("VectorEnv", cart_pole, 40, 4, start="forkserver", num_workers=2) == theirs
 
 
+@pytest.mark.extended
 def test_streams_of_gym_api_envs() -> None:
     def ding() -> Any:
         return DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": "default"})

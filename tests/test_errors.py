@@ -198,6 +198,7 @@ def test_every_required_package_has_an_install_command():
     assert used == set(errors.EXTRAS)
 
 
+@pytest.mark.extended
 def test_place_of_worker_errors_is_set_by_locate_only():
     """So that no error has a part of it only."""
     found = []

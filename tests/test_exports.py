@@ -63,6 +63,7 @@ def test_unknown_name_is_an_attribute_error():
     assert not hasattr(vecenv, "__wrapped__")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", ["alf", "envs", "errors", "managers", "options", "vector", "wrappers"])
 def test_parts_can_be_read_before_their_names(part):
     assert (
@@ -107,5 +108,6 @@ print(sorted(heavy & set(sys.modules)), threading.active_count())
 """
 
 
+@pytest.mark.extended
 def test_reading_every_name_loads_no_optional_library():
     assert run_python(READ_ALL) == "[] 1\n"

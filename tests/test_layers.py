@@ -75,7 +75,9 @@ MAY_IMPORT = {
     **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
     "evaluation": BASE | ENGINE | INSIDE | {"policies", "vector"},
     "examples": BASE | INSIDE | FRONT_ENDS | {"collection", "evaluation", "managers", "__init__"},
-    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"evaluation", "managers", "__init__"},
+    "measurement": BASE | ENGINE | INSIDE | {"vector"},
+    "tuning": BASE | ENGINE | INSIDE | {"measurement", "vector"},
+    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"evaluation", "managers", "measurement", "tuning", "__init__"},
     "__main__": {"cli"},
 }
 # Exceptions: one file -> the parts that it may import beyond those of its part.
@@ -106,7 +108,7 @@ FOREIGN_ALSO = {
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
 }
-ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FRONT_ENDS
+ANY_LAZILY = {"envs", "wrappers", "managers", "measurement", "cli"} | FRONT_ENDS
 
 # Classes that inherit from more than two levels of own classes -> the reason.
 DEEPER = {

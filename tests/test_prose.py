@@ -59,6 +59,7 @@ def counts_of(folder: str) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(ROOT)): count(path) for path in paths if path != Path(__file__)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("folder", MOST)
 def test_prose_has_few_hard_sentences(folder: str) -> None:
     counts = counts_of(folder)

@@ -89,6 +89,7 @@ def test_cheap_envs():
     assert verdict.number < 200e-6 and verdict.gain > 1.2 and "backend='serial'" in verdict.setting
 
 
+@pytest.mark.extended
 def test_healthy_pool_has_no_verdict():
     """Each env sleeps in a worker of its own: no other setting is faster."""
     assert report_of([lambda: Sleeps(0.02)] * 2, num_workers=2) == {}
@@ -100,26 +101,31 @@ def test_one_process_of_slow_envs():
     assert report_of([lambda: Sleeps(0.005)] * 4, backend="serial", steps=30).keys() == {"one process"}
 
 
+@pytest.mark.extended
 def test_stragglers():
     verdict = report_of([lambda: Sleeps(0.002, tail=0.1), lambda: Sleeps(0.002)], num_workers=2)["stragglers"]
     assert verdict.number > 4 and "recv" in verdict.setting
 
 
+@pytest.mark.extended
 def test_slow_resets():
     found = report_of([lambda: Sleeps(0.001, reset_seconds=0.08), lambda: Sleeps(0.001)], num_workers=2)
     assert found["slow resets"].number > 0.05 and found["slow resets"].gain > 1.2
 
 
+@pytest.mark.extended
 def test_waiting_envs():
     found = report_of([lambda: Sleeps(0.003)] * 16, num_workers=2, steps=25)
     assert "threads_per_worker" in found["waiting envs"].setting
 
 
+@pytest.mark.extended
 def test_slow_policy():
     verdict = report_of([NullEnv] * 4, num_workers=2, policy=0.02)["slow policy"]
     assert verdict.number > 0.5
 
 
+@pytest.mark.extended
 def test_too_many_threads():
     if usable_cores() > 4:
         pytest.skip("there is a core for each thread")
@@ -127,11 +133,13 @@ def test_too_many_threads():
     assert found["too many threads"].number > 2 and "waiting envs" not in found
 
 
+@pytest.mark.extended
 def test_pickled_infos():
     found = report_of([WithLog] * 2, num_workers=2)
     assert "'log'" in found["pickled infos"].cause and found["pickled infos"].number > 20_000
 
 
+@pytest.mark.extended
 def test_copies_are_a_share_of_the_caller():
     """DISABLED mode lends no batches."""
     with VectorEnv([FrameEnv] * 32, num_workers=2, autoreset_mode="Disabled") as envs:
@@ -144,6 +152,7 @@ def test_copies_are_a_share_of_the_caller():
     assert caller.outside_share >= 0
 
 
+@pytest.mark.extended
 def test_lent_and_small_batches_have_no_copies():
     for env_fn, count in ((FrameEnv, 8), (NullEnv, 2)):
         with VectorEnv([env_fn] * count, num_workers=1) as envs:
@@ -153,6 +162,7 @@ def test_lent_and_small_batches_have_no_copies():
             assert env_fn is NullEnv or envs.implementation == "python" or envs.statistics().caller.copying_share == 0
 
 
+@pytest.mark.extended
 def test_slow_core():
     """All envs of one worker are slower than those of the others."""
     found = report_of([lambda: Sleeps(0.002)] * 2 + [lambda: Sleeps(0.04)] * 2, num_workers=2, steps=30)
@@ -174,6 +184,7 @@ with VectorEnv([lambda: BusyEnv(5000)] * 2, num_workers=2) as envs:
 """
 
 
+@pytest.mark.extended
 def test_too_few_cores():
     if usable_cores() < 2 or not hasattr(os, "sched_setaffinity"):
         pytest.skip("there is one core")
@@ -239,6 +250,7 @@ def test_alf_and_batched_have_reports():
         assert isinstance(envs.report(), Report)
 
 
+@pytest.mark.extended
 def test_sb3_has_a_report():
     sb3 = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
     with sb3.SB3VecEnv([NullEnv] * 2, num_workers=1) as envs:

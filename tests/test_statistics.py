@@ -61,6 +61,7 @@ def envs(implementation: None) -> Iterator[VectorEnv]:
         yield envs
 
 
+@pytest.mark.extended
 def test_statistics_count_each_step_and_reset(envs: VectorEnv) -> None:
     found = envs.statistics()
     assert found.steps == 150
@@ -73,6 +74,7 @@ def test_statistics_count_each_step_and_reset(envs: VectorEnv) -> None:
         assert (durations.mean <= durations.max).all()
 
 
+@pytest.mark.extended
 def test_statistics_show_the_slow_env(envs: VectorEnv) -> None:
     step, reset = envs.statistics().envs.step, envs.statistics().envs.reset
     assert step.p99[0] > 0.0175 and step.max[0] >= 0.02
@@ -80,6 +82,7 @@ def test_statistics_show_the_slow_env(envs: VectorEnv) -> None:
     assert np.argmax(step.mean) == 0 and reset.max[0] >= 0.005
 
 
+@pytest.mark.extended
 def test_worker_shares_and_memory(envs: VectorEnv) -> None:
     workers = envs.statistics().workers
     assert workers.pid.tolist() == list(envs.worker_pids)
@@ -90,6 +93,7 @@ def test_worker_shares_and_memory(envs: VectorEnv) -> None:
     assert np.argmax(workers.busy_share) == envs.statistics().envs.worker_id[0]
 
 
+@pytest.mark.extended
 def test_caller_waits_for_slow_envs_and_not_during_its_own_work(envs: VectorEnv) -> None:
     before = envs.statistics().caller
     assert before.seconds > 0.1 and before.waiting_share + before.outside_share == 1.0
@@ -106,6 +110,7 @@ def test_answer_age_grows_until_the_next_answer(envs: VectorEnv) -> None:
     assert (envs.statistics().envs.answer_age < 0.05).any()
 
 
+@pytest.mark.extended
 def test_env_that_hangs_keeps_its_worker_busy() -> None:
     class Hangs(NullEnv):
         def step(self, action: Any) -> Any:
@@ -146,6 +151,7 @@ def test_counts_go_on_in_the_successor_of_a_worker(implementation: None) -> None
         assert ((found.envs.step.num >= 19) & (found.envs.step.num <= 21)).all()
 
 
+@pytest.mark.extended
 def test_timings_false_writes_nothing(implementation: None) -> None:
     with VectorEnv([Naps, NullEnv], num_workers=1, timings=False) as envs:
         envs.reset()
@@ -165,6 +171,7 @@ def test_timings_other_than_a_flag_are_refused() -> None:
         VectorEnv([NullEnv], timings="yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.extended
 def test_statistics_are_a_read_only_mapping_of_counts(envs: VectorEnv) -> None:
     found = envs.statistics()
     assert isinstance(found, Statistics) and isinstance(found, Mapping)
@@ -184,6 +191,7 @@ def test_statistics_are_a_read_only_mapping_of_counts(envs: VectorEnv) -> None:
     assert copy == found and copy.envs.step.num.tolist() == found.envs.step.num.tolist()
 
 
+@pytest.mark.extended
 def test_as_dict_has_numbers_that_json_can_write(envs: VectorEnv) -> None:
     found = envs.statistics().as_dict()
     assert {type(value) for value in found.values()} <= {int, float}
@@ -192,6 +200,7 @@ def test_as_dict_has_numbers_that_json_can_write(envs: VectorEnv) -> None:
     assert {"reset/p99", "workers/busy_share_mean", "caller/waiting_share", "restarts"} <= set(found)
 
 
+@pytest.mark.extended
 def test_table_lists_slow_envs_first(envs: VectorEnv) -> None:
     lines = str(envs.statistics()).splitlines()
     assert lines[0].startswith("steps 150")
@@ -267,6 +276,7 @@ def _dtype() -> Any:
         return timings.dtype
 
 
+@pytest.mark.extended
 def test_statistics_read_during_steps_are_never_nonsense() -> None:
     with VectorEnv([NullEnv] * 8, num_workers=2) as envs:
         envs.reset()

@@ -128,8 +128,8 @@ _MODULE_OF = {
     "Transitions": "collection",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
-    "TuneCandidate": "cli.tune_result",
-    "TuneResult": "cli.tune_result",
+    "TuneCandidate": "tuning.result",
+    "TuneResult": "tuning.result",
     "TwoAgentEnv": "envs.agents",
     "UnknownNameError": "errors",
     "VecenvError": "errors",
@@ -172,7 +172,7 @@ _MODULE_OF = {
     "register_vec": "vector",
     "time_step_spec": "alf.base.timestep",
     "to_ndarray": "envs.arrays",
-    "tune": "cli.tuning",
+    "tune": "tuning.search",
     "update_shape": "wrappers",
 }
 
@@ -185,8 +185,6 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.alf.create import *
     from vecenv.alf.gym.wrapper import *
     from vecenv.alf.wrappers.base import *
-    from vecenv.cli.tune_result import *
-    from vecenv.cli.tuning import *
     from vecenv.collection import *
     from vecenv.config import *
     from vecenv.envs.agents import *
@@ -208,6 +206,8 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.report import *
     from vecenv.statistics import *
     from vecenv.tree import *
+    from vecenv.tuning.result import *
+    from vecenv.tuning.search import *
     from vecenv.vector import *
     from vecenv.wrappers import *
     from vecenv.wrappers.ding import *

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vecenv.cli.target import EnvFn, action_batches
 from vecenv.envs.toys import FrameEnv, NullEnv
+from vecenv.measurement.target import EnvFn, action_batches
 from vecenv.vector import VectorEnv
 
 _Opener = Callable[..., VectorEnv]

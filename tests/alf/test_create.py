@@ -142,17 +142,20 @@ def test_env_id_and_discount_are_passed_on():
 # ---- layouts --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_create_is_parallel_by_default():
     with create(num_parallel_environments=3, seed=10) as env:
         assert isinstance(env, ParallelAlfEnvironment) and env.batch_size == 3
         assert env.reset().env_info["seed"].tolist() == [10, 11, 12]
 
 
+@pytest.mark.extended
 def test_default_name_is_cartpole():
     with create_environment(num_parallel_environments=2, tensors=False) as env:
         assert env.reset().observation.shape == (2, 4) and env.task_names == ["CartPole-v0"]
 
 
+@pytest.mark.extended
 def test_envs_per_worker():
     with create(num_parallel_environments=6, batch_size_per_env=3, seed=0) as env:
         assert env.num_workers == 2 and env.batch_size == 6
@@ -237,6 +240,7 @@ def test_seed_may_exceed_the_range_of_torch():
         assert len(env.reset().reward) == 1
 
 
+@pytest.mark.extended
 def test_wrapper_that_raises_leaves_no_worker():
     made = []
     with pytest.raises(ZeroDivisionError):
@@ -244,6 +248,7 @@ def test_wrapper_that_raises_leaves_no_worker():
     assert made[0]._pool.closed
 
 
+@pytest.mark.extended
 def test_numpy_numbers_are_accepted():
     with create(num_parallel_environments=np.int64(2), num_spare_envs=np.int8(1), seed=np.int64(3)) as env:
         assert len(env.reset().reward) == 2 and env.seeds == (3, 4, 5)
@@ -276,6 +281,7 @@ def test_batched_load_function_is_used_unchanged(fn):
     assert env.reset().env_info["seed"].tolist() == [4, 5, 6]
 
 
+@pytest.mark.extended
 def test_batched_load_function_in_workers():
     options = {"num_parallel_environments": 4, "batch_size_per_env": 2, "seed": 4, "tensors": False}
     with create_environment("x", load_batch, **options) as env, create(**options) as flat:
@@ -384,6 +390,7 @@ def test_seeds_differ_and_follow_the_global_generator(per_env):
     assert len(set(seeds(1))) == 8
 
 
+@pytest.mark.extended
 def test_constructors_that_draw_follow_their_seed():
     def lengths(**options):
         make = functools.partial(create_environment, "x", load_drawing, num_parallel_environments=3, tensors=False)
@@ -425,6 +432,7 @@ def load_with_torch(kind, name, env_id=0):
     return kind(env_id)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "context"), [(DrawsWithTorch, "forkserver"), (DrawsAtOnce, "fork")])
 def test_torch_is_seeded_in_workers_where_an_env_uses_it(kind, context):
     """The constructor imports torch, or it was imported before: a forked worker has its parent's modules."""

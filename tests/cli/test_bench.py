@@ -20,13 +20,14 @@ import pytest
 
 import vecenv
 from tests.faults.traces import wait_until
-from vecenv.cli import main, measure, report
+from vecenv.cli import main
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.measure import Result
 from vecenv.cli.result_file import ResultFile
 from vecenv.cli.verdict import verdict
 from vecenv.core.layout import arena
 from vecenv.errors import EXTRAS
+from vecenv.measurement import measure, report
+from vecenv.measurement.measure import Result
 
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,7 @@ def assert_one_line(run: Run, code: int, *parts: str) -> None:
         assert part in run.err
 
 
+@pytest.mark.extended
 def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
     """It runs in its own process, because matplotlib and Gymnasium's workers keep descriptors open until they end."""
     json_path, plot_path = tmp_path / "bench.json", tmp_path / "bench.png"
@@ -104,6 +106,7 @@ def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
     assert width > 400 and height > 100
 
 
+@pytest.mark.extended
 def test_skipped_modes_are_not_run_and_have_no_ratios(run, tmp_path: Path):
     path = tmp_path / "bench.json"
     skip = ("--skip", "plain", "--skip", "gymnasium", "--skip", "async")
@@ -114,6 +117,7 @@ def test_skipped_modes_are_not_run_and_have_no_ratios(run, tmp_path: Path):
     assert content["settings"]["copy"] is False and content["settings"]["workers"] == 1
 
 
+@pytest.mark.extended
 def test_env_kwargs_reach_the_env(run, tmp_path: Path):
     path = tmp_path / "bench.json"
     skip = ("--skip", "gymnasium", "--skip", "async", "--skip", "ceiling")
@@ -226,6 +230,7 @@ def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         del gymnasium.registry[name]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, skip, code, parts",
     [
@@ -275,6 +280,7 @@ class Old:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["make", "Old"])
 def test_bench_measures_own_factory_of_working_directory(tmp_path: Path, name: str):
     """`module:factory` was taken for an id of Gymnasium's registry; DI-engine's envs have another step."""
@@ -303,6 +309,7 @@ def test_unwritable_file_is_found_before_the_run(run, tmp_path: Path, flag: str,
     assert result.out == ""
 
 
+@pytest.mark.extended
 def test_existing_file_is_kept_without_overwrite(run, tmp_path: Path):
     path = tmp_path / "bench.json"
     path.write_text("results of an hour")
@@ -314,6 +321,7 @@ def test_existing_file_is_kept_without_overwrite(run, tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path], "the temporary file was renamed"
 
 
+@pytest.mark.extended
 def test_failed_run_leaves_no_file(run, odd_envs, tmp_path: Path):
     folder = tmp_path / "results"
     folder.mkdir()
@@ -361,6 +369,7 @@ def test_version_names_the_implementation(run, monkeypatch, value: str, text: st
     assert result.out.startswith(f"vecenv {vecenv.__version__} ({text}")
 
 
+@pytest.mark.extended
 def test_too_many_envs_leave_gymnasium_out(run, monkeypatch):
     """`--envs 60000` began to start as many processes."""
     monkeypatch.setattr(measure, "gymnasium_limit", lambda: 3)
@@ -374,6 +383,7 @@ def test_gymnasium_limit_is_below_the_number_of_descriptors():
     assert 0 <= measure.gymnasium_limit() <= 1024
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "package, argv, extra",
     [
@@ -387,6 +397,7 @@ def test_missing_extra_is_named_with_its_install_command(package: str, argv: lis
     assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "{EXTRAS[extra][0]}"')
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_table_is_printed_without_packages_of_the_extra(package: str):
     argv = [*SHORT, "--skip", "gymnasium", "--skip", "async", "--skip", "ceiling"]
@@ -396,6 +407,7 @@ def test_table_is_printed_without_packages_of_the_extra(package: str):
     assert "vecenv sync" in done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "number, code, text",
     [
@@ -534,7 +546,7 @@ def test_text_is_wrapped_to_a_terminal(monkeypatch):
 CHECK_PLOT = """
 import itertools
 from tests.cli.test_bench import ABOUT, RESULTS, SETTINGS
-from vecenv.cli import report
+from vecenv.measurement import report
 
 figure = report.draw_plot(SETTINGS, ABOUT, RESULTS)
 figure.draw_without_rendering()
@@ -551,6 +563,7 @@ assert colours[0] == colours[1] != colours[2] == colours[3]
 """
 
 
+@pytest.mark.extended
 def test_plot_texts_do_not_overlap():
     """Numbers were drawn over dots, and long titles over the edge."""
     done = subprocess.run([sys.executable, "-c", CHECK_PLOT], capture_output=True, text=True, timeout=120, cwd=ROOT)

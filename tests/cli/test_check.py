@@ -155,6 +155,7 @@ def check(capsys):
     return check
 
 
+@pytest.mark.extended
 def test_good_env_passes(check):
     code, out, _ = check("CartPole-v1")
     assert code == 0 and out.endswith("CartPole-v1: keeps every rule\n")
@@ -219,6 +220,7 @@ def test_endless_env_is_found_by_the_step_limit(check, here):
     assert code == 1 and "endless: episode 0 did not end within 20 steps" in out
 
 
+@pytest.mark.extended
 def test_constructor_is_called_in_a_fresh_interpreter(check, here):
     assert check("own_envs:shorter")[0] == 0
     (here / "guard.py").write_text("import sys\nassert 'guard' not in sys.argv[0]\n")
@@ -278,6 +280,7 @@ def test_recovery_check_is_skipped_without_spaces(check, here):
     assert "own_envs:SpacedByText: 2 rules broken" in out, "each space, and nothing that only follows from it"
 
 
+@pytest.mark.extended
 def test_determinism_of_a_good_env(check):
     code, out, _ = check("Acrobot-v1", "--no-spawn", "--determinism")
     assert code == 0 and "recovery after a crash: any episode" in out
@@ -301,6 +304,7 @@ def test_factory_result_that_is_not_an_env_is_one_line(check):
     assert code == 2 and "json:dumps" in err and err.count("\n") == 1
 
 
+@pytest.mark.extended
 def test_check_runs_as_a_module(here):
     command = [sys.executable, "-m", "vecenv", "check", "own_envs:Endless", "--max-steps", "5", "--no-spawn"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -314,6 +318,7 @@ def test_env_without_close_passes(check, here):
     assert check("unclosed:NoClose", "--no-spawn")[0] == 0
 
 
+@pytest.mark.extended
 def test_removed_working_directory_is_tolerated(check, tmp_path, monkeypatch):
     """It printed a traceback."""
     gone = tmp_path / "gone"

@@ -86,6 +86,7 @@ def evaluate_in_shell(run, *argv, policy=ACT):
     return run("evaluate", ENV, "--policy", policy, *argv)
 
 
+@pytest.mark.extended
 def test_evaluate_prints_table_and_histogram(run):
     code, out, err = evaluate_in_shell(run, "--seeds", "0:30", "--workers", 1)
     assert code == 0 and err == ""
@@ -98,6 +99,7 @@ def test_evaluate_prints_table_and_histogram(run):
     assert f"30 episodes, {sum(map(length_of, range(30)))} steps in " in lines[-1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["act", "Act"])
 def test_json_has_the_results_of_the_function(run, policy):
     code, out, err = evaluate_in_shell(run, "--seeds", "7,2:4", "--json", policy=f"{NAME}:{policy}")
@@ -109,6 +111,7 @@ def test_json_has_the_results_of_the_function(run, policy):
     assert err.splitlines()[0] == "SeedEnv: 3 episodes"
 
 
+@pytest.mark.extended
 def test_json_file_is_written_and_not_replaced(run, tmp_path):
     file = tmp_path / "found.json"
     assert evaluate_in_shell(run, "--episodes", 2, "--json", file)[0] == 0
@@ -122,6 +125,7 @@ def test_json_file_is_written_and_not_replaced(run, tmp_path):
     assert json.loads(file.read_text())["seeds"] == [0, 1, 2]
 
 
+@pytest.mark.extended
 def test_options_reach_the_function(run):
     arguments = ("--episodes", 4, "--max-steps", 2, "--rng", "per-episode", "--batch-rows", 2, "--envs", 3)
     code, out, _ = evaluate_in_shell(run, *arguments, "--timeout", 60, "--json", policy=f"{NAME}:draws")
@@ -129,6 +133,7 @@ def test_options_reach_the_function(run):
     assert code == 0 and found["cut"] == ["", "max_steps", "max_steps", "max_steps"]
 
 
+@pytest.mark.extended
 def test_failure_of_the_policy_shows_the_episodes_that_had_ended(run):
     code, out, err = evaluate_in_shell(run, "--seeds", "1,2,3,4", "--envs", 1, policy=f"{NAME}:fails")
     assert code == 1 and out.splitlines()[0] == "SeedEnv: 2 of 4 episodes"
@@ -184,6 +189,7 @@ def test_wrong_arguments_are_one_line(run, env, arguments, says):
 # ---- progress and drawing --------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_progress_is_plain_text_without_rich(tmp_path):
     (tmp_path / f"{NAME}.py").write_text(MODULE)
     argv = ["evaluate", ENV, "--policy", ACT, "--episodes", "2", "--workers", "1"]
@@ -219,6 +225,7 @@ def test_settings_to_draw_without_a_display(monkeypatch, libraries, given, expec
 # ---- videos ----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_evaluate_records_the_first_seeds(run, tmp_path):
     pytest.importorskip("moviepy")
     arguments = ("evaluate", f"{NAME}:DrawnEnv", "--policy", ACT, "--seeds", "4:8", "--videos", 2, "--out", "seen")
@@ -230,6 +237,7 @@ def test_evaluate_records_the_first_seeds(run, tmp_path):
     assert run(*arguments, "--overwrite")[0] == 0
 
 
+@pytest.mark.extended
 def test_record_plays_a_policy_and_names_files_by_seed(run, tmp_path):
     pytest.importorskip("moviepy")
     arguments = ("record", f"{NAME}:DrawnEnv", "--policy", ACT, "--episodes", 2, "--seed", 30)
@@ -241,6 +249,7 @@ def test_record_plays_a_policy_and_names_files_by_seed(run, tmp_path):
     assert code == 0 and len(list((tmp_path / "other").iterdir())) == 1
 
 
+@pytest.mark.extended
 def test_record_prints_the_videos_from_before_a_failure(run):
     pytest.importorskip("moviepy")
     assert length_of(10) < 4 < length_of(9)

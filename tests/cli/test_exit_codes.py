@@ -30,6 +30,7 @@ def run(argv, stdout=subprocess.PIPE):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", COMMANDS)
 def test_closed_output_pipe_ends_a_command_quietly(command):
     reader, writer = os.pipe()
@@ -41,6 +42,7 @@ def test_closed_output_pipe_ends_a_command_quietly(command):
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unwritable_output_is_one_line_and_exit_code_1(command):
     with open("/dev/full", "w") as full:
@@ -80,6 +82,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", MISTAKES)
 def test_benchmark_reports_missing_requirements_before_measuring(command):
     """Some raised ZeroDivisionError or KeyError; others failed after minutes, when they wrote the file."""
@@ -88,6 +91,7 @@ def test_benchmark_reports_missing_requirements_before_measuring(command):
     assert done.returncode == 2 and MISTAKES[command] in done.stderr and done.stdout == ""
 
 
+@pytest.mark.extended
 def test_soak_without_its_env_package_is_one_line_and_exit_code_2():
     done = run(["-c", WITHOUT_MUJOCO])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""

@@ -18,13 +18,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv.cli import measure
-from vecenv.cli.loops import LoopProcesses
-from vecenv.cli.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
-from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
-from vecenv.cli.target import action_batches, action_rows, check_env, registered_env, take_rows
 from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, RaiseAtReset, ToyEnv
 from vecenv.errors import ConfigError, EnvError, WorkerDiedError
+from vecenv.measurement import measure
+from vecenv.measurement.loops import LoopProcesses
+from vecenv.measurement.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
+from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, Window
+from vecenv.measurement.target import action_batches, action_rows, check_env, registered_env, take_rows
 
 SECONDS = 0.02
 
@@ -65,6 +65,7 @@ def test_async_mode_counts_steps_received_in_the_window():
     mode.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("store", [False, True])
 def test_loop_processes_run_together_and_report_in_turn(store: bool):
     loops = LoopProcesses([[FrameEnv] * 2, [FrameEnv]], store=store)
@@ -78,6 +79,7 @@ def test_loop_processes_run_together_and_report_in_turn(store: bool):
         loops.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [RaiseAtInit, RaiseAtReset])
 def test_loop_reports_a_failing_constructor(fault):
     with pytest.raises(EnvError, match="an env of a plain loop raised .*: toy env"):
@@ -100,6 +102,7 @@ class Leaves(ToyEnv):
         return super().step(action) if self.elapsed_steps < 4 else sys.exit("enough")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("fault", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
 )
@@ -130,6 +133,7 @@ def test_ceiling_with_fewer_envs_than_cores_repeats_envs(monkeypatch):
     assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
 
 
+@pytest.mark.extended
 def test_ceiling_distributes_envs_over_cores():
     mode = measure.ceiling_loops([ToyEnv] * (2 * usable_cores() + 1))
     assert mode._num_envs == 2 * usable_cores() + 1
@@ -138,6 +142,7 @@ def test_ceiling_distributes_envs_over_cores():
     mode.close()
 
 
+@pytest.mark.extended
 def test_lockstep_waits_for_the_slower_loop():
     slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
     mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], time_rounds=True)
@@ -181,8 +186,10 @@ def test_env_factories_pickle_and_checked_ones_are_quiet():
         check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}), "CartPole-v1")
 
 
+@pytest.mark.extended
 def test_quiet_env_is_built_where_stderr_is_closed():
-    make = "import os; os.close(2); from vecenv.cli.target import registered_env as of; of('CartPole-v1', quiet=True)()"
+    of = "from vecenv.measurement.target import registered_env as of"
+    make = f"import os; os.close(2); {of}; of('CartPole-v1', quiet=True)()"
     subprocess.run([sys.executable, "-c", make], check=True, timeout=60)
 
 

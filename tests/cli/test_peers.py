@@ -17,9 +17,9 @@ import pytest
 from benchmarks import peers
 from benchmarks.peer_modes import PEERS, Peer, Task
 from benchmarks.peer_process import PeerProcess
-from vecenv.cli.target import registered_env
 from vecenv.envs.toys import BusyEnv, NullEnv
 from vecenv.errors import ConfigError
+from vecenv.measurement.target import registered_env
 
 ROOT = Path(__file__).parents[2]
 CARTPOLES = Task("CartPole-v1, 4 envs", registered_env("CartPole-v1"), 4, "CartPole-v1")
@@ -40,6 +40,7 @@ def _options(**changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{"peer": None, "python": {}, **changes})
 
 
+@pytest.mark.extended
 def test_peers_prints_a_table_of_ratios_by_turns(tmp_path: Path) -> None:
     file = tmp_path / "peers.json"
     command = [sys.executable, "-m", "benchmarks.peers", "--env", "CartPole-v1", "--envs", "4", "--json", str(file)]
@@ -80,6 +81,7 @@ def test_names_of_peers_differ() -> None:
     assert not BY_NAME["envpool, envs in C++"].is_for(CARTPOLES._replace(envpool_id=""))
 
 
+@pytest.mark.extended
 def test_peer_is_stopped_between_windows() -> None:
     mode = PeerProcess(BY_NAME["gymnasium sync"], CARTPOLES)
     try:
@@ -93,6 +95,7 @@ def test_peer_is_stopped_between_windows() -> None:
     assert not process.is_running()
 
 
+@pytest.mark.extended
 def test_stopped_peer_ends_when_the_benchmark_is_killed() -> None:
     program = (
         "import sys; from benchmarks.peer_process import PeerProcess; from benchmarks.peer_modes import PEERS, Task\n"
@@ -111,11 +114,13 @@ def test_stopped_peer_ends_when_the_benchmark_is_killed() -> None:
     assert psutil.wait_procs(processes, timeout=60)[1] == []
 
 
+@pytest.mark.extended
 def test_peer_that_cannot_build_its_envs_is_an_error_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="gymnasium sync: RuntimeError: no simulator here"):
         PeerProcess(BY_NAME["gymnasium sync"], Task("broken", RaisesInInit, 2))
 
 
+@pytest.mark.extended
 def test_peer_whose_process_dies_is_an_error_with_the_exit_code() -> None:
     mode = PeerProcess(BY_NAME["gymnasium sync"], Task("dies", ExitsInStep, 2))
     try:

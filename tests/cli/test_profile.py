@@ -25,6 +25,7 @@ def run(*argv: str) -> int:
         return int(exit.code or 0)
 
 
+@pytest.mark.extended
 def test_profile_prints_table_and_verdicts(capsys: pytest.CaptureFixture[str]):
     assert run(*FOUR, "--seconds", "1") == 0
     out, err = capsys.readouterr()
@@ -34,6 +35,7 @@ def test_profile_prints_table_and_verdicts(capsys: pytest.CaptureFixture[str]):
     assert lines[-1].startswith("cheap envs: ") and "backend='serial'" in lines[-1]
 
 
+@pytest.mark.extended
 def test_profile_writes_json_to_stdout(capsys: pytest.CaptureFixture[str]):
     assert run(*FOUR, "--seconds", "1", "--policy-ms", "30", "--json", "-") == 0
     out, err = capsys.readouterr()
@@ -50,6 +52,7 @@ def test_profile_writes_json_to_stdout(capsys: pytest.CaptureFixture[str]):
     assert content["statistics"]["steps"] > 0 and content["machine"]["usable_cores"] >= 1
 
 
+@pytest.mark.extended
 def test_profile_replaces_a_file_only_with_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "profile.json"
     path.write_text("results of an hour")
@@ -78,6 +81,7 @@ def test_wrong_arguments_and_envs_are_one_line(argv, code: int, text: str, capsy
     assert err.startswith("vecenv profile: ") and err.count("\n") == 1 and text in err
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number, code, text", [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM")])
 def test_signal_ends_the_run_in_one_line(tmp_path: Path, number: int, code: int, text: str):
     path = tmp_path / "x.json"

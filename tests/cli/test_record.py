@@ -105,6 +105,7 @@ def frames(paths):
     return [imageio_ffmpeg.count_frames_and_secs(str(path))[0] for path in paths]
 
 
+@pytest.mark.extended
 def test_record_writes_one_file_per_episode_in_order(record, tmp_path):
     code, files, _ = record("CartPole-v1", "--episodes", 3, "--out", tmp_path / "new" / "folder", "--seed", 1)
     assert code == 0 and len(files) == 3
@@ -113,6 +114,7 @@ def test_record_writes_one_file_per_episode_in_order(record, tmp_path):
     assert len(set(frames(files))) > 1
 
 
+@pytest.mark.extended
 def test_seed_repeats_the_videos(record, tmp_path):
     runs = [record("CartPole-v1", "--episodes", 2, "--out", tmp_path, "--seed", seed)[1] for seed in (4, 4, 5)]
     assert frames(runs[0]) == frames(runs[1]) and len({*runs[0], *runs[1], *runs[2]}) == 6
@@ -120,6 +122,7 @@ def test_seed_repeats_the_videos(record, tmp_path):
     assert contents[0] == contents[1] != contents[2]
 
 
+@pytest.mark.extended
 def test_record_of_a_users_env(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_envs.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
@@ -129,6 +132,7 @@ def test_record_of_a_users_env(record, tmp_path, monkeypatch):
     sys.modules.pop("recorded_envs")
 
 
+@pytest.mark.extended
 def test_base_env_records_with_its_own_method(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_ding.py").write_text(DING)
     monkeypatch.chdir(tmp_path)
@@ -138,12 +142,14 @@ def test_base_env_records_with_its_own_method(record, tmp_path, monkeypatch):
     sys.modules.pop("recorded_ding")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("game", ["TicTacToeEnv", "Connect4Env", "GomokuEnv"])
 def test_record_plays_legal_moves_only(record, tmp_path, game):
     code, files, err = record(f"vecenv:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
     assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error
 
 
+@pytest.mark.extended
 def test_seed_repeats_actions_offered_by_the_env(record, tmp_path, monkeypatch):
     (tmp_path / "recorded_offers.py").write_text(OFFERS)
     monkeypatch.chdir(tmp_path)
@@ -190,6 +196,7 @@ def test_folder_that_cannot_be_created_is_one_line(record, tmp_path):
     assert code == 2 and "cannot make folder" in err
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("package, extra", [("rich", "video"), ("moviepy", "video"), ("pygame", None)])
 def test_missing_package_is_named(package, extra, tmp_path):
     program = WITHOUT_PACKAGE.format(package=package, argv=["record", "CartPole-v1", "--out", str(tmp_path)])
@@ -200,6 +207,7 @@ def test_missing_package_is_named(package, extra, tmp_path):
         assert done.returncode == 2 and f'pip install "{EXTRAS[extra][0]}"' in done.stderr
 
 
+@pytest.mark.extended
 def test_sigterm_ends_a_recording_with_sdl(tmp_path):
     (tmp_path / "terminated.py").write_text(TERMINATED)
     command = [sys.executable, "-m", "vecenv", "record", "terminated:make"]
@@ -207,6 +215,7 @@ def test_sigterm_ends_a_recording_with_sdl(tmp_path):
     assert done.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.extended
 def test_relative_folder_without_a_working_directory_is_refused(tmp_path, monkeypatch, capsys):
     """It printed a traceback."""
     gone = tmp_path / "gone"

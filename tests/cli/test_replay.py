@@ -85,6 +85,7 @@ def replay(project: Path, *words: Any, cwd: Path, stdin: str | None = None) -> s
     return run("-m", "vecenv", "replay", project.parent / "file", *words, cwd=cwd, stdin=stdin)
 
 
+@pytest.mark.extended
 def test_replay_imports_modules_beside_the_script(project: Path, elsewhere: Path) -> None:
     """It raised ModuleNotFoundError: the file contained neither sys.path nor the working directory."""
     done = replay(project, cwd=elsewhere)
@@ -103,6 +104,7 @@ def test_replay_imports_modules_beside_the_script(project: Path, elsewhere: Path
     ]
 
 
+@pytest.mark.extended
 def test_failing_import_is_one_line(project: Path, elsewhere: Path) -> None:
     (project / "myenvs.py").rename(project / "moved.py")
     try:
@@ -114,6 +116,7 @@ def test_failing_import_is_one_line(project: Path, elsewhere: Path) -> None:
     assert line.endswith("cannot be built here: No module named 'myenvs'") and str(project) in line
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("keys", ["q\n", ""], ids=["q", "end of input"])
 def test_leaving_the_debugger_is_quiet(keys: str, project: Path, elsewhere: Path) -> None:
     """It printed a traceback of bdb.BdbQuit."""
@@ -121,6 +124,7 @@ def test_leaving_the_debugger_is_quiet(keys: str, project: Path, elsewhere: Path
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.extended
 def test_debugger_stops_in_the_step_that_crashed(project: Path, elsewhere: Path) -> None:
     done = replay(project, "--pdb", cwd=elsewhere, stdin="p 'elapsed', self.elapsed_steps\nq\n")
     places = re.findall(r"^> (\S+)\(\d+\)(\w+)\(\)", done.stdout, re.MULTILINE)
@@ -128,6 +132,7 @@ def test_debugger_stops_in_the_step_that_crashed(project: Path, elsewhere: Path)
     assert "('elapsed', 2)" in done.stdout
 
 
+@pytest.mark.extended
 def test_debugger_starts_at_an_earlier_step(project: Path, elsewhere: Path) -> None:
     stop = reproducer.load(project.parent / "file").entries[1].step_id
     keys = "p 'elapsed', self.elapsed_steps\nb myenvs.py:10\nc\np 'elapsed', self.elapsed_steps\nq\n"
@@ -136,6 +141,7 @@ def test_debugger_starts_at_an_earlier_step(project: Path, elsewhere: Path) -> N
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("keys", ["q\n", "", "n\nq\n"], ids=["q", "end of input", "n q"])
 def test_leaving_the_debugger_in_an_earlier_step_ends_the_replay(keys: str, project: Path, elsewhere: Path) -> None:
     """It continued with the next command, as if the env had raised bdb.BdbQuit, and then did not fail."""
@@ -145,6 +151,7 @@ def test_leaving_the_debugger_in_an_earlier_step_ends_the_replay(keys: str, proj
     assert "raised" not in done.stdout and not re.findall(r"^(?:\(Pdb\) )*\d+: step", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.extended
 def test_until_stops_before_the_crash(project: Path, elsewhere: Path) -> None:
     stop = reproducer.load(project.parent / "file").step_id
     done = replay(project, "--until", stop, cwd=elsewhere)

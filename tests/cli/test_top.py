@@ -117,6 +117,7 @@ def test_top_json_counts_steps_and_episodes(
     assert found["restarts"] == 0 and found["owner_state"] == "running"
 
 
+@pytest.mark.extended
 def test_top_without_timings_shows_steps_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=2, timings=False):
         found = numbers(capsys)
@@ -127,6 +128,7 @@ def test_top_without_timings_shows_steps_and_workers(capsys: pytest.CaptureFixtu
         assert "timings=False" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_top_once_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=2) as envs:
         assert main(["top", "--once", "--interval", "0.01"]) == 0
@@ -142,6 +144,7 @@ class HangsInStep(NullEnv):
         threading.Event().wait()
 
 
+@pytest.mark.extended
 def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
     with VectorEnv([NullEnv, HangsInStep, NullEnv], num_workers=3, close_timeout=0.1) as envs:
         envs.async_reset()
@@ -159,6 +162,7 @@ def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[
         assert (found["workers"][0]["state"], found["envs"][0]["doing"]) == ("dead", "dead")
 
 
+@pytest.mark.extended
 def test_top_counts_restarts_and_new_workers(capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=2) as envs:
         os.kill(envs._pool.worker_pids[1], signal.SIGKILL)
@@ -173,6 +177,7 @@ def test_top_counts_restarts_and_new_workers(capsys: pytest.CaptureFixture[str])
 # ---- targets ----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_top_without_pools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no pool of this user is running" in fails(capsys, "--json")
     assert f"process {os.getpid()} has no pool" in fails(capsys, str(os.getpid()), "--json")
@@ -203,6 +208,7 @@ def test_top_refuses_processes_of_other_users(capsys: pytest.CaptureFixture[str]
         process.communicate()
 
 
+@pytest.mark.extended
 def test_top_refuses_another_layout(runtime_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=1) as envs:
         (file,) = runtime_folder.iterdir()
@@ -247,6 +253,7 @@ def owner() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.extended
 def test_top_reads_a_stopped_owner_and_ends_with_the_pool(
     runtime_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +272,7 @@ def test_top_reads_a_stopped_owner_and_ends_with_the_pool(
     assert list(runtime_folder.iterdir()) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("reader", ["top", "pool"])
 def test_file_of_a_killed_owner_vanishes(reader: str, runtime_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with owner() as process:
@@ -279,6 +287,7 @@ def test_file_of_a_killed_owner_vanishes(reader: str, runtime_folder: Path, caps
         assert not file.exists()
 
 
+@pytest.mark.extended
 def test_forked_child_keeps_the_file(runtime_folder: Path) -> None:
     with stepped(num_workers=1) as envs, stepped(0, backend="serial") as serial:
         pid = os.fork()
@@ -291,6 +300,7 @@ def test_forked_child_keeps_the_file(runtime_folder: Path) -> None:
     assert list(runtime_folder.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_file_of_garbage_vanishes(runtime_folder: Path) -> None:
     envs = stepped(0, backend="serial")
     assert len(list(runtime_folder.iterdir())) == 1
@@ -522,6 +532,7 @@ def test_screen_of_cartpoles_sleepers_and_a_hanging_env() -> None:
             screen.close()
 
 
+@pytest.mark.extended
 def test_screen_ends_with_the_pool() -> None:
     with owner() as process:
         screen = Terminal(sys.executable, "-m", "vecenv", "top", str(process.pid), "--interval", "0.05")
@@ -533,6 +544,7 @@ def test_screen_ends_with_the_pool() -> None:
             screen.close()
 
 
+@pytest.mark.extended
 def test_screen_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(0, num_workers=1):
         assert "use --once or --json" in fails(capsys)
@@ -541,6 +553,7 @@ def test_screen_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 # ---- titles -----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_workers_have_titles(context: str) -> None:
     with stepped(num_workers=2, context=context) as envs:

@@ -20,14 +20,14 @@ import pytest
 import vecenv
 from tests.cli.test_bench import ROOT, WITHOUT_PACKAGE, Run, assert_one_line, run  # noqa: F401
 from tests.faults.traces import wait_until
-from vecenv.cli import tuning
-from vecenv.cli.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
-from vecenv.cli.env_code import EnvCode
-from vecenv.cli.halving import Entry, Halving
-from vecenv.cli.measure import Mode, Window
 from vecenv.core.pool.sizing import SERIAL, Setting, Workload
 from vecenv.envs.toys import NullEnv, RaiseAtInit, RaiseAtReset, RaiseAtStep, RaiseSystemExit, ToyEnv
 from vecenv.errors import ConfigError
+from vecenv.measurement.measure import Mode, Window
+from vecenv.tuning import search
+from vecenv.tuning.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
+from vecenv.tuning.env_code import EnvCode
+from vecenv.tuning.halving import Entry, Halving
 
 SHORT: dict[str, Any] = {"seconds": 1.0, "progress": False}
 
@@ -77,6 +77,7 @@ def names(result: vecenv.TuneResult) -> list[str]:
 # ---- planted cases -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_cheap_envs_end_in_the_plain_loop():
     result = vecenv.tune(Talkative, 2, options={"infos": "all"}, **SHORT)
     assert result.plain_loop_wins and result.best.backend in ("serial", "gymnasium")
@@ -87,6 +88,7 @@ def test_cheap_envs_end_in_the_plain_loop():
     assert workers.ratio < 0.8
 
 
+@pytest.mark.extended
 def test_sleeping_envs_get_many_slots_and_beat_the_plain_loop():
     result = vecenv.tune(Naps, 16, **{**SHORT, "seconds": 6.0})
     assert not result.plain_loop_wins and result.ratio_to_plain > 4
@@ -121,6 +123,7 @@ def result() -> vecenv.TuneResult:
     return vecenv.tune("CartPole-v1", 4, env_kwargs={"sutton_barto_reward": True}, seconds=1.0, progress=False)
 
 
+@pytest.mark.extended
 def test_result_has_every_candidate(result: vecenv.TuneResult):
     assert result.candidates[0] is result.best and result.best.ratio == 1.0
     assert result.best_step.min_count is None and result.best_step in result.candidates
@@ -327,6 +330,7 @@ class FailsLater(NullEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_exception_in_a_window_closes_all_envs():
     with pytest.raises(ConfigError, match="'FailsLater' cannot be measured: ValueError: it is too late"):
         vecenv.tune(FailsLater, 2, **SHORT)
@@ -340,7 +344,7 @@ def test_setting_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch)
                 raise ConfigError("there are too few descriptors")
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(tuning, "VectorEnv", NoWorkers)
+    monkeypatch.setattr(search, "VectorEnv", NoWorkers)
     result = vecenv.tune(Talkative, 2, options={"infos": "all"}, **SHORT)
     assert result.plain_loop_wins
     assert "because there are too few descriptors: " in str(result)
@@ -373,6 +377,7 @@ def test_wrong_option_is_one_line_and_exit_code_2(run, options: list[str], parts
 COMMAND = ["tune", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "1"]
 
 
+@pytest.mark.extended
 def test_json_on_standard_output_and_in_a_file(run, tmp_path: Path):  # noqa: F811
     done = run(*COMMAND, "--json", "-")
     assert done.code == 0
@@ -409,6 +414,7 @@ def _run_under_terminal(command: list[str]) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
+@pytest.mark.extended
 def test_terminal_shows_progress_and_a_table_that_fits():
     code, output = _run_under_terminal([sys.executable, "-m", "vecenv", *COMMAND])
     assert code == 0, output
@@ -426,6 +432,7 @@ def test_progress_without_rich_is_plain_text():
     assert "envs = " in output
 
 
+@pytest.mark.extended
 def test_interrupted_command_is_one_line_and_leaves_no_process():
     command = [sys.executable, "-m", "vecenv", *COMMAND[:-1], "600"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)

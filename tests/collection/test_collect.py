@@ -170,6 +170,7 @@ def test_episodes_are_the_first_that_begin(mode: AutoresetMode):
         assert np.count_nonzero(starts) == np.count_nonzero(ends) == 7, "episodes are whole"
 
 
+@pytest.mark.extended
 @MODES
 def test_episodes_are_unbiased(mode: AutoresetMode):
     """Half of the episodes have length 1, half 9; the first that end would have a mean length far below 5."""
@@ -246,6 +247,7 @@ def test_collector_is_an_iterator_that_goes_on():
         assert steps == [[0, 0, 1, 1, 2, 2], [3, 3, 0, 0, 1, 1]]
 
 
+@pytest.mark.extended
 def test_min_count_stores_fast_envs_more_often():
     """In finish order, an env that takes long delays no other one."""
     with toys(None, None, None, backend="process", num_workers=3) as envs:

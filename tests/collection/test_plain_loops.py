@@ -96,12 +96,14 @@ def check(run: dict[str, Any], env_fn: Any = DiceEnv, kills: bool = False, **opt
         assert restarts > 0, "no kill hit: the program shows nothing"
 
 
+@pytest.mark.extended
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(RUNS)
 def test_transitions_are_those_of_plain_loops(run: dict[str, Any]):
     check(run, backend="serial")
 
 
+@pytest.mark.extended
 @settings(max_examples=15, derandomize=True, deadline=None, database=None)
 @given(RUNS)
 def test_nested_transitions_are_those_of_plain_loops(run: dict[str, Any]):
@@ -118,6 +120,7 @@ KILLED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", ["overlap", "lockstep", "finish"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_kills_of_workers_change_no_transition(mode: AutoresetMode, order: str):
@@ -138,6 +141,7 @@ def test_transitions_from_workers_are_those_of_plain_loops(run: dict[str, Any], 
     check(run, num_workers=min(num_workers, run["num_envs"]))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("overlap", [False, True])
 def test_rows_do_not_depend_on_workers(overlap: bool):
     """The same seed gives the same rows in the same order for every backend and number of workers."""

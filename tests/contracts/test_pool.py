@@ -86,6 +86,7 @@ def reset(pool: Pool, **kwargs: Any) -> Any:
 # ---- sending and receiving ----------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_ordered_rows_stand_in_request_order(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 5)
     assert reset(pool).env_ids.tolist() == [0, 1, 2, 3, 4]
@@ -93,6 +94,7 @@ def test_ordered_rows_stand_in_request_order(open_pool: OpenPool) -> None:
     assert pool.recv().env_ids.tolist() == [4, 0, 2]
 
 
+@pytest.mark.extended
 def test_step_returns_the_values_of_the_env(open_pool: OpenPool) -> None:
     pool = open_pool(toys.ToyEnv, 3)
     alone = [toys.ToyEnv() for _ in range(3)]
@@ -112,6 +114,7 @@ def test_step_returns_the_values_of_the_env(open_pool: OpenPool) -> None:
         assert batch.flags == 0 and batch.infos() == [{}, {}, {}]
 
 
+@pytest.mark.extended
 def test_step_sends_and_receives_at_once(open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 3)
     with pytest.raises(StateError, match="step: start the pool first"):
@@ -129,6 +132,7 @@ def test_step_sends_and_receives_at_once(open_pool: OpenPool) -> None:
     assert pool.recv().env_ids.tolist() == [1], "what was under way is not lost"
 
 
+@pytest.mark.extended
 def test_unordered_rows_cover_every_env_once(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     pool.reset(ordered=False)
@@ -140,6 +144,7 @@ def test_unordered_rows_cover_every_env_once(open_pool: OpenPool) -> None:
     assert sorted(seen) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.extended
 def test_async_loop_loses_and_doubles_nothing(open_pool: OpenPool) -> None:
     pool = open_pool(count(7), 8)
     reset(pool)
@@ -155,6 +160,7 @@ def test_async_loop_loses_and_doubles_nothing(open_pool: OpenPool) -> None:
         pool.send(np.zeros(len(ids), np.int64), ids, ordered=False)
 
 
+@pytest.mark.extended
 def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 8)
     reset(pool)
@@ -167,6 +173,7 @@ def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> N
     assert sizes == [3, 3, 2] and sorted(seen) == list(range(8))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("least", [1, 0, -5])
 def test_max_count_is_at_least_min_count(least: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
@@ -189,6 +196,7 @@ def test_max_count_that_is_not_an_integer_is_refused(wrong: Any, open_pool: Open
     assert len(pool.recv()) == 2
 
 
+@pytest.mark.extended
 def test_max_count_bounds_a_batch(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     pool.reset(ordered=False)
@@ -198,6 +206,7 @@ def test_max_count_bounds_a_batch(open_pool: OpenPool) -> None:
     assert max(sizes) <= 2 and sum(sizes) == 6
 
 
+@pytest.mark.extended
 def test_leftovers_and_new_answers_join_in_one_batch(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     reset(pool)
@@ -211,6 +220,7 @@ def test_leftovers_and_new_answers_join_in_one_batch(open_pool: OpenPool) -> Non
     assert sorted(rest.lengths.tolist()) == [2, 2, 2, 2, 3, 3]
 
 
+@pytest.mark.extended
 def test_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> None:
     pool = open_pool(count(100), 4, depth=3)
     reset(pool)
@@ -223,6 +233,7 @@ def test_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> No
             np.testing.assert_array_equal(old.obs, obs)
 
 
+@pytest.mark.extended
 def test_debug_mode_poisons_expired_batches(open_pool: OpenPool) -> None:
     pool = open_pool(count(100), 2, depth=2, debug=True)
     first = reset(pool)
@@ -248,6 +259,7 @@ def test_views_outlive_the_pool(open_pool: OpenPool) -> None:
 # ---- episodes -----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_next_step_resets_on_the_step_after_the_end(open_pool: OpenPool) -> None:
     pool = open_pool(count(3), 2, autoreset=Autoreset.NEXT_STEP)
     reset(pool, seeds=[3, 4])
@@ -322,6 +334,7 @@ def test_observation_that_raises_when_read_is_an_error_of_its_env(open_pool: Ope
     assert batch.obs["a"].tolist() == [[1.0, 1.0]] * 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["raise", "junk"])
 def test_autoreset_that_failed_is_retried_by_the_next_step(how: str, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(FailsToBegin, how, length=2), 2, autoreset=Autoreset.NEXT_STEP)
@@ -335,6 +348,7 @@ def test_autoreset_that_failed_is_retried_by_the_next_step(how: str, open_pool: 
     assert pool.call(_calls_of) == [["reset", "step", "step", "reset", "reset", "step"]] * 2
 
 
+@pytest.mark.extended
 def test_step_that_raised_within_an_episode_is_followed_by_a_step(open_pool: OpenPool) -> None:
     pool = open_pool(RaisesOnce, 1, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
@@ -359,6 +373,7 @@ def _calls_of(env: Any) -> list[str]:
     return list(env.unwrapped.calls)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("autoreset", "num_steps"), [(Autoreset.NEXT_STEP, 3), (Autoreset.SAME_STEP, 4)], ids=lambda value: str(value)
 )
@@ -384,6 +399,7 @@ class Spoken(toys.ToyEnv):
         return super().step(0)
 
 
+@pytest.mark.extended
 def test_statistics_count_steps_sent_as_payloads(open_pool: OpenPool) -> None:
     pool = open_pool(Spoken, 3, autoreset=Autoreset.NEXT_STEP)
     reset(pool)
@@ -394,6 +410,7 @@ def test_statistics_count_steps_sent_as_payloads(open_pool: OpenPool) -> None:
     assert pool.statistics()["steps"] == 3 * 2 + 2
 
 
+@pytest.mark.extended
 def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.AliasedObs, 3), 2, autoreset=Autoreset.SAME_STEP)
     alone = toys.ToyEnv(3)
@@ -427,6 +444,7 @@ class Undecided(toys.ToyEnv):
         return tuple(result)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("which", [2, 3], ids=["terminated", "truncated"])
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
 def test_flag_without_a_truth_value_is_an_error_of_its_env(
@@ -453,6 +471,7 @@ class ReusesGraph(toys.ToyEnv):
         return spaces.GraphInstance(self.nodes, None, None)
 
 
+@pytest.mark.extended
 def test_same_step_keeps_a_final_graph_of_an_env_that_reuses_its_arrays(open_pool: OpenPool) -> None:
     pool = open_pool(ReusesGraph, 1, autoreset=Autoreset.SAME_STEP)
     reset(pool)
@@ -480,6 +499,7 @@ class ReusesReward(toys.ToyEnv):
         return (obs.tolist() if self.odd == "last" else obs), self.reward, self.is_over, False, info
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("odd", ["no", "first", "last"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["number", "vector"])
 def test_same_step_keeps_the_final_info_of_an_env_that_reuses_its_arrays(
@@ -496,6 +516,7 @@ def test_same_step_keeps_the_final_info_of_an_env_that_reuses_its_arrays(
         assert not is_over or batch.final_obs[0, 0] == reward
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("truncate", [False, True], ids=["terminated", "truncated"])
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
 def test_row_that_ends_an_episode_contains_its_length_and_time(
@@ -516,6 +537,7 @@ def test_row_that_ends_an_episode_contains_its_length_and_time(
             reset(pool)
 
 
+@pytest.mark.extended
 def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 2, autoreset=Autoreset.DISABLED)
     reset(pool)
@@ -528,6 +550,7 @@ def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     assert again.env_ids.tolist() == [1] and again.flags & RowFlag.RESET and again.lengths.tolist() == [0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
 def test_object_actions_end_episodes(autoreset: Autoreset, open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 1, autoreset=autoreset)
@@ -546,6 +569,7 @@ def test_object_actions_end_episodes(autoreset: Autoreset, open_pool: OpenPool) 
     assert [row[0] for row in seen[0]] == flags[autoreset][:7]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("seed", "shown"), [(2**63 - 1, 2**63 - 1), (2**63, -1)], ids=["fits", "too large"])
 def test_seed_that_does_not_fit_its_column_is_used(seed: int, shown: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 1)
@@ -578,6 +602,7 @@ def test_step_method_replaced_by_a_reset_is_used(autoreset: Autoreset, open_pool
     assert rewards == ([1, 1, 0, 2, 2, 0] if autoreset == Autoreset.NEXT_STEP else [1, 1, 2, 2, 3, 3])
 
 
+@pytest.mark.extended
 def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(toys.ToyEnv, 3)
     big = 2**70
@@ -591,6 +616,7 @@ def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
 # ---- spaces -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("space", ALL_SPACES.values(), ids=ALL_SPACES)
 def test_spaces_of_every_kind_travel_as_observation_and_action(space: spaces.Space[Any], open_pool: OpenPool) -> None:
     env_fn = functools.partial(toys.SpaceEnv, space, space)
@@ -624,6 +650,7 @@ def same_batch(space: spaces.Space[Any], batch: Any, rows: list[Any]) -> None:
         np.testing.assert_array_equal(batch, np.stack([np.asarray(row) for row in rows]))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("space", FIXED_SPACES.values(), ids=FIXED_SPACES)
 def test_actions_are_separate_objects(space: spaces.Space[Any], open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.KeepsAction, space), 2)
@@ -640,6 +667,7 @@ def test_actions_are_separate_objects(space: spaces.Space[Any], open_pool: OpenP
             same_object(kept[env_id][step], list(iterate(actions, sample))[env_id])
 
 
+@pytest.mark.extended
 def test_actions_sent_as_objects_are_copied(open_pool: OpenPool) -> None:
     """`KeepsAction` raises if an action that it was given changes or shares memory with a later one."""
     pool = open_pool(toys.KeepsAction, 2)
@@ -653,6 +681,7 @@ def test_actions_sent_as_objects_are_copied(open_pool: OpenPool) -> None:
         assert [one["list"] for one in kept] == [[0], [1], [2], [3]]
 
 
+@pytest.mark.extended
 def test_options_of_a_reset_are_copied(open_pool: OpenPool) -> None:
     """`KeepsOptions` raises if options that it was given change."""
     pool = open_pool(toys.KeepsOptions, 2)
@@ -668,6 +697,7 @@ def test_options_of_a_reset_are_copied(open_pool: OpenPool) -> None:
         assert not any(np.shares_memory(one["array"], options["array"]) for one in kept)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", list(Autoreset))
 def test_infos_are_copied(autoreset: Autoreset, open_pool: OpenPool) -> None:
     """`KeepsInfo` raises if an info that it has returned changes."""
@@ -701,6 +731,7 @@ def same_object(ours: Any, theirs: Any) -> None:
             assert ours.flags.writeable == theirs.flags.writeable
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("form", "kind", "shape"),
     [
@@ -720,6 +751,7 @@ def test_discrete_action_forms(form: Form, kind: type, shape: tuple[int, ...] | 
     assert shape is None or np.shape(action) == shape
 
 
+@pytest.mark.extended
 def test_actions_are_converted_once_warned(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 2)
     reset(pool)
@@ -734,6 +766,7 @@ def test_actions_are_converted_once_warned(open_pool: OpenPool) -> None:
     pool.recv()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("actions", "text"),
     [
@@ -754,6 +787,7 @@ def test_wrong_actions_are_refused_and_nothing_is_sent(actions: Any, text: str, 
     assert pool.recv().lengths.tolist() == [1, 1]
 
 
+@pytest.mark.extended
 def test_strict_refuses_another_dtype(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2, strict=True)
     reset(pool)
@@ -761,6 +795,7 @@ def test_strict_refuses_another_dtype(open_pool: OpenPool) -> None:
         pool.send(np.zeros(2, np.int32))
 
 
+@pytest.mark.extended
 def test_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.WrongDtype, None), 2)
     reset(pool)
@@ -774,6 +809,7 @@ def test_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: O
     assert batch.obs.dtype == np.float32
 
 
+@pytest.mark.extended
 def test_observation_of_the_wrong_shape_names_leaf_and_env(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.WrongShape, 2)], 2)
     reset(pool)
@@ -850,6 +886,7 @@ class OddArrays(toys.ToyEnv):
         return self._look(self.elapsed_steps + 1), *super().step(action)[1:]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:obs")
 def test_array_values_arrive_with_any_memory_layout(open_pool: OpenPool) -> None:
     pool = open_pool(OddArrays, 2)
@@ -859,6 +896,7 @@ def test_array_values_arrive_with_any_memory_layout(open_pool: OpenPool) -> None
         np.testing.assert_array_equal(pool.step(np.zeros(2, np.int64)).obs, np.stack([expected, expected]))
 
 
+@pytest.mark.extended
 def test_scalars_of_every_type_arrive_unchanged_repeatedly(open_pool: OpenPool) -> None:
     types = [np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64, np.bool_]
     script = [{kind.__name__: kind(value) for kind in types} for value in (0, 1, 100)]
@@ -869,6 +907,7 @@ def test_scalars_of_every_type_arrive_unchanged_repeatedly(open_pool: OpenPool) 
             assert info == script[step % 3] and [type(value) for value in info.values()] == types
 
 
+@pytest.mark.extended
 def test_infos_arrive_unchanged(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(InfoEnv, SCRIPT), 3)
     reset(pool)
@@ -884,6 +923,7 @@ def test_infos_arrive_unchanged(open_pool: OpenPool) -> None:
                 np.testing.assert_equal(info[key], value)
 
 
+@pytest.mark.extended
 def test_huge_infos_pass_whole(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.HugeInfo, 3 << 20), 4)
     reset(pool)
@@ -894,6 +934,7 @@ def test_huge_infos_pass_whole(open_pool: OpenPool) -> None:
         assert [len(info["blob"]) for info in batch.infos()] == [3 << 20] * 4
 
 
+@pytest.mark.extended
 def test_huge_options_pass_whole(open_pool: OpenPool) -> None:
     pool = open_pool(OptionsEnv, 4)
     options = [{"options": {"blob": bytes([i]) * (1 << 20)}} for i in range(4)]
@@ -913,6 +954,7 @@ class OptionsEnv(toys.ToyEnv):
 # ---- errors of envs -----------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_exception_arrives_with_its_class_and_other_envs_continue(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.RaiseAtStep, 2), count()])
     reset(pool)
@@ -928,6 +970,7 @@ def test_exception_arrives_with_its_class_and_other_envs_continue(open_pool: Ope
     pool.recv().raise_errors()
 
 
+@pytest.mark.extended
 def test_step_that_raised_is_not_counted_in_its_episode(open_pool: OpenPool) -> None:
     pool = open_pool(RaisesOnce, 1)
     reset(pool)
@@ -936,6 +979,7 @@ def test_step_that_raised_is_not_counted_in_its_episode(open_pool: OpenPool) -> 
     assert [batch.returns.item() for batch in batches] == [1.0, 1.0, 2.0]
 
 
+@pytest.mark.extended
 def test_envs_that_fail_in_one_step_are_all_reported(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.RaiseAtStep, 1), 3)
     reset(pool)
@@ -947,6 +991,7 @@ def test_envs_that_fail_in_one_step_are_all_reported(open_pool: OpenPool) -> Non
     assert any("env 2" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("fault", "error"),
     [(toys.RaiseWeirdError, toys.WeirdError), (toys.RaiseUnpicklableError, toys.UnpicklableError)],
@@ -961,6 +1006,7 @@ def test_exception_that_pickle_refuses_arrives_as_its_own_class(fault: Any, erro
     assert "faults.py" in str(errors[0].__cause__)
 
 
+@pytest.mark.extended
 def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_pool: OpenPool) -> None:
     pool = open_pool([functools.partial(toys.UnpicklableInfo, 1), count()])
     reset(pool)
@@ -974,6 +1020,7 @@ def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_poo
         assert not batch.errors() and isinstance(batch.infos()[0]["lock"], type(threading.Lock()))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
 def test_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool([count(), BrokenPickleInfo, count()])
@@ -991,6 +1038,7 @@ def test_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPoo
             assert "_refuse_to_be_made" in str(caught.value.__cause__)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
 def test_call_result_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
@@ -1110,6 +1158,7 @@ def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:
 # ---- state --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_envs_accept_one_operation_at_a_time(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     pool.reset(ordered=False)
@@ -1123,6 +1172,7 @@ def test_envs_accept_one_operation_at_a_time(open_pool: OpenPool) -> None:
     assert pool.outstanding() == 0
 
 
+@pytest.mark.extended
 def test_ordered_requests_exclude_others(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
@@ -1134,6 +1184,7 @@ def test_ordered_requests_exclude_others(open_pool: OpenPool) -> None:
     assert pool.recv().env_ids.tolist() == [1, 2]
 
 
+@pytest.mark.extended
 def test_reset_supersedes_a_step(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 3)
     reset(pool)
@@ -1147,6 +1198,7 @@ def test_reset_supersedes_a_step(open_pool: OpenPool) -> None:
         assert set(rows) == {0, 1, 2} and rows[1] == 0
 
 
+@pytest.mark.extended
 def test_ordered_reset_supersedes_all_steps(open_pool: OpenPool) -> None:
     pool = open_pool(count(50), 3)
     reset(pool)
@@ -1164,6 +1216,7 @@ def test_wrong_ids_are_refused(env_ids: Any, open_pool: OpenPool) -> None:
         pool.send(np.zeros(len(env_ids), np.int64), env_ids)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_ids", [[3], [-1], [0, 3], [0.5]])
 def test_wrong_ids_cancel_nothing(env_ids: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
@@ -1174,6 +1227,7 @@ def test_wrong_ids_cancel_nothing(env_ids: Any, open_pool: OpenPool) -> None:
     assert pool.recv().env_ids.tolist() == [0, 1, 2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("key", ["seeds", "kwargs"])
 @pytest.mark.parametrize("number", [2, 4])
 def test_resets_need_one_seed_and_one_set_of_arguments_per_env(key: str, number: int, open_pool: OpenPool) -> None:
@@ -1187,6 +1241,7 @@ def test_resets_need_one_seed_and_one_set_of_arguments_per_env(key: str, number:
     reset(pool, **{key: [value] * 3}).raise_errors()
 
 
+@pytest.mark.extended
 def test_seeds_are_integers(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     with pytest.raises(TypeError, match="integer"):
@@ -1194,6 +1249,7 @@ def test_seeds_are_integers(open_pool: OpenPool) -> None:
     assert reset(pool, seeds=np.array([4, 5, 6], np.uint8)).seeds.tolist() == [4, 5, 6]
 
 
+@pytest.mark.extended
 def test_calls_need_one_function_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
@@ -1215,6 +1271,7 @@ def test_step_ids_may_begin_at_any_number(open_pool: OpenPool) -> None:
     assert pool.recv().step_ids.tolist() == [2**50, 2**50 + 1]
 
 
+@pytest.mark.extended
 def test_recv_refuses_a_count_that_cannot_arrive(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     with pytest.raises(StateError, match="no env owes an answer"):
@@ -1225,6 +1282,7 @@ def test_recv_refuses_a_count_that_cannot_arrive(open_pool: OpenPool) -> None:
     pool.recv()
 
 
+@pytest.mark.extended
 def test_use_before_start_and_after_close(open_pool: OpenPool) -> None:
     pool = open_pool(count(), start=False)
     with pytest.raises(StateError, match="start the pool first"):
@@ -1239,6 +1297,7 @@ def test_use_before_start_and_after_close(open_pool: OpenPool) -> None:
             use()
 
 
+@pytest.mark.extended
 def test_call_from_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     caught: list[BaseException] = []
@@ -1256,6 +1315,7 @@ def test_call_from_another_thread_is_refused_while_one_waits(open_pool: OpenPool
     assert isinstance(caught[0], StateError) and "thread" in str(caught[0])
 
 
+@pytest.mark.extended
 def test_forked_child_cannot_use_the_pool_and_its_exit_changes_nothing(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     reset(pool)
@@ -1284,6 +1344,7 @@ def test_pools_do_not_pickle(open_pool: OpenPool) -> None:
 # ---- calls --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_calls_collected_later(open_pool: OpenPool) -> None:
     pool = open_pool(count(None), 3)
     reset(pool)
@@ -1301,6 +1362,7 @@ def test_calls_collected_later(open_pool: OpenPool) -> None:
     assert pool.call(lambda env: env.num_steps) == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_calls_run_where_the_envs_are(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
     reset(pool)
@@ -1312,6 +1374,7 @@ def test_calls_run_where_the_envs_are(open_pool: OpenPool) -> None:
     assert pool.call(lambda env: env.num_steps) == [0] * 4
 
 
+@pytest.mark.extended
 def test_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     reset(pool)
@@ -1333,6 +1396,7 @@ def test_calls_beyond_the_queue_are_all_refused(engine: Any) -> None:
         assert pool.call(lambda env: env.num_steps) == [0, 0]  # not even the first was made
 
 
+@pytest.mark.extended
 @pytest.mark.native
 @pytest.mark.skipif(load() is None, reason="the extension was not built")
 @pytest.mark.parametrize("ordered", [False, True])
@@ -1366,6 +1430,7 @@ OTHER_SPACES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "other"), OTHER_SPACES.items(), ids=OTHER_SPACES)
 def test_envs_with_other_spaces_are_refused(name: str, other: Any, open_pool: OpenPool) -> None:
     for odd in (1, 3):
@@ -1377,6 +1442,7 @@ def test_envs_with_other_spaces_are_refused(name: str, other: Any, open_pool: Op
         assert caught.value.path == name
 
 
+@pytest.mark.extended
 def test_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.ToyEnv, *OTHER_SPACES.values()], num_workers=1, start=False)
     with pytest.raises(SpaceError, match="env 1: observation_space"):
@@ -1405,6 +1471,7 @@ def test_constructor_refuses_bad_arguments(engine: Any, env_fns: Any, options: A
         engine(env_fns, PoolOptions(**options))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_id", [-1, 3, 99])
 def test_unknown_env_is_named_while_steps_are_outstanding(env_id: int, open_pool: OpenPool) -> None:
     pool = open_pool([toys.ToyEnv] * 3)
@@ -1425,6 +1492,7 @@ def test_options_may_have_numpy_types(engine: Any) -> None:
         assert type(pool.options.depth) is int and pool.options.debug is False
 
 
+@pytest.mark.extended
 def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> None:
     random.seed(3)
     np.random.seed(4)
@@ -1435,6 +1503,7 @@ def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> N
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
 def test_closed_pool_frees_its_memory_without_a_garbage_collection(open_pool: OpenPool) -> None:
     gc.disable()
@@ -1448,6 +1517,7 @@ def test_closed_pool_frees_its_memory_without_a_garbage_collection(open_pool: Op
         gc.enable()
 
 
+@pytest.mark.extended
 def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that would wait for ever gets ClosedError; the pool is closed when it is out."""
     pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
@@ -1472,6 +1542,7 @@ def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) 
 ENDLESS = [pytest.param(value, id=f"{value:g}") for value in (math.inf, threading.TIMEOUT_MAX, 1e9)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", ENDLESS)
 def test_limit_of_infinity_is_no_limit(limit: float, open_pool: OpenPool) -> None:
     limits = Limits(construct=limit, reset=limit, step=limit, call=limit, close=limit)
@@ -1491,6 +1562,7 @@ def test_limit_of_infinity_is_no_limit(limit: float, open_pool: OpenPool) -> Non
     pool.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", ENDLESS)
 def test_close_with_a_limit_of_infinity(limit: float, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
@@ -1498,6 +1570,7 @@ def test_close_with_a_limit_of_infinity(limit: float, open_pool: OpenPool) -> No
     assert pool.closed
 
 
+@pytest.mark.extended
 def test_timeout_in_the_past_counts_as_zero(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.reset()
@@ -1507,6 +1580,7 @@ def test_timeout_in_the_past_counts_as_zero(open_pool: OpenPool) -> None:
     assert pool.closed
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("timeout", [math.nan, "1"])
 def test_timeout_that_is_not_a_number_changes_nothing(timeout: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
@@ -1552,6 +1626,7 @@ def test_limits_may_be_set_before_the_start_and_after_the_end(engine: type[Pool]
         pool.set_limits(Limits())
 
 
+@pytest.mark.extended
 def test_limit_set_later_gives_recoveries_the_same_time() -> None:
     options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
@@ -1561,6 +1636,7 @@ def test_limit_set_later_gives_recoveries_the_same_time() -> None:
         assert pool._engine.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 1000.0
 
 
+@pytest.mark.extended
 def test_threads_of_one_worker_let_sleeping_envs_overlap() -> None:
     """Sixteen envs in one worker, each of which sleeps until all are asleep."""
     pool = ProcessPool([Meets] * 16, PoolOptions(num_workers=1, threads_per_worker=16))
@@ -1628,6 +1704,7 @@ pool.close()
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("moment", "limits"),
     [

@@ -96,6 +96,7 @@ def send(pool: Pool, env_ids: list[int], action: int = 0) -> None:
 # ---- rows ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_rows_of_given_envs_come_in_the_given_order(open_pool: OpenPool) -> None:
     pool = open_pool(count_envs(6), num_workers=2)
     send(pool, [0, 1, 2, 3, 4, 5])
@@ -132,6 +133,7 @@ def test_views_of_given_envs_stay_valid_while_others_are_deferred(open_pool: Ope
             np.testing.assert_array_equal(old.obs, obs)
 
 
+@pytest.mark.extended
 def test_row_of_an_ordered_request_is_taken_out_of_it(open_pool: OpenPool) -> None:
     pool = open_pool(count_envs(4), num_workers=2)
     pool.send(np.zeros(4, np.int64))
@@ -160,6 +162,7 @@ def test_exception_of_another_env_stays_in_its_row(open_pool: OpenPool) -> None:
     assert list(pool.recv().errors()) == [1]
 
 
+@pytest.mark.extended
 def test_infos_of_deferred_rows_arrive_with_them(open_pool: OpenPool) -> None:
     pool = open_pool([toys.KeepsInfo] * 3, num_workers=1)
     for number in range(1, 4):
@@ -181,6 +184,7 @@ def test_same_step_rows_keep_their_final_observations(open_pool: OpenPool) -> No
 # ---- waits ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_rows_are_received_while_another_env_is_in_its_step(open_workers: OpenPool, tmp_path: Path) -> None:
     gates = [make_gate(tmp_path / str(env_id)) for env_id in range(4)]
     pool = open_workers([functools.partial(GateEnv, gate) for gate in gates], num_workers=2, depth=2)
@@ -196,6 +200,7 @@ def test_rows_are_received_while_another_env_is_in_its_step(open_workers: OpenPo
     assert pool.outstanding() == 0
 
 
+@pytest.mark.extended
 def test_timeout_loses_no_row(open_workers: OpenPool, tmp_path: Path) -> None:
     gates = [make_gate(tmp_path / str(env_id)) for env_id in range(4)]
     pool = open_workers([functools.partial(GateEnv, gate) for gate in gates], num_workers=2)
@@ -211,6 +216,7 @@ def test_timeout_loses_no_row(open_workers: OpenPool, tmp_path: Path) -> None:
         assert sorted(pool.recv().env_ids.tolist()) == [1, 2]
 
 
+@pytest.mark.extended
 def test_timeout_of_an_ordered_request_loses_no_row(open_workers: OpenPool, tmp_path: Path) -> None:
     gates = [make_gate(tmp_path / str(env_id)) for env_id in range(4)]
     pool = open_workers([functools.partial(GateEnv, gate) for gate in gates], num_workers=4)
@@ -223,6 +229,7 @@ def test_timeout_of_an_ordered_request_loses_no_row(open_workers: OpenPool, tmp_
     assert pool.recv().env_ids.tolist() == [1]
 
 
+@pytest.mark.extended
 def test_death_of_an_awaited_worker_is_raised_and_loses_no_other_row(open_workers: OpenPool, tmp_path: Path) -> None:
     gates = [make_gate(tmp_path / str(env_id)) for env_id in range(2)]
     pool = open_workers([functools.partial(GateEnv, gate) for gate in gates], num_workers=2)
@@ -235,6 +242,7 @@ def test_death_of_an_awaited_worker_is_raised_and_loses_no_other_row(open_worker
     assert pool.recv(env_ids=[0]).lengths.tolist() == [1]
 
 
+@pytest.mark.extended
 def test_hang_of_an_awaited_env_is_recovered(implementation: str, tmp_path: Path) -> None:
     hangs = functools.partial(toys.Hangs, 2, length=None, once=tmp_path / "hung")
     with recovering_pool([functools.partial(toys.CountEnv, 9), hangs], limits=Limits(step=1.0)) as pool:
@@ -251,6 +259,7 @@ def test_hang_of_an_awaited_env_is_recovered(implementation: str, tmp_path: Path
 # ---- wrong arguments ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_wrong_requests_for_rows_are_refused(open_pool: OpenPool) -> None:
     pool = open_pool(count_envs(3), num_workers=1)
     send(pool, [0, 1])
@@ -367,6 +376,7 @@ def check_programs(pool: Pool, *, count: int, has_workers: bool) -> None:
 ENV_FNS = [functools.partial(TextEnv, 2 + env_id) for env_id in range(NUM_ENVS)]
 
 
+@pytest.mark.extended
 def test_random_programs_equal_a_plain_loop(implementation: str) -> None:
     check_programs(SerialPool(ENV_FNS, adapt=adapt_and_build), count=100, has_workers=False)
 

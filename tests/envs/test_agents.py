@@ -100,6 +100,7 @@ def test_two_agents_are_registered():
     assert ENV_REGISTRY.get("two_agents") is TwoAgentEnv
 
 
+@pytest.mark.extended
 def test_hybrid_toy_passes_the_check():
     check_all(HybridEnv(), spawn=False)
     check_all(DingEnvWrapper(HybridEnv(), {"env_wrapper": "gym_hybrid_default"}), spawn=False)

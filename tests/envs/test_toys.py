@@ -418,6 +418,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
+@pytest.mark.extended
 def test_leaks_memory_keeps_its_allocations():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # it has no free memory to reuse
     done = subprocess.run([sys.executable, "-c", LEAK], env=environ, capture_output=True, text=True, timeout=50)

@@ -33,6 +33,7 @@ class Painted(gymnasium.Wrapper):
         return np.full((32, 32, 3), self.env.unwrapped.step_count * 20 % 256, np.uint8)
 
 
+@pytest.mark.extended
 def test_video_file_per_episode_at_its_end(tmp_path):
     env = DingEnvWrapper(Painted(numbers_env(5)))
     env.enable_save_replay(str(tmp_path))
@@ -48,6 +49,7 @@ def test_video_file_per_episode_at_its_end(tmp_path):
     assert len(files) == 2 and [count_frames(path) for path in files] == [6, 6]
 
 
+@pytest.mark.extended
 def test_video_module_imports_with_the_recorder_of_gymnasium_1_2():
     """`import vecenv.wrappers` failed with it."""
     program = """
@@ -62,6 +64,7 @@ def test_video_module_imports_with_the_recorder_of_gymnasium_1_2():
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("steps", range(1, 16))
 def test_video_rounding_loses_no_frame(tmp_path, steps):
     env = Painted(numbers_env(steps))
@@ -72,6 +75,7 @@ def test_video_rounding_loses_no_frame(tmp_path, steps):
     assert count_frames(tmp_path / "fast-episode-0.mp4") == steps + 1
 
 
+@pytest.mark.extended
 def test_video_of_an_odd_size_is_playable(tmp_path):
     class Odd(Painted):
         def render(self):
@@ -84,6 +88,7 @@ def test_video_of_an_odd_size_is_playable(tmp_path):
     assert count_frames(recorder.video_paths[0]) == 2
 
 
+@pytest.mark.extended
 def test_videos_of_two_envs_in_one_folder_do_not_collide(tmp_path):
     for _ in range(2):
         env = DingEnvWrapper(Painted(numbers_env(2)))
@@ -95,6 +100,7 @@ def test_videos_of_two_envs_in_one_folder_do_not_collide(tmp_path):
     assert len(list(tmp_path.glob("*.mp4"))) == 2
 
 
+@pytest.mark.extended
 def test_video_of_an_unfinished_episode_is_kept(tmp_path):
     env = EpisodeRecorder(Painted(numbers_env(9)), tmp_path, "cut")
     env.reset()
@@ -194,6 +200,7 @@ def test_frames_that_change_size_are_errors(tmp_path):
     recorder.close()
 
 
+@pytest.mark.extended
 def test_unwritable_video_is_reported_and_leaves_no_file(tmp_path):
     """This simulates a full disk: no file of this process or its encoder may exceed 1 kB."""
     program = """

@@ -230,6 +230,7 @@ def test_max_steps_cuts_longer_episodes_and_marks_them(mode):
     assert "2 cut (max_steps)" in str(result)
 
 
+@pytest.mark.extended
 def test_hung_env_is_cut_and_others_go_on():
     env_fn = functools.partial(SeedEnv, {2: hang})
     result = evaluate(env_fn, by_draw, seeds=SEEDS, num_envs=2, num_workers=2, timeout=1.5)
@@ -264,6 +265,7 @@ def test_slow_episode_is_cut_between_its_steps(monkeypatch):
     assert (result.lengths > 0).all() and [info["steps"] for info in result.infos] == result.lengths.tolist()
 
 
+@pytest.mark.extended
 def test_episode_lost_in_a_crash_is_marked():
     env_fn = functools.partial(SeedEnv, {2: crash})
     result = evaluate(env_fn, by_draw, seeds=SEEDS, num_envs=2)

@@ -31,6 +31,7 @@ def evaluation_of(returns):
     return Evaluation.of("Toy-v0", seeds, episodes)
 
 
+@pytest.mark.extended
 def test_interval_covers_the_mean_as_often_as_its_level():
     generator = np.random.default_rng(7)
     samples = generator.normal(3.0, 2.0, (200, 40))
@@ -38,6 +39,7 @@ def test_interval_covers_the_mean_as_often_as_its_level():
     assert 0.88 <= covered / len(samples) <= 0.99
 
 
+@pytest.mark.extended
 def test_interval_repeats_and_is_drawn_in_parts(monkeypatch):
     values = np.arange(1000.0)
     whole = mean_interval(values)

@@ -11,6 +11,7 @@ import pytest
 from vecenv.examples.alf_rollout import main
 
 
+@pytest.mark.extended
 def test_rollout_prints_step_types_and_discounts(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
@@ -29,6 +30,7 @@ def test_rollout_prints_step_types_and_discounts(capsys: pytest.CaptureFixture[s
     assert ended and cut_off, "both kinds of end are shown"
 
 
+@pytest.mark.extended
 def test_rollout_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.alf_rollout", "--steps", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from vecenv.examples.collector import RandomPolicy, main
 
 
+@pytest.mark.extended
 def test_collector_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
@@ -29,6 +30,7 @@ def test_random_policy_draws_nested_actions():
     assert actions["a"].shape == (5,) and actions["b"].shape == (5, 2)
 
 
+@pytest.mark.extended
 def test_collector_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.collector", "--envs", "2", "--episodes", "4"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -43,6 +45,7 @@ def test_collector_refuses_too_small_numbers(option: list[str]):
     assert caught.value.code == 2
 
 
+@pytest.mark.extended
 def test_collector_runs_an_atari_game_without_an_import():
     pytest.importorskip("ale_py")
     command = [sys.executable, "-m", "vecenv.examples.collector", "--env", "ALE/Breakout-v5"]

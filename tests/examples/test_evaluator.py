@@ -12,6 +12,7 @@ import pytest
 from vecenv.examples.evaluator import main, random_policy
 
 
+@pytest.mark.extended
 def test_evaluator_prints_the_same_for_any_number_of_envs(capsys):
     outputs = []
     for envs in ("1", "3"):
@@ -36,6 +37,7 @@ def test_random_policy_draws_from_the_generator_of_each_row(space):
     assert draw(1, 2, 1) == [*draw(1), *draw(2), *draw(1)] and draw(1) != draw(2)
 
 
+@pytest.mark.extended
 def test_evaluator_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.evaluator", "--envs", "2", "--episodes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -35,6 +35,7 @@ def test_advantages_use_the_values_of_successors():
     assert advantages_of(batch, settings).tolist() == [first, middle, last]
 
 
+@pytest.mark.extended
 def test_ppo_prints_returns_and_draws_a_plot(tmp_path: Path):
     pytest.importorskip("matplotlib")
     plot = tmp_path / "returns.png"

@@ -19,6 +19,7 @@ def run(capsys, *options):
     return [line.split() for line in lines]
 
 
+@pytest.mark.extended
 def test_sb3_ppo_learns_the_same_over_all_vector_envs(capsys: pytest.CaptureFixture[str]):
     lines = run(capsys, "--envs", "4", "--steps", "256", "--seed", "3")
     assert [words[0] for words in lines] == ["vecenv", "dummy", "subproc"]
@@ -28,6 +29,7 @@ def test_sb3_ppo_learns_the_same_over_all_vector_envs(capsys: pytest.CaptureFixt
     assert learnt[0].endswith("after 256 steps,")
 
 
+@pytest.mark.extended
 def test_sb3_ppo_stops_at_the_target(capsys: pytest.CaptureFixture[str]):
     (words,) = run(capsys, "--kind", "vecenv", "--envs", "4", "--steps", "20000", "--target", "5")
     text = " ".join(words)

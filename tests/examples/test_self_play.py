@@ -30,6 +30,7 @@ def test_self_play_policy_plays_legal_actions_only():
     assert set(random_policy(np.random.default_rng(0))({"action_mask": mask}).tolist()) == {2, 5}
 
 
+@pytest.mark.extended
 def test_self_play_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
@@ -41,6 +42,7 @@ def test_self_play_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     assert "games per second" in outputs[0][2]
 
 
+@pytest.mark.extended
 def test_self_play_runs_as_a_module():
     command = [sys.executable, "-m", "vecenv.examples.self_play", "--game", "gomoku", "--games", "8", "--envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

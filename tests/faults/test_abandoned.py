@@ -52,6 +52,7 @@ def counters_of(traces: Traces, env_id: int, number: int) -> tuple[int, int]:
 # ---- episodes that cannot be repeated -------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("why", ["entropy", "log"])
 def test_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation: str) -> None:
     env_fn = Entropic if why == "entropy" else toys.ToyEnv
@@ -75,6 +76,7 @@ def test_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation
         assert got.rows[2:] == undisturbed([env_fn] * 4, 14).rows[2:]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_last_delivered_values_include_those_without_a_column(mode: str, implementation: str) -> None:
     space = spaces.Dict(
@@ -96,6 +98,7 @@ def test_last_delivered_values_include_those_without_a_column(mode: str, impleme
         assert frozen(shown) == expected
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["step", "call", "reset"])
 @pytest.mark.parametrize("why", ["entropy", "log"])
 def test_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:
@@ -122,6 +125,7 @@ def test_episode_that_has_ended_does_not_end_again(why: str, moment: str, implem
     assert (counts["restarts"], counts["truncated"]) == (1, 0)
 
 
+@pytest.mark.extended
 def test_end_already_delivered_is_known_if_the_caller_resets(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         assert play(pool, 10).rows[0][10].ended == (True, False)
@@ -133,6 +137,7 @@ def test_end_already_delivered_is_known_if_the_caller_resets(implementation: str
         assert pool.recv().truncated.tolist() == [True, False], "this one had only begun"
 
 
+@pytest.mark.extended
 def test_autoreset_that_raised_is_retried_after_a_death(implementation: str, tmp_path: Any) -> None:
     path = tmp_path / "there"
 
@@ -155,6 +160,7 @@ def test_autoreset_that_raised_is_retried_after_a_death(implementation: str, tmp
         assert [info.get("recovered") for info in batch.infos()] == ["restarted", None]
 
 
+@pytest.mark.extended
 def test_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=SAME) as pool:
         got = play(pool, 14, before=kill_at(5))
@@ -166,6 +172,7 @@ def test_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implem
     assert got.marks[1] == []
 
 
+@pytest.mark.extended
 def test_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: str) -> None:
     with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         got = play(pool, 5, before=kill_at(5))
@@ -177,6 +184,7 @@ def test_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: st
         assert pool.recv().errors() == {}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["reset", "call"])
 def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, implementation: str) -> None:
     with recovering_pool([Entropic] * 2) as pool:
@@ -196,6 +204,7 @@ def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, impleme
         assert pool.recv().errors() == {}
 
 
+@pytest.mark.extended
 def test_episode_after_a_lost_one_is_restored(implementation: str) -> None:
     """A snapshot is taken at its start, so one loss is not followed by another."""
 
@@ -281,6 +290,7 @@ class RaisesAtFour(Entropic):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_last_delivered_row_is_not_one_without_an_observation(implementation: str) -> None:
     """The columns of a row whose step raised contain values of an earlier row."""
     with recovering_pool([RaisesAtFour] * 2) as pool:
@@ -296,6 +306,7 @@ def test_last_delivered_row_is_not_one_without_an_observation(implementation: st
         assert batch.obs[0].tolist() == last[0].tolist()
 
 
+@pytest.mark.extended
 def test_replay_that_takes_too_long_is_abandoned(implementation: str) -> None:
     with recovering_pool([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
         got = play(pool, 7, before=kill_at(6))
@@ -338,6 +349,7 @@ def healthy() -> Any:
     return toys.Raises(None, moment="call", length=6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 def test_crash_on_every_attempt_costs_one_episode(autoreset: Autoreset, implementation: str, tmp_path: Any) -> None:
     expected = undisturbed([healthy] * 4, 30, autoreset=autoreset)
@@ -394,6 +406,7 @@ def test_crash_on_every_attempt_can_raise(implementation: str, tmp_path: Any) ->
     assert (copy.actions, copy.reproducer, str(copy)) == (error.actions, path, text)
 
 
+@pytest.mark.extended
 def test_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
     says = r"reset of env 1 \(command \d+\): .*\n?[\s\S]*second time"
     pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
@@ -530,6 +543,7 @@ class ExitsEverywhere(toys.CountEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_too_many_failures_raise(implementation: str, tmp_path: Any) -> None:
     with recovering_pool([healthy, functools.partial(ExitsEverywhere, str(tmp_path))], max_restarts=3) as pool:
         with pytest.raises(WorkerDiedError, match=r"4 failures within 60 s with env 1 at work.*max_restarts=3"):
@@ -537,11 +551,13 @@ def test_too_many_failures_raise(implementation: str, tmp_path: Any) -> None:
         assert pool.statistics()["restarts"] == 3
 
 
+@pytest.mark.extended
 def test_max_restarts_of_zero_raises(implementation: str) -> None:
     with recovering_pool([healthy] * 2, max_restarts=0) as pool, pytest.raises(WorkerDiedError, match="max_restarts=0"):
         play(pool, 3, before=kill_at(2))
 
 
+@pytest.mark.extended
 def test_on_failure_raise_replaces_no_worker(implementation: str) -> None:
     with recovering_pool([healthy] * 2, on_failure="raise") as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
@@ -553,6 +569,7 @@ def test_on_failure_raise_replaces_no_worker(implementation: str) -> None:
 # ---- front ends ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_vector_env_marks_an_abandoned_episode(implementation: str, tmp_path: Any) -> None:
     env_fns = [healthy, segfaulting(), healthy]
     env = VectorEnv(env_fns, num_workers=2, failures={"reproducer_dir": str(tmp_path)})
@@ -595,6 +612,7 @@ def test_managers_mark_an_abandoned_episode(cls: Any, monkeypatch: pytest.Monkey
 # ---- stacks ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 @pytest.mark.parametrize(
     ("fault", "says"),
@@ -614,6 +632,7 @@ def test_errors_show_what_the_worker_was_doing(fault: str, says: str, implementa
         play(pool, 3)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 def test_reproducer_of_a_recovered_hang_contains_the_stack(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)

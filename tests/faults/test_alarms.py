@@ -89,6 +89,7 @@ def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert (batch.obs == number).all()
 
 
+@pytest.mark.extended
 def test_alarm_within_a_message(tmp_path: Path, implementation: str) -> None:
     """The answer with the error was once read as the rest of the message that it interrupted."""
     heard = tmp_path / "heard"

@@ -35,6 +35,7 @@ class Tunable(toys.CountEnv):
         return self.pokes
 
 
+@pytest.mark.extended
 def test_attributes_and_calls_survive_a_recovery(implementation: str) -> None:
     def run(kills: dict[int, int]) -> list[Any]:
         env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
@@ -56,6 +57,7 @@ def test_attributes_and_calls_survive_a_recovery(implementation: str) -> None:
     assert run({2: 0, 4: 1, 5: 0, 9: 0, 11: 1, 14: 1, 15: 1, 20: 0, 24: 1}) == run({})
 
 
+@pytest.mark.extended
 def test_call_that_kills_once_is_repeated(implementation: str, tmp_path: Any) -> None:
     def poke(env: Any) -> int:
         value: int = env.unwrapped.poke()
@@ -110,6 +112,7 @@ def last_poke(env: Any) -> int:
     return value
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pure", [False, True])
 def test_call_whose_answer_was_taken_is_not_repeated(pure: bool, implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
@@ -161,6 +164,7 @@ class DiesInReset(toys.ToyEnv):
         return obs, {"size": len(options["blob"]) if options else 0}
 
 
+@pytest.mark.extended
 def test_reset_with_a_payload_larger_than_the_journal_is_repeated(implementation: str, tmp_path: Any) -> None:
     size = 50_000
     with recovering_pool([DiesInReset] * 2, num_workers=1, max_log_bytes=4096) as pool:
@@ -228,6 +232,7 @@ class WaitsInReplay(toys.ToyEnv):
         return super().step(action)
 
 
+@pytest.mark.extended
 def test_action_sent_while_its_env_is_restored_for_a_call_arrives(implementation: str, tmp_path: Any) -> None:
     def die_once(env: Any) -> str:
         if not os.path.exists(tmp_path / "struck"):
@@ -255,6 +260,7 @@ def test_action_sent_while_its_env_is_restored_for_a_call_arrives(implementation
         assert batch.obs[0, :2].tolist() == [3.0, 2.0], "steps, and the sum of their actions"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pure", [False, True])
 def test_abandoned_call_does_not_delay_the_successor(pure: bool, implementation: str, tmp_path: Any) -> None:
     def wait(env: Any) -> None:

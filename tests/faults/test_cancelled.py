@@ -161,6 +161,7 @@ def test_queue_full_of_cancelled_commands_takes_no_more(implementation: str, sit
         assert site.diary(0) == ["reset 0", f"step {HANG}", "reset 3"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("everything", [True, False])
 def test_ordered_request_continues_without_cancelled_commands(
     everything: bool, implementation: str, site: Site
@@ -181,6 +182,7 @@ def test_ordered_request_continues_without_cancelled_commands(
         assert pool.recv().seeds.tolist() == [9]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ordered", [True, False])
 def test_cancelled_commands_are_not_run_by_a_successor(ordered: bool, implementation: str, site: Site) -> None:
     with open_pool(site, 2) as pool:
@@ -201,6 +203,7 @@ def test_cancelled_commands_are_not_run_by_a_successor(ordered: bool, implementa
             assert site.diary(number) == [*first, *hung, *first, "reset None"]
 
 
+@pytest.mark.extended
 def test_reset_after_a_cancelled_command_is_a_restore_point(implementation: str, site: Site) -> None:
     with open_pool(site, 2) as pool:
         send(pool, HANG, 5)

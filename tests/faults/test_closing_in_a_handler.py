@@ -131,6 +131,7 @@ def test_envs_in_this_process_stop_when_a_handler_closes(implementation: str, tm
     assert log.read_text() == "step\n"
 
 
+@pytest.mark.extended
 def test_handler_must_not_use_the_pool(implementation: str) -> None:
     pool = make_pool(ProcessPool, "step")
     caught: list[Exception] = []
@@ -187,6 +188,7 @@ def test_close_error_of_an_env_in_a_handler_is_raised_at_the_end() -> None:
 # ---- front ends -----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", ["returns", "exits"])
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_handler_closes_a_vector_env(backend: str, end: str) -> None:
@@ -217,6 +219,7 @@ def test_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
     manager.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
     """At any moment of the program: every later call raises ClosedError, and nothing hangs."""

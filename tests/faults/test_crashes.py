@@ -117,6 +117,7 @@ def test_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) -> N
     assert (caught.value.worker_id, caught.value.env_ids, caught.value.op) == (1, (2,), "construct")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [toys.SegfaultAtStep, toys.HangInC, toys.StopSelf, toys.ExitAtStep])
 def test_survivors_keep_their_answers_and_a_restarted_worker_works(
     fault: Any, open_pool: OpenPool, tmp_path: Any
@@ -148,6 +149,7 @@ def test_survivors_keep_their_answers_and_a_restarted_worker_works(
         assert batch.lengths.tolist() == [2 + step, 2 + step, step, step]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ordered", [True, False])
 def test_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPool) -> None:
     pool = open_pool([count] * 3 + [functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
@@ -163,6 +165,7 @@ def test_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPool)
     assert caught.value.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.extended
 def test_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> None:
     pool = open_pool([count] * 4)
     run(pool)
@@ -172,6 +175,7 @@ def test_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> Non
         pool.recv()
 
 
+@pytest.mark.extended
 def test_death_during_a_call_is_named(open_pool: OpenPool) -> None:
     pool = open_pool([count] * 4)
     run(pool)
@@ -179,6 +183,7 @@ def test_death_during_a_call_is_named(open_pool: OpenPool) -> None:
         pool.call(lambda env: os.kill(os.getpid(), signal.SIGKILL), [1])
 
 
+@pytest.mark.extended
 def test_recv_timeout_is_not_the_step_limit(open_pool: OpenPool) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
     pool.start()
@@ -285,6 +290,7 @@ def test_processes_started_by_an_env_end_with_its_worker(end: str, open_pool: Op
     assert psutil.wait_procs(children, timeout=30)[1] == []
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 def test_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, moment="close")])
@@ -305,6 +311,7 @@ def test_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.Log
     assert "worker 1 (envs 2-3) died during close of env 3: killed by SIGSEGV" in record.getMessage()
 
 
+@pytest.mark.extended
 def test_workers_that_die_in_one_step_are_all_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.ExitAtStep] * 4)
     run(pool, steps=0)

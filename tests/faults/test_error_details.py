@@ -108,6 +108,7 @@ def test_log_and_info_agree_on_the_fate_of_an_episode(
     assert not [message for message in caplog.messages if others & set(message.replace(",", " ").split())]
 
 
+@pytest.mark.extended
 def test_removed_folder_hides_no_error(implementation: str, tmp_path: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()

@@ -126,6 +126,7 @@ def test_constructor_that_raises_in_a_successor_is_reported_and_nothing_hangs(
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 
 
+@pytest.mark.extended
 def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
     with recovering_pool([licensed(file)] * 4, on_failure="raise") as pool:

@@ -89,6 +89,7 @@ def test_hang_without_a_limit_is_one_warning_and_one_log_entry(
     ]
 
 
+@pytest.mark.extended
 def test_hang_is_reported_while_other_envs_answer() -> None:
     """An asynchronous program never waits for the env that hangs, so nothing else would show the hang."""
     env_fns = [functools.partial(toys.Hangs, 1), *[toys.FaultEnv] * 3]
@@ -123,6 +124,7 @@ def play_until_env_0_answers(pool: Pool, timeout: float | None, pause: float) ->
         pool.send(np.zeros(len(batch), np.int64), batch.env_ids, ordered=False)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pause", [0.0, 0.005, 0.1])
 @pytest.mark.parametrize("timeout", [None, 10.0])
 @pytest.mark.parametrize("on_failure", ["recover", "raise"])
@@ -165,6 +167,7 @@ with ProcessPool([Slow], PoolOptions()) as pool:
 """
 
 
+@pytest.mark.extended
 def test_stop_of_parent_and_workers_is_not_reported() -> None:
     """A suspended container: on waking, an operation of half a second looks as old as the suspension."""
     parent = subprocess.Popen([sys.executable, "-c", STOPPED_TOGETHER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -48,6 +48,7 @@ class Heeds(toys.CountEnv):
         return obs, *rest
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("some", [False, True])
 @pytest.mark.parametrize("place", ["note_steps", "add", "_add"])
 def test_ctrl_c_while_a_step_is_recorded_costs_at_most_one_episode(place: str, some: bool) -> None:

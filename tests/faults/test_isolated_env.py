@@ -103,6 +103,7 @@ def test_isolation_works_with_every_start_method(context: str, tmp_path: Path) -
     assert got.rows == undisturbed(healthy_envs(3), 14).rows
 
 
+@pytest.mark.extended
 def test_env_that_hangs_is_isolated_too(implementation: str, tmp_path: Path) -> None:
     limits = Limits(step=1.0, close=0.5)
     env_fns = with_failing(3, 1, tmp_path, (3, 5, 7), sign=signal.SIGSTOP)

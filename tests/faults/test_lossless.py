@@ -132,12 +132,14 @@ def assert_lossless(
     assert any(row.place[0] > 0 for row in expected.rows[0]), "no second episode: the test shows nothing"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_faults_lose_nothing(name: str, autoreset: Autoreset) -> None:
     assert_lossless(*LOSSLESS[name], autoreset=autoreset)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["count", "second episode of CartPole", "nested spaces", "spaces without layout"])
 def test_faults_lose_nothing_without_the_extension(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
@@ -151,6 +153,7 @@ def test_faults_lose_nothing_in_atari(name: str, autoreset: Autoreset) -> None:
     assert_lossless(*ATARI[name], autoreset=autoreset)
 
 
+@pytest.mark.extended
 def test_faults_lose_nothing_of_an_env_without_snapshots() -> None:
     pytest.importorskip("Box2D")
     assert_lossless(walker, 2, 150, {60: 0, 140: 1})
@@ -166,6 +169,7 @@ def test_faults_lose_nothing_with_several_threads_per_worker(count: int, impleme
     assert got.rows == expected.rows
 
 
+@pytest.mark.extended
 def test_faults_lose_nothing_in_an_unordered_pool(implementation: str) -> None:
     expected = undisturbed([cart_pole] * 6, 60)
     with recovering_pool([cart_pole] * 6, num_workers=3) as pool:
@@ -175,6 +179,7 @@ def test_faults_lose_nothing_in_an_unordered_pool(implementation: str) -> None:
     assert got.rows == expected.rows
 
 
+@pytest.mark.extended
 def test_worker_that_dies_repeatedly_loses_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
     with recovering_pool([toys.CountEnv] * 4) as pool:
@@ -183,6 +188,7 @@ def test_worker_that_dies_repeatedly_loses_nothing(implementation: str) -> None:
     assert got.rows == expected.rows
 
 
+@pytest.mark.extended
 def test_workers_that_all_die_between_two_calls_lose_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
     with recovering_pool([toys.CountEnv] * 4) as pool:
@@ -291,6 +297,7 @@ def test_replacement_that_hangs_while_it_builds_is_replaced(implementation: str,
     assert got.rows == expected.rows
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
 @pytest.mark.parametrize("fault", ["segfault", "hang in C"])  # the matrix has all
@@ -365,6 +372,7 @@ def test_episode_is_not_restored_from_an_incomplete_state(implementation: str) -
     assert got.rows == expected.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
 
 
+@pytest.mark.extended
 def test_episode_restored_from_an_incomplete_state_is_marked_unproven(
     implementation: str, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
@@ -378,6 +386,7 @@ def test_episode_restored_from_an_incomplete_state_is_marked_unproven(
     assert "go on from a state that may lack something" in caplog.text
 
 
+@pytest.mark.extended
 def test_first_reset_of_a_new_env_is_the_only_one_with_a_seed() -> None:
     """Later resets continue from the state of the env's own generator."""
     with recovering_pool([toys.CountEnv] * 2) as pool:
@@ -403,6 +412,7 @@ def test_seed_among_the_arguments_of_a_reset_makes_a_restore_point() -> None:
         assert [entry.op for entry in attempt.entries] == [Op.RESET, Op.STEP], "of the second episode alone"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_ids", [None, [1, 0]], ids=["all", "some"])
 def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, implementation: str) -> None:
     """Python runs the handler of a signal that comes during a send right after the send."""
@@ -434,6 +444,7 @@ def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, im
 # ---- views --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 4, depth=4) as pool:
         play(pool, 2)
@@ -475,6 +486,7 @@ def test_env_can_see_that_it_is_replayed(tmp_path: Any) -> None:
     assert (tmp_path / "steps").read_text() == "1 2 3 1r2r3r4 5 "
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_workers_are_replaced_with_every_start_method(context: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
@@ -483,6 +495,7 @@ def test_workers_are_replaced_with_every_start_method(context: str) -> None:
     assert got.rows == expected.rows
 
 
+@pytest.mark.extended
 def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
     """A flag of the dead worker once kept the parent in a loop that polled messages but not deaths."""
     load_of = b"x" * (1 << 20)
@@ -497,6 +510,7 @@ def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
         assert pool.collect_calls() == [1 << 20, 1 << 20]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["spawn", "fork"])
 def test_worker_reaped_by_the_program_is_replaced(context: str) -> None:
     """Programs that reap all their children leave no exit code; descriptors were once left open."""

@@ -132,6 +132,7 @@ def _ignore_conversions() -> None:
     warnings.filterwarnings("ignore", ".*float64.*", UserWarning)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", _params(fault_cases.pairwise_cases()))
 def test_matrix_pairwise(case: FaultCase, tmp_path: Any) -> None:
     with warnings.catch_warnings():

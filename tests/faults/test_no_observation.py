@@ -93,6 +93,7 @@ def test_env_continues_after_a_step_without_an_observation() -> None:
         step(envs, 2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("moment", "autoreset"),
     [
@@ -172,6 +173,7 @@ def test_keyboard_interrupt_in_a_serial_vector_env_is_raised_as_such() -> None:
             envs.step([0, 0])
 
 
+@pytest.mark.extended
 def test_keyboard_interrupt_of_an_env_in_a_worker_is_an_error_of_the_vector_env() -> None:
     envs = VectorEnv([functools.partial(Interrupts, at=2), toys.ToyEnv], num_workers=1, step_timeout=20.0)
     with contextlib.closing(envs):

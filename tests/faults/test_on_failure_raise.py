@@ -52,6 +52,7 @@ class Spoken(Fails):
 RAISED = {"dies": WorkerDiedError, "hangs": WorkerTimeoutError}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", RAISED)
 def test_error_names_the_seed_and_the_action_under_way(how: str, implementation: str) -> None:
     env_fns = [functools.partial(toys.ToyEnv, 5), functools.partial(Fails, how, 3)]
@@ -66,6 +67,7 @@ def test_error_names_the_seed_and_the_action_under_way(how: str, implementation:
     assert error.reproducer is None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", RAISED)
 def test_reset_error_names_its_own_seed(how: str, implementation: str) -> None:
     limits = Limits(reset=0.5, close=0.1)
@@ -79,6 +81,7 @@ def test_reset_error_names_its_own_seed(how: str, implementation: str) -> None:
     assert (caught.value.seed, caught.value.actions) == (-3, ())
 
 
+@pytest.mark.extended
 def test_action_without_a_column_is_not_known(implementation: str) -> None:
     with recovering_pool([functools.partial(Spoken, "dies", 1)], num_workers=1, on_failure="raise") as pool:
         pool.start()
@@ -103,6 +106,7 @@ def test_object_action_is_not_read_from_an_older_column(implementation: str) -> 
         assert pool.owes(0) == Op.STEP
 
 
+@pytest.mark.extended
 def test_manager_step_over_its_limit_names_seed_and_actions(implementation: str) -> None:
     """Managers keep a journal even if they do not recover from hangs."""
     cfg = {"step_timeout": 0.5, "num_workers": 1, "close_timeout": 0.1}

@@ -77,6 +77,7 @@ def test_rebuilt_env_that_needs_a_seed_gets_one(mode: str, implementation: str) 
         assert len(set(envs.get_attr("luck"))) == 2
 
 
+@pytest.mark.extended
 def test_rebuilt_env_gets_its_seed_again_after_a_failed_reset(implementation: str, tmp_path: Path) -> None:
     """The seed was once given only to the reset that raised for another reason, so each later one raised too."""
     with VectorEnv([functools.partial(Busy, tmp_path)] * 2, num_workers=2, failures={"max_log_bytes": 0}) as envs:

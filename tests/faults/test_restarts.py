@@ -24,6 +24,7 @@ def pid_of(env: Any) -> int:
     return os.getpid()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 @pytest.mark.parametrize("function", [hang, lambda env: b"x" * 10_000_000], ids=["hangs", "blocked"])
 def test_calls_lost_by_a_restart_are_reported(function: Callable[[Any], Any], policy: str, implementation: str) -> None:

@@ -86,6 +86,7 @@ def test_wait_for_the_parent_excuses_a_worker_only_once(implementation: str) -> 
         assert not pool._hub.state(0).blocked
 
 
+@pytest.mark.extended
 def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> None:
     """The same for a worker that has nothing to write."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
@@ -99,6 +100,7 @@ def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> N
         assert not pool._hub.state(0).blocked
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
@@ -127,6 +129,7 @@ def test_clock_of_a_command_not_begun_starts_when_it_is_sent(implementation: str
         assert pool.recv().lengths.tolist() == [3, 3]
 
 
+@pytest.mark.extended
 def test_dead_worker_without_outstanding_commands_is_not_late(implementation: str) -> None:
     hang = functools.partial(toys.Hangs, 3)
     with recovering_pool([hang, toys.CountEnv], limits=LIMITS, on_failure="raise") as pool:
@@ -157,6 +160,7 @@ def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..
     return wrapper
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_slow_transfer_that_progresses_is_not_late(
     way: str, implementation: str, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def test_traceback_of_a_class_that_travelled_by_value_shows_file_and_source(tmp_
     assert f'File "{file}", line 7, in simulate\n    raise ValueError("simulator is broken")' in text
 
 
+@pytest.mark.extended
 def test_traceback_of_a_notebook_cell_shows_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell has no file: only the parent's `linecache` has its lines."""
     name = "<ipython-input-7>"
@@ -72,6 +73,7 @@ def test_traceback_of_a_notebook_cell_shows_its_source(monkeypatch: pytest.Monke
     assert 'line 7, in simulate\n    raise ValueError("simulator is broken")  # the line at fault\n' in text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("filename", ["<stdin>", "/no/such/file.py"])
 def test_traceback_of_code_without_source_has_frames_only(filename: str) -> None:
     assert f'  File "{filename}", line 4, in step\n  File "{filename}"' in remote_text(
@@ -141,6 +143,7 @@ def test_frames_of_vecenv_are_cut_from_the_traceback(front_end: str, fails_in: s
     assert [("test_tracebacks.py" in frame) for frame in frames] == [True], error.text
 
 
+@pytest.mark.extended
 def test_error_of_vecenv_itself_keeps_some_frames() -> None:
     assert "spec.py" in remote_text(error_of(toys.WrongShape))
 
@@ -167,6 +170,7 @@ def test_note_names_env_worker_step_seed_and_action(moment: str, backend: str) -
     assert notes == [expected.format(" in worker 1" if backend == "process" else "")]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("implementation")
 def test_note_names_an_autoreset_in_the_same_step() -> None:
     env_fn = functools.partial(toys.Raises, moment="autoreset", length=2)
@@ -178,12 +182,14 @@ def test_note_names_an_autoreset_in_the_same_step() -> None:
     assert caught.value.__notes__ == ["raised by autoreset of env 0 in worker 0"]
 
 
+@pytest.mark.extended
 def test_note_of_an_unseeded_episode_has_no_seed_of_a_later_one() -> None:
     """Step 2 of the second episode, which an autoreset began."""
     note = error_of(functools.partial(toys.RaiseAtStep, 4, length=2)).__notes__[0]
     assert note == "raised by step of env 1 in worker 1: step 2 of its episode, action 1"
 
 
+@pytest.mark.extended
 def test_note_shortens_large_actions() -> None:
     class Images(toys.RaiseAtStep):
         def __init__(self) -> None:
@@ -197,6 +203,7 @@ def test_note_shortens_large_actions() -> None:
     assert len(caught.value.__notes__[0]) < 150
 
 
+@pytest.mark.extended
 def test_notes_stand_in_the_text_where_tracebacks_do_not_show_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with Python 3.10."""
     monkeypatch.setattr(errors, "_SHOWS_NOTES", False)
@@ -222,6 +229,7 @@ def test_error_that_the_worker_made_gets_its_place() -> None:
     assert (error.worker_id, error.env_ids, error.op, error.step_id) == (1, (3,), "reset", 9)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["reset", "autoreset"])
 def test_error_of_a_manager_has_worker_env_op_and_command(moment: str) -> None:
     env_fn = functools.partial(toys.Raises, moment=moment, length=1)

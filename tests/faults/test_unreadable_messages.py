@@ -60,6 +60,7 @@ def test_worker_is_replaced_if_last_delivered_values_cannot_be_sent(max_log_byte
         assert [type(word) for word in batch.obs["word"]] == [OneWay] * 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", ["exits", "hangs"])
 def test_worker_that_left_unreadable_messages_is_replaced(fault: str, implementation: str, tmp_path: Any) -> None:
     kind = toys.Exits if fault == "exits" else toys.Hangs

@@ -168,13 +168,15 @@ def test_async_loop_of_the_readme() -> None:
         action_num = env.action_space.n
         counts = np.zeros(num_envs, int)
         env.async_reset()
-        for _ in range(60):
+        rounds = 0
+        while counts.min() == 0 or rounds < 60:  # on a busy machine one worker may answer alone for long
             obs, rew, term, trunc, info = env.recv()
             env_id = info["env_id"]
             counts[env_id] += 1
             action = np.random.default_rng(0).integers(action_num, size=batch_size)
             env.send(action, env_id)
-        assert counts.min() > 0 and counts.sum() == 60 * batch_size
+            rounds += 1
+        assert counts.sum() == rounds * batch_size
 
 
 def test_dm_loop_of_the_readme() -> None:

@@ -69,6 +69,7 @@ def served(envs: VectorEnv) -> Iterator[Exporter]:
         yield served
 
 
+@pytest.mark.extended
 def test_exporter_answers_with_the_statistics(envs: VectorEnv, served: Exporter) -> None:
     samples, found = _scrape(served), envs.statistics()
     assert samples[_of("vecenv_env_steps_total")] == found.steps == 60
@@ -102,6 +103,7 @@ def test_histograms_are_cumulative_and_agree_with_the_quantiles(envs: VectorEnv,
     assert buckets[max(bound for bound in buckets if bound < median)] <= 30
 
 
+@pytest.mark.extended
 def test_names_units_and_help_follow_the_conventions(served: Exporter) -> None:
     families = list(text_string_to_metric_families(_fetch(served)))
     units = "seconds", "bytes", "ratio"
@@ -130,6 +132,7 @@ def test_pools_are_told_apart_by_a_label() -> None:
     assert text.count("# HELP vecenv_env_steps_total") == 1
 
 
+@pytest.mark.extended
 def test_closed_pool_has_no_samples_and_the_others_stay(envs: VectorEnv) -> None:
     with VectorEnv([NullEnv]) as other, exporter({"first": envs, "other": other}, 0) as served:
         assert _of("vecenv_workers", "first") in _scrape(served)
@@ -140,6 +143,7 @@ def test_closed_pool_has_no_samples_and_the_others_stay(envs: VectorEnv) -> None
         assert _scrape(served) == {} and "# TYPE vecenv_workers gauge" in _fetch(served)
 
 
+@pytest.mark.extended
 def test_exporter_does_not_keep_envs_alive() -> None:
     envs = VectorEnv([NullEnv], backend="serial")
     with exporter(envs, 0) as served:
@@ -149,6 +153,7 @@ def test_exporter_does_not_keep_envs_alive() -> None:
         assert _scrape(served) == {}
 
 
+@pytest.mark.extended
 def test_timings_false_leaves_out_the_times() -> None:
     with VectorEnv([NullEnv], timings=False) as envs, exporter(envs, 0, name="plain") as served:
         names = _names(_scrape(served))
@@ -158,6 +163,7 @@ def test_timings_false_leaves_out_the_times() -> None:
     assert "vecenv_workers" in names and not any("duration" in name or "busy" in name for name in names)
 
 
+@pytest.mark.extended
 def test_restarts_are_counted(envs: VectorEnv, served: Exporter) -> None:
     os.kill(envs.worker_pids[0], signal.SIGKILL)
     envs.step(np.zeros(3, np.int64))
@@ -210,6 +216,7 @@ def test_sb3_vec_env_can_be_exported() -> None:
         envs.close()
 
 
+@pytest.mark.extended
 def test_collector_serves_a_registry_of_the_program(envs: VectorEnv) -> None:
     registry = prometheus_client.CollectorRegistry()
     registry.register(PoolCollector({"a": envs}))
@@ -222,11 +229,13 @@ def test_collector_serves_a_registry_of_the_program(envs: VectorEnv) -> None:
 # ---- the server ----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_port_zero_listens_on_this_machine_only(served: Exporter) -> None:
     assert served.addr == "127.0.0.1" and served.port > 0
     assert repr(served) == f"Exporter(addr='127.0.0.1', port={served.port})"
 
 
+@pytest.mark.extended
 def test_port_in_use_is_an_error_that_names_it(envs: VectorEnv, served: Exporter) -> None:
     threads = threading.active_count()
     with pytest.raises(ConfigError, match=f"port {served.port} of 127.0.0.1: .*in use; choose another port"):
@@ -253,6 +262,7 @@ def test_envs_without_statistics_are_refused() -> None:
         PoolCollector({3: object()})  # type: ignore[dict-item]
 
 
+@pytest.mark.extended
 def test_close_frees_port_threads_and_descriptors(envs: VectorEnv) -> None:
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     served = exporter(envs, 0)
@@ -271,6 +281,7 @@ def test_close_frees_port_threads_and_descriptors(envs: VectorEnv) -> None:
         assert _scrape(again)
 
 
+@pytest.mark.extended
 def test_silent_client_delays_close_for_a_limited_time(envs: VectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vecenv.integrations.prometheus._REQUEST_SECONDS", 0.2)
     threads = threading.active_count()
@@ -281,6 +292,7 @@ def test_silent_client_delays_close_for_a_limited_time(envs: VectorEnv, monkeypa
         assert threading.active_count() == threads
 
 
+@pytest.mark.extended
 def test_forked_workers_do_not_keep_the_port() -> None:
     with VectorEnv([NullEnv], context="fork") as envs:
         envs.reset(seed=0)
@@ -292,6 +304,7 @@ def test_forked_workers_do_not_keep_the_port() -> None:
             assert _scrape(again)[_of("vecenv_env_steps_total")] >= 1
 
 
+@pytest.mark.extended
 def test_forked_child_cannot_close_the_exporter_of_its_parent(served: Exporter) -> None:
     pid = os.fork()
     if pid == 0:  # pragma: no cover
@@ -301,6 +314,7 @@ def test_forked_child_cannot_close_the_exporter_of_its_parent(served: Exporter) 
     assert _scrape(served)
 
 
+@pytest.mark.extended
 def test_scrapes_disturb_no_pool_that_opens_fails_and_closes() -> None:
     """A thread scrapes without a pause while another one makes pools, steps them, kills workers and closes them."""
     pools: dict[str, VectorEnv] = {}

@@ -171,6 +171,7 @@ def test_float_actions_are_refused_by_a_strict_vec_env():
             envs.step(np.zeros(2, np.float32))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("space", [MultiBinary(3), Box(0, 9, (2,), np.int64)], ids=["binary", "box"])
 def test_float_policies_learn(space):
     with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, space)] * 2, backend="serial")) as envs:
@@ -342,6 +343,7 @@ def test_attributes_of_an_old_env_are_set_on_the_env_itself():
         assert envs.step([0, 0])[2].tolist() == [True, True]
 
 
+@pytest.mark.extended
 def test_attributes_set_by_the_caller_outlast_episodes_and_workers():
     """SB3's callbacks set attributes during training, where resets have no seed."""
     with contextlib.closing(SB3VecEnv([functools.partial(ToyEnv, 3)] * 2, num_workers=2)) as envs:
@@ -371,6 +373,7 @@ def test_wrappers_are_known_by_class_and_base_class(marked):
 # ---- with Stable-Baselines3's own ------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_make_vec_env_builds_with_monitors():
     kwargs = {"n_envs": 3, "seed": 4, "env_kwargs": {"max_episode_steps": 15}}
     ours = make_vec_env("CartPole-v1", vec_env_cls=SB3VecEnv, vec_env_kwargs={"num_workers": 2}, **kwargs)
@@ -398,6 +401,7 @@ class TenthsEnv(ToyEnv):
         return obs, 0.1, *rest
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_built", [False, True])
 def test_episode_statistics_equal_monitors(is_built):
     env_fns = [functools.partial(TenthsEnv, length) for length in (3, 4)]
@@ -435,6 +439,7 @@ def test_statistics_of_two_sources_are_refused():
                 envs.step([1])
 
 
+@pytest.mark.extended
 def test_monitors_write_their_files(tmp_path):
     kwargs = {"env_kwargs": {"max_episode_steps": 10}, "monitor_dir": str(tmp_path), "vec_env_cls": SB3VecEnv}
     with contextlib.closing(make_vec_env("CartPole-v1", 2, **kwargs)) as envs:
@@ -462,6 +467,7 @@ def test_vec_env_wrappers_work_on_top(wrap):
     assert_same(*wrapped)
 
 
+@pytest.mark.extended
 def test_learner_learns_the_same_and_evaluates():
     weights = []
     for vec_env in (SB3VecEnv([CARTPOLE] * 2, num_workers=1), DummyVecEnv([CARTPOLE] * 2)):
@@ -493,6 +499,7 @@ def drawings(*modes):
     return [functools.partial(Drawing, 10 + i, mode) for i, mode in enumerate(modes)]
 
 
+@pytest.mark.extended
 def test_images_are_tiled():
     with contextlib.closing(SB3VecEnv(drawings(*["rgb_array"] * 3))) as envs:
         assert envs.render_mode == "rgb_array"
@@ -507,6 +514,7 @@ def test_video_recorder_finds_the_frame_rate():
         assert envs.metadata["render_fps"] == envs.get_attr("metadata")[0]["render_fps"] == 50
 
 
+@pytest.mark.extended
 def test_get_images_without_images_is_an_error():
     with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
         for vec_env in (envs, VecMonitor(envs)):
@@ -523,6 +531,7 @@ def test_human_rendering_is_left_to_the_envs():
         assert envs.get_attr("rendered") == [1, 1]
 
 
+@pytest.mark.extended
 def test_render_modes_must_be_the_same():
     with pytest.raises(AssertionError, match="same"):
         SB3VecEnv(drawings("human", None))
@@ -602,6 +611,7 @@ def test_exception_of_an_env_keeps_its_type(backend):
         assert envs.reset().shape == (2, 4)  # the workers are alive
 
 
+@pytest.mark.extended
 def test_dead_worker_is_named():
     with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2, on_failure="raise")) as envs:
         envs.reset()
@@ -610,6 +620,7 @@ def test_dead_worker_is_named():
                 envs.step([0, 0])
 
 
+@pytest.mark.extended
 def test_hanging_env_is_a_timeout():
     limits = {"step_timeout": 0.2, "close_timeout": 0.2}
     with contextlib.closing(SB3VecEnv([HangAtStep] * 2, on_failure="raise", **limits)) as envs:
@@ -663,6 +674,7 @@ def test_env_is_wrapped_refuses_a_non_class():
         envs.env_is_wrapped(5)
 
 
+@pytest.mark.extended
 def test_conflicting_option_names_are_refused():
     with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:
         SB3VecEnv([ToyEnv], start_method="fork", context="spawn")

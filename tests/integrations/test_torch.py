@@ -53,6 +53,7 @@ def in_arena(envs):
     return envs.implementation == "native"
 
 
+@pytest.mark.extended
 def test_tensors_of_a_batched_env_share_memory():
     env_fns = [functools.partial(CartPoleVectorEnv, 8)] * 2
     with contextlib.closing(BatchedVectorEnv(env_fns, copy=False)) as envs:

@@ -99,6 +99,7 @@ def test_opening_recovering_and_closing_leaks_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name)
 def test_program_that_ends_during_a_replacement_leaves_nothing(sign: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -12,6 +12,7 @@ import pytest
 from .programs import program, run
 
 
+@pytest.mark.extended
 def test_dev_shm_too_small_is_refused_before_anything_starts(tmp_path: Path) -> None:
     source = program(
         """
@@ -31,6 +32,7 @@ def test_dev_shm_too_small_is_refused_before_anything_starts(tmp_path: Path) -> 
     assert done.returncode == 0 and "MiB" in done.stdout and "--shm-size" in done.stdout, done.stderr
 
 
+@pytest.mark.extended
 def test_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
     """Blocks that could be lent instead are the first thing to go without."""
     source = textwrap.dedent(
@@ -60,6 +62,7 @@ def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[
     return subprocess.run([*namespace, inside, options], capture_output=True, text=True, timeout=60, cwd=folder)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options, why", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
 def test_dev_shm_that_is_not_writable_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
     source = program(
@@ -99,6 +102,7 @@ def test_temporary_folder_with_a_name_too_long_for_a_socket_is_named(tmp_path: P
         assert "TMPDIR" in done.stdout and "AF_UNIX path too long" in done.stdout and "ulimit" not in done.stdout
 
 
+@pytest.mark.extended
 def test_descriptor_limit_too_low_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = program(
         """
@@ -118,6 +122,7 @@ def test_descriptor_limit_too_low_is_named_and_nothing_is_left(tmp_path: Path) -
     assert done.returncode == 0 and "ulimit -n" in done.stdout, done.stderr
 
 
+@pytest.mark.extended
 def test_descriptors_that_run_out_at_any_point_of_a_start_leave_nothing(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
@@ -141,6 +146,7 @@ def test_descriptors_that_run_out_at_any_point_of_a_start_leave_nothing(start_me
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.extended
 def test_shared_memory_has_no_name_while_the_tracker_of_names_is_started(tmp_path: Path) -> None:
     """Starting the tracker took long enough for a kill, which left the name in /dev/shm."""
     source = program(
@@ -159,6 +165,7 @@ def test_shared_memory_has_no_name_while_the_tracker_of_names_is_started(tmp_pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "[[]]\n", "")
 
 
+@pytest.mark.extended
 def test_file_size_limit_too_low_is_named(tmp_path: Path) -> None:
     source = program(
         """
@@ -175,6 +182,7 @@ def test_file_size_limit_too_low_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0 and "ulimit -f" in done.stdout, (done.stdout, done.stderr)
 
 
+@pytest.mark.extended
 def test_workers_start_where_libraries_have_much_memory_per_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

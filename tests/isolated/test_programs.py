@@ -17,6 +17,7 @@ from vecenv.core.system.clock import Deadline
 from .programs import assert_gone, program, recovering, run
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["file", "-c", "stdin"])
 def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path: Path) -> None:
     source = program(
@@ -38,6 +39,7 @@ def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path
     assert done.stdout.splitlines() == ["top level", "['Mine', 'Mine', 'Mine', 'Mine']"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("how", ["by reference", "in the constructor"])
 def test_module_that_starts_its_own_workers_on_import_is_named(how: str, start_method: str, tmp_path: Path) -> None:
@@ -54,6 +56,7 @@ def test_module_that_starts_its_own_workers_on_import_is_named(how: str, start_m
     assert any("without end" in line for line in done.stderr.splitlines()[-2:]), done.stderr  # Python 3.10: no notes
 
 
+@pytest.mark.extended
 def test_worker_may_import_a_module_that_starts_other_workers(tmp_path: Path) -> None:
     """Also if it was forked during the import that started it."""
     (tmp_path / "planner.py").write_text(program("pool = start()"))
@@ -88,6 +91,7 @@ REGISTERS = """
 """
 
 
+@pytest.mark.extended
 def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_method: str, tmp_path: Path) -> None:
     """Other registered envs that cannot be pickled do not matter."""
     source = program(REGISTERS) + textwrap.dedent(
@@ -101,6 +105,7 @@ def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[True, True, True, True]\n")
 
 
+@pytest.mark.extended
 def test_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> None:
     """`python -m pdb` leaves `__main__` without a `__spec__`, which multiprocessing looks at."""
     (tmp_path / "script.py").write_text(
@@ -119,6 +124,7 @@ def test_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> None:
     assert "['Mine', 'Mine', 'Mine', 'Mine']" in done.stdout.splitlines(), done.stdout + done.stderr
 
 
+@pytest.mark.extended
 def test_removed_working_directory_does_not_stop_workers(start_method: str, tmp_path: Path) -> None:
     if start_method != "fork" and not _imports_in_a_removed_directory(tmp_path):
         pytest.skip("nothing is spawned there: this Python cannot import socket (python/cpython#130932, as in 3.13.0)")
@@ -141,6 +147,7 @@ def test_removed_working_directory_does_not_stop_workers(start_method: str, tmp_
     assert done.stdout == "[0, 1, 2, 3]\n"
 
 
+@pytest.mark.extended
 def test_search_path_entries_that_are_not_strings_do_not_stop_workers(start_method: str, tmp_path: Path) -> None:
     """Imports ignore them, but a fork server once got them on its command line, as code."""
     source = program(
@@ -163,6 +170,7 @@ def _imports_in_a_removed_directory(tmp_path: Path) -> bool:
     return "SystemError: error return without exception set" not in done.stderr
 
 
+@pytest.mark.extended
 def test_workers_never_run_the_main_script_again(tmp_path: Path) -> None:
     source = program(
         """
@@ -209,6 +217,7 @@ def test_program_leaves_nothing_however_it_ends(end: str, start_method: str, tmp
     assert sockets() == before
 
 
+@pytest.mark.extended
 def test_program_that_ends_while_daemon_threads_use_pools_prints_nothing(tmp_path: Path) -> None:
     source = recovering(
         """
@@ -232,6 +241,7 @@ def test_program_that_ends_while_daemon_threads_use_pools_prints_nothing(tmp_pat
     assert_gone([int(pid) for pid in done.stdout.split()])
 
 
+@pytest.mark.extended
 def test_forked_child_that_ends_normally_prints_nothing(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
@@ -254,6 +264,7 @@ def sockets() -> list[str]:
     return sorted(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("pymp-"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])
 def test_killed_parent_ends_busy_workers_and_their_children(env: str, start_method: str, tmp_path: Path) -> None:
     source = program(
@@ -276,6 +287,7 @@ def test_killed_parent_ends_busy_workers_and_their_children(env: str, start_meth
     assert_gone(pids)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stops", ["from outside", "by themselves, and again when they are continued"])
 @pytest.mark.parametrize("implementation", ["native", "python"])
 def test_killed_parent_ends_stopped_workers(implementation: str, stops: str, start_method: str, tmp_path: Path) -> None:
@@ -312,6 +324,7 @@ def test_killed_parent_ends_stopped_workers(implementation: str, stops: str, sta
     assert_gone(pids)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("implementation", ["native", "python"])
 def test_fork_server_ends_workers_that_cannot_be_continued(implementation: str, tmp_path: Path) -> None:
     """Every thread stops the process again: the thread that notices the end is stopped before it can act."""
@@ -342,6 +355,7 @@ def test_fork_server_ends_workers_that_cannot_be_continued(implementation: str, 
     assert_gone(pids)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("waits", ["recv", "start", "nothing"])
 def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -387,6 +401,7 @@ def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_m
     assert out.splitlines() == (["interrupted"] if waits == "start" else ["interrupted", "True"])
 
 
+@pytest.mark.extended
 def test_opening_and_closing_a_hundred_times_leaks_nothing(tmp_path: Path) -> None:
     source = program(
         """
@@ -408,6 +423,7 @@ def test_opening_and_closing_a_hundred_times_leaks_nothing(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""
@@ -432,6 +448,7 @@ def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
     assert done.stdout.strip() == "(1, '1')"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("where", ["main", "function"])
 def test_spaces_of_the_programs_own_classes_travel(where: str, start_method: str, tmp_path: Path) -> None:
     classes = """

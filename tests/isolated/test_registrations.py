@@ -35,6 +35,7 @@ def write_module(folder: Path, module: str, name: str) -> None:
 # ---- Gymnasium's registry ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("flags", [(), ("-W", "error")], ids=["warnings", "warnings are errors"])
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_workers_do_not_warn_about_the_programs_registrations(
@@ -61,6 +62,7 @@ ATARI = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ATARI)
 def test_atari_games_are_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
     """Here with a package of that name which has one toy game."""
@@ -70,6 +72,7 @@ def test_atari_games_are_known_without_an_import_of_ale_py(how: str, tmp_path: P
     assert run(tmp_path, source) == [says]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["load", "make_vec"])
 def test_pong_is_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
@@ -77,6 +80,7 @@ def test_pong_is_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> 
     assert run(tmp_path, f"import vecenv, vecenv.alf\n{program.format(name='ALE/Pong-v5')}\n") == [says]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["load", "make_vec"])
 def test_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> None:
     program, _ = ATARI[how]
@@ -91,6 +95,7 @@ def test_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> None
     assert run(tmp_path, source) == ["True True"]
 
 
+@pytest.mark.extended
 def test_env_that_is_not_registered_is_still_unknown(tmp_path: Path) -> None:
     write_module(tmp_path, "ale_py", "ALE/Toy-v5")
     source = """
@@ -127,6 +132,7 @@ def test_registries_know_their_own_names_after_import_vecenv(expression: str, tm
     assert run(tmp_path, source, "-W", "error") == ["True"]
 
 
+@pytest.mark.extended
 def test_own_name_may_be_registered_first(tmp_path: Path) -> None:
     source = """
         import vecenv
@@ -140,6 +146,7 @@ def test_own_name_may_be_registered_first(tmp_path: Path) -> None:
     assert run(tmp_path, source) == ["True True True", "True"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_name_of_vecenv_is_taken_from_the_start(is_forced: bool, tmp_path: Path) -> None:
     """Not only once another name has been asked for, when it is too late to say so."""
@@ -157,6 +164,7 @@ def test_name_of_vecenv_is_taken_from_the_start(is_forced: bool, tmp_path: Path)
 # ---- names of the program itself --------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_wrappers_of_the_program_are_found_by_a_spec(context: str, tmp_path: Path) -> None:
     source = f"""
@@ -180,6 +188,7 @@ def test_wrappers_of_the_program_are_found_by_a_spec(context: str, tmp_path: Pat
     assert run(tmp_path, source) == ["2.0 2.0"] * 2
 
 
+@pytest.mark.extended
 def test_replay_uses_the_registry_of_the_program_that_failed(tmp_path: Path) -> None:
     source = """
         import glob, os, signal, gymnasium, vecenv
@@ -212,6 +221,7 @@ def test_replay_uses_the_registry_of_the_program_that_failed(tmp_path: Path) -> 
     assert run(tmp_path, source) == ["failed", "True"]
 
 
+@pytest.mark.extended
 def test_callable_entry_point_of_another_env_imports_nothing_in_workers(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("from vecenv.envs.toys import ToyEnv\nclass Large(ToyEnv):\n    pass\n")
     (tmp_path / "own.py").write_text(
@@ -231,6 +241,7 @@ def test_callable_entry_point_of_another_env_imports_nothing_in_workers(tmp_path
     assert run(tmp_path, source) == [f"{shape} False", shape]
 
 
+@pytest.mark.extended
 def test_entry_point_by_id_is_refused_as_an_id(tmp_path: Path) -> None:
     """Gymnasium would make CartPole's own vector env without a word."""
     source = """

@@ -14,6 +14,7 @@ from vecenv.core.layout.native import load
 from .programs import assert_gone, program, run
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("where", ["after a finalizer", "in a child"])
 def test_pools_end_before_multiprocessing_waits_for_their_workers(where: str, tmp_path: Path) -> None:
     if where == "in a child":
@@ -40,6 +41,7 @@ def test_pools_end_before_multiprocessing_waits_for_their_workers(where: str, tm
     assert_gone([int(pid) for pid in done.stdout.split()])
 
 
+@pytest.mark.extended
 def test_program_that_ends_while_a_daemon_thread_closes_a_pool_prints_nothing(tmp_path: Path) -> None:
     source = program(
         """
@@ -64,6 +66,7 @@ def test_program_that_ends_while_a_daemon_thread_closes_a_pool_prints_nothing(tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 def test_killed_parent_ends_workers_that_run_no_handler(tmp_path: Path) -> None:
     """Those of the twin are Python's, which wait for the main thread. Nor is there a fork server that ends them."""
     source = program(
@@ -91,6 +94,7 @@ def test_killed_parent_ends_workers_that_run_no_handler(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
+@pytest.mark.extended
 def test_pool_closed_after_its_module_was_cleared_prints_nothing(tmp_path: Path) -> None:
     """A caller's `__del__` closed it at the interpreter's end, as DI-engine's collectors do: an AttributeError."""
     source = program(
@@ -135,6 +139,7 @@ def test_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("implementation", ["native", "python"])
 def test_workers_end_when_their_program_calls_exec(

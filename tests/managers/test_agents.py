@@ -99,6 +99,7 @@ def test_agent_infos_have_the_form_of_the_envs_infos(manager_cls, max_retry, kin
                         assert info["eval_episode_return"] == (1.0, -1.0)[agent] and info["terminated"]
 
 
+@pytest.mark.extended
 @KINDS
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_killed_worker_changes_only_recovered_in_each_agent_info(manager_cls, kind):
@@ -112,6 +113,7 @@ def test_killed_worker_changes_only_recovered_in_each_agent_info(manager_cls, ki
         assert [infos[1]["eval_episode_return"] for _, infos in step(manager).values()] == [-1.0] * 2
 
 
+@pytest.mark.extended
 @KINDS
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)

@@ -68,6 +68,7 @@ def test_step_of_an_unanswered_env_raises(launched, gate):
     assert manager._data_count == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_reset_drops_the_answer_of_a_stepping_env(launched, gate):
     manager = launched()
     manager.step({0: 0, 1: gate, 2: 0})
@@ -84,6 +85,7 @@ def test_reset_drops_the_answer_of_a_stepping_env(launched, gate):
     assert timesteps[1].obs.tolist() == [1, 1, 2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["error", "renew"])
 def test_first_observation_beside_a_failed_step_is_kept(policy):
     """Regression: env 0 stayed in RESET, and if no other env was ready, `ready_obs` raised StateError."""
@@ -111,6 +113,7 @@ class FailsBehind(ActorEnv):
         return timestep
 
 
+@pytest.mark.extended
 def test_reset_completes_although_another_env_fails(gate):
     """Regression: if an automatic reset was under way, `reset` raised the exception of the other env at once."""
     cfg = {"num_workers": 2, "on_step_error": "error"}
@@ -143,6 +146,7 @@ class Misspells(ActorEnv):
         return timestep.observation if isinstance(action, str) else timestep
 
 
+@pytest.mark.extended
 def test_ready_obs_raises_an_envs_attribute_error(gate, tmp_path):
     """Regression: the message was that the envs have no attribute 'ready_obs', without the env's own error."""
     reset_gate = str(tmp_path / "reset")
@@ -259,6 +263,7 @@ def test_async_steps_lose_no_timestep(launched):
     assert manager.ready_obs == {} and manager.env_episode_count == dict.fromkeys(range(4), 5)
 
 
+@pytest.mark.extended
 def test_automatic_reset_error_is_raised_by_ready_obs(launched):
     """W23: the exception was lost in a thread."""
     manager = launched(count=1, length=1)

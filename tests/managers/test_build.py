@@ -59,6 +59,7 @@ def test_builders_accept_no_rows_and_no_names(builder):
     assert builder.trees(2, (), ()) == [TreeArray(), TreeArray()] and builder.trees(0, ("a",), ([],)) == []
 
 
+@pytest.mark.extended
 def test_builders_leave_reference_counts_unchanged(builder):
     obs, rewards = [np.zeros(2)] * 5, [np.zeros(1, np.float32)] * 5
     gc.collect()  # managers of other tests refer to the class, too

@@ -224,6 +224,7 @@ def test_row_info_leaves_out_masks_and_masked_items():
     assert row_info(infos, 0) == {0: 5, "a": {1: 7}} and row_info(infos, 1) == {0: 6, "a": {}}
 
 
+@pytest.mark.extended
 def test_seed_before_launch_seeds_the_action_space(make):
     """Regression: only a space that had been read was seeded, so `random_action` differed from run to run."""
 

@@ -41,6 +41,7 @@ def play(manager_cls, env_fns, kills, **cfg):
         return seen, manager.env_episode_count
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:the state of env:UserWarning", "ignore:.*state:RuntimeWarning")
 @pytest.mark.parametrize("kind", ENVS)
 @pytest.mark.parametrize("manager_cls", MANAGERS)
@@ -48,12 +49,14 @@ def test_killed_worker_changes_no_result(manager_cls, kind):
     assert play(manager_cls, ENVS[kind], KILLS) == play(manager_cls, ENVS[kind], {})
 
 
+@pytest.mark.extended
 def test_killed_worker_with_reset_commands_changes_no_result():
     env_fns = [functools.partial(CountEnv, 3)] * 4
     killed = play(SyncSubprocessEnvManager, env_fns, KILLS, max_retry=2)
     assert killed == play(SyncSubprocessEnvManager, env_fns, {}, max_retry=2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"copy_on_get": False}], ids=repr)
 def test_abandoned_episode_ends_with_the_last_delivered_observation(tmp_path, cfg):
     """Regression: it ended with zeros if other envs had been stepped meanwhile."""
@@ -76,6 +79,7 @@ def test_abandoned_episode_ends_with_the_last_delivered_observation(tmp_path, cf
         assert (obs.tolist(), reward.tolist(), done, info["truncated"]) == ([1, 1, 1], [0], True, True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_killed_worker_without_a_log_truncates_the_episode(manager_cls):
     """Regression: managers refused max_log_bytes=0, unlike VectorEnv."""
@@ -91,6 +95,7 @@ def test_killed_worker_without_a_log_truncates_the_episode(manager_cls):
         assert timesteps[0].done and timesteps[0].info["truncated"] and timesteps[0].info["recovered"] == "truncated"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_action_that_kills_every_worker_truncates_the_episode(manager_cls, tmp_path):
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
@@ -105,6 +110,7 @@ def test_action_that_kills_every_worker_truncates_the_episode(manager_cls, tmp_p
         assert len(manager.step({0: 0, 1: 0})) == 2
 
 
+@pytest.mark.extended
 def test_on_repeat_raise_closes_the_manager(tmp_path):
     cfg = {"num_workers": 2, "on_repeat": "raise", "reproducer_dir": str(tmp_path)}
     with SyncSubprocessEnvManager(actors(2), cfg) as manager:
@@ -132,6 +138,7 @@ class Told(CountEnv):
 WAYS = [{}, {"auto_reset": False}, {"reset_inplace": True}, {"max_retry": 2}, {"max_retry": 2, "reset_inplace": True}]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_abandoned_episode_keeps_seed_and_parameters(manager_cls, cfg, tmp_path):
@@ -160,6 +167,7 @@ def test_abandoned_episode_keeps_seed_and_parameters(manager_cls, cfg, tmp_path)
             assert timestep.info["told_seed"] == 8 and timestep.info["told_options"] == {"level": 3}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_killed_worker_before_a_reset_keeps_the_seed(manager_cls, tmp_path):
     """The worker dies between two calls, the episode cannot be repeated, and the next call is a reset."""
@@ -173,6 +181,7 @@ def test_killed_worker_before_a_reset_keeps_the_seed(manager_cls, tmp_path):
         assert info["told_seed"] == 8 and info["told_options"] == {"level": 4}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_killed_worker_before_a_reset_keeps_the_waiting_seed(manager_cls):
     with manager_cls([functools.partial(Entropic, 4)], {"num_workers": 1, "step_wait_timeout": None}) as manager:
@@ -185,6 +194,7 @@ def test_killed_worker_before_a_reset_keeps_the_waiting_seed(manager_cls):
         assert manager.step({0: 0})[0].info["told_seed"] == 9
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_abandoned_episode_of_an_unseeded_env_is_followed_by_another_seed(manager_cls, tmp_path):
     """Without a seed, later episodes could not be repeated."""
@@ -200,6 +210,7 @@ def test_abandoned_episode_of_an_unseeded_env_is_followed_by_another_seed(manage
         assert 0 <= first < 2**31 and 0 <= second < 2**31 and first != second
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dynamic_seed", [None, True])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_abandoned_episode_is_followed_by_new_seeds(manager_cls, dynamic_seed, tmp_path):
@@ -248,6 +259,7 @@ SEEDED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("found_by", ["step", "reset", "reset after its end"])
 @pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
 @pytest.mark.parametrize("env_fn", SEEDED.values(), ids=SEEDED)

@@ -49,6 +49,7 @@ def test_reward_shaping_edits_the_callers_list(manager_cls, how):
         assert mine == [{"reward": 9.0}] * 2 and result == (mine if how == "in place" else None)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_reward_shaping_keeps_a_list_of_another_length_and_a_tuple(manager_cls):
     with launch(manager_cls, "longer") as manager:
@@ -59,6 +60,7 @@ def test_reward_shaping_keeps_a_list_of_another_length_and_a_tuple(manager_cls):
         assert manager.reward_shaping(0, fixed) == ({"reward": 9.0},) * 2 and fixed == tuple(transitions())
 
 
+@pytest.mark.extended
 def test_reward_shaping_returns_a_new_list():
     with launch(BaseEnvManager, "new") as manager:
         mine = transitions()

@@ -96,6 +96,7 @@ def play(manager):
         manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs_id})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("when", ["before", "later"])
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
@@ -117,6 +118,7 @@ def test_enable_save_replay_writes_a_video_per_episode(manager_cls, when, dialec
         assert len(videos) == 2 and [num_frames(video) for video in videos] == [5, 5]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_video_has_the_frames_of_the_episode(manager_cls, tmp_path):
     lengths = [3, 7]
@@ -133,6 +135,7 @@ def test_video_has_the_frames_of_the_episode(manager_cls, tmp_path):
             assert np.allclose(levels, [8 * step for step in range(length + 1)], atol=3), levels
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_videos_in_a_shared_folder_are_not_overwritten(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 2)] * 3, {"episode_num": 2}) as manager:
@@ -161,6 +164,7 @@ def test_enable_save_replay_applies_from_each_envs_next_reset(manager_cls, tmp_p
         assert num_frames(video) == 4
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
 def test_replay_path_applies_to_later_launches(manager_cls, tmp_path):
     manager = manager_cls([functools.partial(Painted, 2)] * 2, {"episode_num": 1})
@@ -240,6 +244,7 @@ def test_folders_by_env_gives_each_env_a_folder(manager_cls):
         manager_cls(actors(2)).enable_save_replay(["a", "b", "c"])
 
 
+@pytest.mark.extended
 def test_relative_folders_are_those_of_the_caller(tmp_path, monkeypatch):
     """A relative path is in the caller's working directory at the time of the call."""
     monkeypatch.chdir(tmp_path)
@@ -252,6 +257,7 @@ def test_relative_folders_are_those_of_the_caller(tmp_path, monkeypatch):
     assert len(list((tmp_path / "videos").iterdir())) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("when", ["before", "later"])
 def test_gym_vector_records_videos(backend, when, tmp_path):

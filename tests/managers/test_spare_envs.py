@@ -53,6 +53,7 @@ def play(manager_class, cfg, program="." * 20, env_fns=ENV_FNS, dynamic_seed=Tru
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("program", ["." * 20, "...1...2.....1.r.....s1....."])
 @pytest.mark.parametrize("dynamic_seed", [True, False])
 def test_spare_envs_of_a_manager_change_no_episode(program, dynamic_seed):
@@ -61,11 +62,13 @@ def test_spare_envs_of_a_manager_change_no_episode(program, dynamic_seed):
         assert play(SyncSubprocessEnvManager, cfg, program, dynamic_seed=dynamic_seed) == expected
 
 
+@pytest.mark.extended
 def test_spare_envs_work_with_reset_inplace():
     expected = play(SyncSubprocessEnvManager, {"reset_inplace": True})
     assert play(SyncSubprocessEnvManager, {"reset_inplace": True, **SPARES}) == expected
 
 
+@pytest.mark.extended
 def test_spare_envs_of_the_asynchronous_manager_change_no_episode():
     def episodes(cfg):
         seen = {env_id: [] for env_id in range(NUM_ENVS)}
@@ -81,6 +84,7 @@ def test_spare_envs_of_the_asynchronous_manager_change_no_episode():
     assert episodes(SPARES) == episodes({})
 
 
+@pytest.mark.extended
 def test_killed_workers_change_no_episode_with_spare_envs():
     rng = np.random.default_rng(3)
 
@@ -92,6 +96,7 @@ def test_killed_workers_change_no_episode_with_spare_envs():
     assert play(SyncSubprocessEnvManager, SPARES, disturb=kill) == expected
 
 
+@pytest.mark.extended
 def test_spare_env_that_dies_in_its_reset_is_recovered(tmp_path):
     env_fns = [functools.partial(ToyEnv, length=2), functools.partial(ToyEnv, length=3)]
 
@@ -116,6 +121,7 @@ def test_failed_reset_of_a_spare_env_is_repeated(tmp_path):
     assert steps == [1, 2, 1, 2, 1, 2, 1, 2, 1] and (tmp_path / "fault").exists()
 
 
+@pytest.mark.extended
 def test_spare_envs_work_with_v2_managers():
     with SubprocessEnvManagerV2(ENV_FNS, SPARES) as manager:
         manager.launch()

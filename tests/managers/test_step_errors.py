@@ -77,6 +77,7 @@ def test_step_error_has_timesteps_in_request_order(manager_cls):
         assert [timestep.obs.tolist() for timestep in timesteps.values()] == [[3, 1, 1], [2, 1, 1]]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_step_error_that_closes_has_timesteps(manager_cls):
     cfg = {"step_wait_timeout": None} if manager_cls is AsyncSubprocessEnvManager else {}
@@ -111,6 +112,7 @@ def test_automatic_reset_error_has_timesteps(manager_cls, cfg):
         assert seen == made
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_automatic_reset_error_has_final_obs_with_reset_inplace(manager_cls):
     manager = make(manager_cls, actors(2, length=1), reset_inplace=True, max_retry=2, retry_waiting_time=0)

@@ -90,6 +90,7 @@ def test_shortcut_keeps_time_limits(cls: Any) -> None:
         manager.close()
 
 
+@pytest.mark.extended
 @needs_known_release
 def test_shortcut_is_taken_in_workers() -> None:
     manager = SyncSubprocessEnvManager([cartpole], {"max_retry": 1})

@@ -64,6 +64,7 @@ def test_hung_step_raises_timeout_error_and_closes(launched):
     assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
 
 
+@pytest.mark.extended
 def test_close_does_not_wait_for_a_hung_worker(launched):
     """The worker does not answer, so waiting for `close_timeout` would be in vain."""
     manager = launched(step_timeout=0.3, close_timeout=HANG_SECONDS)
@@ -73,6 +74,7 @@ def test_close_does_not_wait_for_a_hung_worker(launched):
     assert manager.closed and time.monotonic() - began < HANG_SECONDS / 2
 
 
+@pytest.mark.extended
 def test_hung_step_in_c_raises_timeout_error(launched):
     manager = launched([HangInC, ToyEnv], step_timeout=0.3)
     with pytest.raises(TimeoutError):
@@ -80,6 +82,7 @@ def test_hung_step_in_c_raises_timeout_error(launched):
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_limits_may_change_on_a_running_manager(launched):
     manager = launched(max_retry=2)  # then resets are commands of their own
     manager._step_timeout = 0.3
@@ -90,6 +93,7 @@ def test_limits_may_change_on_a_running_manager(launched):
         manager._reset_timeout = -1
 
 
+@pytest.mark.extended
 def test_dead_worker_raises_and_closes(launched):
     """W24: it raised a bare EOFError, and the states did not change."""
     manager = launched(on_failure="raise")
@@ -105,6 +109,7 @@ def test_dead_worker_raises_and_closes(launched):
     assert len(manager.step({0: 0})) == 1
 
 
+@pytest.mark.extended
 def test_close_releases_the_memory(launched):
     before = segments()
     manager = launched()
@@ -123,6 +128,7 @@ def test_close_with_a_killed_worker_does_not_raise(launched):
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_attributes_of_a_killed_worker_raise(launched):
     manager = launched(on_failure="raise")
     os.kill(manager.worker_pids[0], signal.SIGKILL)
@@ -131,6 +137,7 @@ def test_attributes_of_a_killed_worker_raise(launched):
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_hung_reset_is_repeated_in_a_new_worker(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)],
@@ -264,6 +271,7 @@ def test_unseeded_first_reset_logs_its_seed(launched, caplog):
     assert manager.np_random_seed == [first, first + 1, first + 2]  # and the generators continue
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("env", "error"), [(RaiseWeirdError, WeirdError), (RaiseUnpicklableError, UnpicklableError)])
 def test_exception_that_pickle_refuses_arrives_as_its_own_class(launched, env, error):
     """W25: re-creating it killed the worker."""
@@ -273,6 +281,7 @@ def test_exception_that_pickle_refuses_arrives_as_its_own_class(launched, env, e
     assert manager.closed
 
 
+@pytest.mark.extended
 def test_copy_on_get_false_returns_views():
     manager = SyncSubprocessEnvManager(actors(2), {"copy_on_get": False, "depth": 2})
     with manager:
@@ -338,6 +347,7 @@ def test_abnormal_end_is_neither_counted_nor_reset(launched):
     assert manager.episodes == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_num_workers_sets_the_number_of_processes():
     for num_workers, expected in ((3, 3), (None, None), (1, 1)):
         with SyncSubprocessEnvManager(actors(3), {"num_workers": num_workers}) as manager:
@@ -352,6 +362,7 @@ def test_context_accepts_every_start_method(start_method):
         assert len(manager.step({0: 0, 1: 0})) == 2
 
 
+@pytest.mark.extended
 def test_calls_after_close_raise_closed_error(launched):
     manager = launched()
     manager.close()
@@ -390,6 +401,7 @@ class _FailsAfter(ActorEnv):
         return super().reset(stat)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("max_retry", [1, 2])
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_reset_inplace_gives_the_very_last_timestep_its_own_obs(manager_cls, max_retry):

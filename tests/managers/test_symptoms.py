@@ -230,6 +230,7 @@ class Doubles(ActorEnv):
 # ---- W21: closing ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_close_waits_once_for_all_hung_envs(manager_cls):
     manager = make(manager_cls, [odd(wrong="close")] * 6, num_workers=6, close_timeout=1.0)
@@ -330,6 +331,7 @@ def test_renewed_env_continues_recording(manager_cls, tmp_path):
 # ---- W27: time limits ------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 def test_step_timeout_works_in_any_thread_and_leaves_sigalrm_alone(manager_cls):
     def mine(number, frame):

@@ -80,6 +80,7 @@ def check(folder, num_envs):
         assert np.allclose(decode(file), [8 * step for step in range(LENGTH + 1)], atol=3), file
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
 @pytest.mark.parametrize(
     "manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2, GymVectorEnvManager]
@@ -94,6 +95,7 @@ def test_killed_worker_neither_loses_nor_doubles_a_video(manager_cls, dialect, t
     check(tmp_path, 2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["amid the episode", "before the last frame", "after the file was written"])
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
 def test_killed_worker_at_any_moment_leaves_one_video(dialect, moment, tmp_path):
@@ -107,6 +109,7 @@ def test_killed_worker_at_any_moment_leaves_one_video(dialect, moment, tmp_path)
     check(tmp_path / "videos", 1)
 
 
+@pytest.mark.extended
 def test_second_folder_replaces_the_first(tmp_path):
     for dialect in ("gymnasium", "ding"):
         env_fn = functools.partial(Painted, LENGTH)
@@ -128,6 +131,7 @@ def recorded(folder, name=None):
     return EpisodeRecorder(Painted(LENGTH), folder, name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_recorder_with_a_new_name_per_worker_doubles_no_video(mode, tmp_path):
     """Regression: each repeated episode got a second file."""

@@ -111,6 +111,7 @@ def test_step_retry_returns_timesteps_of_the_first_attempt(manager_cls, last_fai
         }
 
 
+@pytest.mark.extended
 def test_last_timestep_keeps_its_observation_after_the_reset(tmp_path):
     """Regression: the view expired once the first observation of the next episode had arrived."""
     gates = [str(tmp_path / f"gate {number}") for number in range(5)]

@@ -81,6 +81,7 @@ def test_env_is_built_at_the_first_reset(env):
     assert env._init_flag
 
 
+@pytest.mark.extended
 def test_data_have_the_forms_of_the_guide(env):
     env.seed(0)
     obs = env.reset()
@@ -91,6 +92,7 @@ def test_data_have_the_forms_of_the_guide(env):
     assert type(timestep.done) is bool and isinstance(timestep.info, dict)
 
 
+@pytest.mark.extended
 def test_score_is_a_python_number_at_the_end(env):
     env.seed(0)
     env.reset()
@@ -110,6 +112,7 @@ def start(env):
     return np.stack([*seen, *(env.step(still).obs for _ in range(num_steps))])
 
 
+@pytest.mark.extended
 def test_static_seeds_start_every_episode_alike_dynamic_ones_do_not(env_cls):
     env = env_cls({"is_train": False})  # in training a lost life ends an episode, and a game continues over resets
     env.seed(7, dynamic_seed=False)
@@ -191,6 +194,7 @@ def test_replay_in_the_order_of_the_guide(env_cls, tmp_path):
     assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == steps + 1
 
 
+@pytest.mark.extended
 def test_configs_for_training_and_evaluation():
     pytest.importorskip("ale_py")
     cfg = EasyDict(type="ported_atari", import_names=["tests.ported.guide"], collector_env_num=2, evaluator_env_num=1)
@@ -216,6 +220,7 @@ def test_default_config_is_merged_under_the_users():
     assert MujocoEnv.config["use_act_scale"] is False
 
 
+@pytest.mark.extended
 def test_check_tool_passes(env_cls):
     env = env_cls({"max_episode_steps": 60} if env_cls is AtariEnv else {})
     check_all(env, spawn=False)
@@ -229,6 +234,7 @@ def test_correct_procedure_passes():
 # ---- in managers ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_guide_env_in_every_manager(manager_cls, env_cls):
     cfg = {"max_episode_steps": 60} if env_cls is AtariEnv else {}

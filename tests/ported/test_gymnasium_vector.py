@@ -114,6 +114,7 @@ def test_members_exist_with_the_same_arguments(name):
 INSIDE = {"parent_pipes", "processes", "error_queue"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_attributes_exist(backend):
     envs = {"theirs": AsyncVectorEnv([CountEnv] * 2), "ours": VectorEnv([CountEnv] * 2, backend=backend)}
@@ -344,6 +345,7 @@ def test_autoresets_pass_no_options(make, mode):
     assert "default" in str(infos) and "'None'" not in str(infos)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_env_without_the_parameter_options_is_reset(backend):
     with VectorEnv([TakesNoOptions, lambda: PassesOn(TakesNoOptions())], backend=backend) as envs:
@@ -360,6 +362,7 @@ BEGIN = {
 END = {name: (lambda envs, name=name: getattr(envs, f"{name}_wait")()) for name in BEGIN}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pending", BEGIN)
 def test_calls_out_of_order_are_errors(make, pending):
     envs = make([ToyEnv] * 2)

@@ -81,6 +81,7 @@ def rollout(envs, steps=40):
     return found
 
 
+@pytest.mark.extended
 def test_waiting_envs_get_threads_and_the_reason_is_in_statistics_and_log(caplog):
     with caplog.at_level("INFO", "vecenv"):
         envs = vecenv.VectorEnv([NapEnv] * 16, num_workers="auto")
@@ -91,6 +92,7 @@ def test_waiting_envs_get_threads_and_the_reason_is_in_statistics_and_log(caplog
     assert found["choice"] in [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.extended
 def test_envs_that_draw_from_global_generators_get_no_threads():
     envs = vecenv.VectorEnv([DrawingNapEnv] * 6, num_workers="auto")
     found = envs.statistics()
@@ -99,6 +101,7 @@ def test_envs_that_draw_from_global_generators_get_no_threads():
     assert "no threads" in found["choice"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [cartpole, NapEnv, DrawingNapEnv])
 @pytest.mark.parametrize("options", [{"num_workers": "auto"}, {"backend": "auto"}], ids=str)
 def test_results_do_not_depend_on_the_choice(kind, options):
@@ -112,6 +115,7 @@ def test_results_do_not_depend_on_the_choice(kind, options):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_measured_env_is_closed_before_the_run(tmp_path):
     path = tmp_path / "calls"
     envs = vecenv.VectorEnv([functools.partial(LogsCalls, path)] * 2, num_workers="auto")
@@ -122,6 +126,7 @@ def test_measured_env_is_closed_before_the_run(tmp_path):
     assert calls[calls.index("closed") + 1 :] == ["built", "built"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind, reason", [(IllegalMoves, "illegal move"), (DiesAtStep, "SIGKILL")])
 def test_env_that_cannot_be_measured_gets_the_defaults(kind, reason):
     envs = vecenv.VectorEnv([kind] * 2, num_workers="auto")
@@ -147,6 +152,7 @@ def test_auto_backend_is_serial_for_few_cheap_envs_and_says_what_that_costs(capl
     assert found["choice"] in caplog.text
 
 
+@pytest.mark.extended
 def test_auto_backend_has_workers_for_envs_that_wait():
     envs = vecenv.VectorEnv([NapEnv] * 4, backend="auto")
     assert len(envs.worker_pids) > 0
@@ -170,6 +176,7 @@ def test_options_that_contradict_auto_are_refused(options, key):
 # ---- front ends ------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_make_vec_takes_auto():
     for options in ({"num_workers": "auto"}, {"vectorization_mode": "auto"}):
         envs = vecenv.make_vec("CartPole-v1", num_envs=2, **options)
@@ -177,12 +184,14 @@ def test_make_vec_takes_auto():
         envs.close()
 
 
+@pytest.mark.extended
 def test_batched_vector_env_takes_auto():
     envs = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 8)] * 2, num_workers="auto")
     assert "with resets, a step takes" in envs.statistics()["choice"]
     envs.close()
 
 
+@pytest.mark.extended
 def test_sb3_vec_env_takes_auto():
     sb3 = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
     envs = sb3.SB3VecEnv([cartpole] * 2, num_workers="auto")
@@ -198,12 +207,14 @@ def test_managers_take_auto(name):
     manager.close()
 
 
+@pytest.mark.extended
 def test_gym_vector_manager_takes_auto():
     manager = vecenv.GymVectorEnvManager([cartpole] * 2, {"num_workers": "auto"})
     assert "with resets, a step takes" in manager._vector_env.statistics()["choice"]
     manager.close()
 
 
+@pytest.mark.extended
 def test_alf_environment_takes_auto():
     from vecenv.alf import create_environment
 

@@ -106,6 +106,7 @@ def test_rows_of_async_reset_are_not_marked(backend):
         assert dict(zip(infos["env_id"].tolist(), infos["autoreset"].tolist())) == {0: False, 1: True}
 
 
+@pytest.mark.extended
 def test_marks_are_those_of_an_undisturbed_run_after_a_crash():
     def play(kills: bool) -> list[list[bool]]:
         with VectorEnv(ENV_FNS, num_workers=2, mark_autoreset=True) as envs:
@@ -120,6 +121,7 @@ def test_marks_are_those_of_an_undisturbed_run_after_a_crash():
     assert play(kills=True) == play(kills=False)
 
 
+@pytest.mark.extended
 def test_collector_that_skips_marked_rows_stores_transitions_only():
     """CartPole gives reward 1 for every step. Without the marks, 4 % of the rows of random play have reward 0."""
     name = vecenv.register_vec("CartPole-v1")
@@ -181,6 +183,7 @@ def test_batched_reset_takes_the_marks_of_its_envs_away():
         assert not envs.step(zeros)[4]["autoreset"].any()
 
 
+@pytest.mark.extended
 def test_batched_rows_of_a_lost_batch_are_marked_when_it_restarts():
     zeros = np.zeros(8, np.int64)
     with batches(AutoresetMode.NEXT_STEP, failures={"max_log_bytes": 1}) as envs:

@@ -41,6 +41,7 @@ class TestSerial(VectorEnvContract):
 class TestProcess(VectorEnvContract):
     backend = "process"
 
+    @pytest.mark.extended
     def test_worker_count_and_worker_pids(self, open_envs):
         envs = open_envs([ToyEnv] * 5, num_workers=2)
         assert len(envs.worker_pids) == 2 and all(isinstance(pid, int) for pid in envs.worker_pids)
@@ -66,6 +67,7 @@ class TestProcess(VectorEnvContract):
         with pytest.raises(AlreadyPendingCallError, match=f"env 0 still owes the answer to a {moment}; .*, or reset"):
             envs.step([0, 0])
 
+    @pytest.mark.extended
     def test_other_envs_continue_while_one_hangs(self, open_envs):
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
@@ -78,6 +80,7 @@ class TestProcess(VectorEnvContract):
             envs.recv(2, timeout=0.05)
         assert envs.recv(1)[0][0, STEPS] == 6
 
+    @pytest.mark.extended
     def test_recv_waits_for_the_requested_batch_size_until_the_timeout(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1, batch_size=2)
         envs.reset(seed=0)
@@ -128,6 +131,7 @@ class TestProcess(VectorEnvContract):
         envs.close(timeout=60.0)
         assert (tmp_path / "closed").read_text() == "closed"
 
+    @pytest.mark.extended
     def test_dead_worker_is_an_error(self, open_envs):
         envs = open_envs([CountEnv, ExitAtStep], num_workers=2, on_failure="raise")
         envs.reset(seed=0)
@@ -143,6 +147,7 @@ class TestProcess(VectorEnvContract):
         assert truncations.tolist() == [False, True] and not terminations.any() and obs[0, STEPS] == 1
         assert infos["_recovered"].tolist() == [False, True]
 
+    @pytest.mark.extended
     def test_two_vector_envs_are_independent(self, open_envs):
         one, other = open_envs(CountEnv), open_envs(CountEnv)
         one.reset(seed=0)

@@ -268,6 +268,7 @@ def test_spec_make_is_a_constructor():
         envs.reset(seed=0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "env_fn, text",
     [
@@ -286,6 +287,7 @@ def test_result_of_a_constructor_that_is_no_env_is_named(env_fn, text):
             VectorEnv([env_fn], backend=backend)
 
 
+@pytest.mark.extended
 def test_spaces_that_differ_are_named_by_leaf_and_property():
     """Both spaces were printed in full."""
 

@@ -96,6 +96,7 @@ def test_spaces_as_observation_and_action(name, mode):
 NESTED = Tuple((Discrete(5, start=-2), Dict(a=Box(0, 255, (2, 3), np.uint8), b=MultiBinary(3)), ALL_SPACES["text"]))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 def test_nested_spaces_through_processes(mode, copy):
@@ -172,6 +173,7 @@ def test_vectorised_cartpole_equals_gymnasium(backend):
             assert_same(envs.step(action), (*expected, {}))
 
 
+@pytest.mark.extended
 def test_results_are_owned_by_the_caller_unless_copy_is_off():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
         envs.reset(seed=1)
@@ -193,6 +195,7 @@ def test_steps_are_counted_per_env():
         assert envs.statistics()["steps"] == 3 * 8
 
 
+@pytest.mark.extended
 def test_tensors_of_a_simulator_are_converted():
     torch = pytest.importorskip("torch")
 
@@ -208,6 +211,7 @@ def test_tensors_of_a_simulator_are_converted():
     assert_same(*results)
 
 
+@pytest.mark.extended
 def test_tensors_in_simulator_infos_are_converted():
     torch = pytest.importorskip("torch")
 
@@ -336,6 +340,7 @@ def test_partial_reset_needs_the_last_observations_of_others():
         assert infos["_steps"].tolist() == mask.tolist()
 
 
+@pytest.mark.extended
 def test_calls_at_the_wrong_moment_are_refused():
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
         with pytest.raises(NoAsyncCallError, match="reset_async first"):
@@ -358,6 +363,7 @@ def test_exception_of_an_env_keeps_its_type(backend):
             envs.step([0] * 4)
 
 
+@pytest.mark.extended
 def test_hanging_env_times_out_and_a_reset_abandons_it():
     env_fns = batches([HangAtStep] * 2, 1)
     limits = {"step_timeout": 0.2, "close_timeout": 0.2}
@@ -558,6 +564,7 @@ def test_batches_of_different_autoreset_modes_are_refused():
         BatchedVectorEnv(env_fns, backend="serial")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0}], ids=str)
 def test_close_without_waiting_logs_nothing(how, caplog):
     for _ in range(5):

@@ -135,23 +135,27 @@ def assert_lossless(env_fns: Sequence[EnvFn], num_steps: int, deaths: dict[int, 
     return counts
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 @pytest.mark.parametrize("mode", MODES)
 def test_crash_recovery_is_exact(mode: AutoresetMode, copy: bool) -> None:
     assert_lossless([toys(mode)] * 2, 40, {0: 1, 9: 0, 23: 1, 39: 0}, copy=copy)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_crash_recovery_of_vectorised_envs_is_exact(context: str) -> None:
     counts = assert_lossless([cart_poles] * 3, 60, {10: 0, 50: 1}, num_workers=2, context=context)
     assert counts["steps_replayed"] >= 10
 
 
+@pytest.mark.extended
 def test_wrappers_of_vector_envs_are_restored() -> None:
     """The second seeded reset is not a restore point, because the running mean continues over it."""
     assert_lossless([wrapped] * 2, 60, {10: 0, 50: 1}, reseed={30: {"seed": 8}})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "reseed",
     [
@@ -167,6 +171,7 @@ def test_partial_resets_are_replayed(reseed: dict[str, Any]) -> None:
     assert_lossless([toys(DISABLED)] * 2, 30, {12: 0, 25: 1}, reseed={10: reseed}, seed=[1, 2, 3, 4, 5, 6])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", [None, [None] * 6, [1, None, 3, None, None, None]], ids=["none", "nones", "some"])
 def test_first_reset_without_seeds_can_be_replayed(seed: Any) -> None:
     with opened([toys(NEXT)] * 2, num_workers=2) as envs:
@@ -189,6 +194,7 @@ def test_steps_before_a_snapshot_are_not_replayed(env_fn: EnvFn) -> None:
     assert counts["steps_replayed"] < 500 + 550 + 551 + 590
 
 
+@pytest.mark.extended
 def test_crashes_right_after_a_snapshot_are_recovered() -> None:
     """The replayed replies that are compared begin with the first one after the snapshot."""
     zeros = np.zeros(8, np.int64)
@@ -208,6 +214,7 @@ def test_crashes_right_after_a_snapshot_are_recovered() -> None:
     assert counts["replayed"] == 3 and counts["steps_replayed"] < 20
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keeps_often")
 def test_incomplete_snapshots_are_not_kept() -> None:
     """A single env's state during an episode is unknown, so every step since the seeded reset is replayed."""
@@ -225,6 +232,7 @@ def lose(envs: BatchedVectorEnv, num_steps: int = 60) -> tuple[Any, Any]:
     return last, envs.step(np.zeros(envs.num_envs, np.int64))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 def test_lost_batch_is_truncated_and_reset_in_the_next_step(copy: bool) -> None:
     with opened([toys(NEXT)] * 2, copy=copy, **LOST) as envs:
@@ -242,6 +250,7 @@ def test_lost_batch_is_truncated_and_reset_in_the_next_step(copy: bool) -> None:
         assert envs.statistics()["truncated"] == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
 @pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 60, 60)], ids=["all", "some"])
 def test_lost_batch_does_not_truncate_envs_that_had_ended(lengths: Sequence[int], copy: bool) -> None:
@@ -266,6 +275,7 @@ def test_lost_batch_does_not_truncate_envs_that_had_ended(lengths: Sequence[int]
         assert envs.step(zeros)[1][:3].tolist() == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_lost_batch_resets_in_the_same_step_in_same_step_mode() -> None:
     with opened([toys(SAME)] * 2, **LOST) as envs:
         last, (obs, _, terminations, truncations, infos) = lose(envs)
@@ -294,6 +304,7 @@ class CannotRestart(ToyEnv):
         return super().reset(seed=seed, options=options)
 
 
+@pytest.mark.extended
 def test_lost_batch_resets_in_the_next_step_if_the_same_step_is_impossible(tmp_path: Any) -> None:
     path = tmp_path / "there"
     env_fns = [functools.partial(CannotRestart, n, path) for n in (50, 60, 70)]
@@ -312,6 +323,7 @@ def test_lost_batch_resets_in_the_next_step_if_the_same_step_is_impossible(tmp_p
         assert envs.call("get_wrapper_attr", "elapsed_steps") == (1, 1, 1, 48, 48, 48)
 
 
+@pytest.mark.extended
 def test_lost_batch_waits_for_its_reset_in_disabled_mode() -> None:
     with opened([toys(DISABLED)] * 2, **LOST) as envs:
         _, (_, _, terminations, truncations, _) = lose(envs)
@@ -322,6 +334,7 @@ def test_lost_batch_waits_for_its_reset_in_disabled_mode() -> None:
         assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (0, 0, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_reported", [True, False], ids=["after its end", "at once"])
 def test_lost_batch_resets_all_envs_whatever_the_mask(mode: AutoresetMode, is_reported: bool) -> None:
@@ -366,6 +379,7 @@ def test_step_is_refused_at_once_while_one_is_pending() -> None:
         assert envs.reset(seed=1)[0].tolist() in ([8] * 3, [9] * 3)
 
 
+@pytest.mark.extended
 def test_crash_after_a_loss_replays_only_the_new_episode() -> None:
     with opened([cart_poles] * 2, failures={"max_log_bytes": 20_000}) as envs:
         lose(envs, 400)
@@ -391,6 +405,7 @@ def test_hang_is_recovered_like_a_crash() -> None:
         assert envs.statistics()["restarts"] == 2
 
 
+@pytest.mark.extended
 def test_repeated_crash_writes_a_reproducer(tmp_path: Any) -> None:
     crash = functools.partial(SyncVectorEnv, [functools.partial(SegfaultAtStep, at=3)] * 2)
     with opened([crash], failures={"on_repeat": "raise", "reproducer_dir": str(tmp_path)}) as envs:
@@ -406,6 +421,7 @@ def test_repeated_crash_writes_a_reproducer(tmp_path: Any) -> None:
     assert [kind for kind, _ in kinds] == ["reset", "step", "step"]
 
 
+@pytest.mark.extended
 def test_on_failure_raise() -> None:
     with opened([cart_poles] * 2, on_failure="raise") as envs:
         envs.reset(seed=1)
@@ -414,6 +430,7 @@ def test_on_failure_raise() -> None:
             envs.step(np.zeros(16, np.int64))
 
 
+@pytest.mark.extended
 def test_attribute_set_by_the_caller_outlasts_the_next_reset() -> None:
     """The replay begins at that reset; without the recorded call the attribute would have its initial value."""
     env_fn = functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, None)] * 2)

@@ -133,6 +133,7 @@ def test_changed_spec_of_a_built_in_id_is_used(context: str, monkeypatch: pytest
     assert episode_length(envs) == episode_length(SyncVectorEnv([make] * 2)) == 9
 
 
+@pytest.mark.extended
 def test_recovered_env_has_the_callers_spec(short_mountain_car: None) -> None:
     """The registry has changed again when the worker is replaced."""
     envs = vecenv.VectorEnv([partial(gymnasium.make, ID)], num_workers=1)
@@ -237,6 +238,7 @@ def test_log_level_and_namespace_of_the_caller_hold_in_workers(context: str, mon
     envs.close()
 
 
+@pytest.mark.extended
 def test_spec_that_cannot_be_sent_names_the_reason() -> None:
     lock = threading.Lock()
     del gymnasium.registry[ID]

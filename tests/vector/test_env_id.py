@@ -86,6 +86,7 @@ def test_infos_of_given_envs_arrive_as_the_mode_says(infos: str, backend: str) -
         assert found["episode"]["l"].tolist() == [0, 3] and found["_episode"].tolist() == [False, True]
 
 
+@pytest.mark.extended
 def test_large_rows_of_given_envs_are_lent(implementation: str) -> None:
     with VectorEnv([toys.FrameEnv] * 4, num_workers=2) as envs:
         envs.reset(seed=0)
@@ -180,6 +181,7 @@ def test_wrong_ids_and_counts_are_refused(backend: str) -> None:
         assert sorted(envs.recv()[4]["env_id"].tolist()) == [0, 1], "nothing was lost"
 
 
+@pytest.mark.extended
 def test_worker_killed_during_a_receive_of_given_envs_loses_nothing(implementation: str) -> None:
     with make("process") as envs, make("serial") as quiet:
         for each in (envs, quiet):

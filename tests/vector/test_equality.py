@@ -59,6 +59,7 @@ def test_spaces_as_observation_and_action(name, mode):
     compare(envs, backend="serial", mode=mode, num_steps=50)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", MODES)
 def test_spaces_all_at_once_through_processes(mode, implementation):
     space = Dict(ALL_SPACES)
@@ -355,6 +356,7 @@ def test_partial_resets_at_any_time(backend, mode, implementation):
             ended = results[0][2] | results[0][3]
 
 
+@pytest.mark.extended
 def test_observation_mode_different():
     def make(high):
         return SpaceEnv(Dict(a=Box(0, high, (2,), np.float32), b=Discrete(high)), length=3)
@@ -370,6 +372,7 @@ def test_observation_mode_of_given_spaces():
     compare(envs, backend="serial", mode=AutoresetMode.SAME_STEP, observation_mode=(batched, single))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Acrobot-v1", "Pendulum-v1"])
 def test_gymnasiums_own_envs_give_equal_results(name, mode):

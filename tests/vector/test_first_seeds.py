@@ -205,6 +205,7 @@ def test_cancelled_first_reset_is_offered_its_seed_again() -> None:
 # ---- recovery --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize(
     "env_fn",
@@ -229,6 +230,7 @@ def generator_state(env: Any) -> Any:
     return (getattr(env.unwrapped, "rng", None) or env.unwrapped.np_random).bit_generator.state
 
 
+@pytest.mark.extended
 def test_env_reset_individually_is_recovered() -> None:
     with contextlib.closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs:
         for env_id in (1, 0):

@@ -122,6 +122,7 @@ def test_gymnasium_wrapper_gives_equal_results(name, mode):
                 assert_same(ours.reset(options=mask[0]), theirs.reset(options=mask[1]), f"reset after {i}")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif("RecordVideo" in NEWER - set(wrappers.__all__), reason="newer than this Gymnasium")
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_record_video_wrapper(backend, tmp_path):

@@ -123,6 +123,7 @@ def test_info_mode_keeps_the_expected_infos(infos, mode, backend):
                 assert_same(ours.reset(options=dict(mask)), theirs.reset(options=dict(mask)), f"reset after {i}")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("infos", ["all", "columns", "done"])
 def test_info_mode_keeps_the_expected_infos_in_order_of_arrival(infos):
     """Without the C implementation all infos are pickled; they are equal with it, in any order of arrival."""
@@ -411,6 +412,7 @@ def test_statistics_restart_with_a_reset():
         assert lengths == [None, None, [3]]
 
 
+@pytest.mark.extended
 def test_statistics_survive_a_worker(tmp_path):
     env_fns = [functools.partial(SegfaultAtStep, at=3, once=tmp_path / "done", length=4), functools.partial(ToyEnv, 4)]
     began = time.perf_counter()

@@ -196,6 +196,7 @@ def test_infos_truncated_by_gymnasium():
     assert any(1.0 in prob for prob in seen)
 
 
+@pytest.mark.extended
 def test_infos_arrays_do_not_change_afterwards():
     env_fns = [functools.partial(GivesInfos, *({"key": i} for i in range(20)), length=None)] * 2
     with contextlib.closing(VectorEnv(env_fns, copy=False)) as envs:

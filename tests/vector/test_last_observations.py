@@ -100,6 +100,7 @@ def test_views_are_unchanged_if_the_next_step_raises() -> None:
         assert np.array_equal(shown, expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("debug", [False, True])
 def test_lost_episode_ends_with_the_last_delivered_observation(implementation: str, debug: bool) -> None:
     """The ring has reused its row many times since, and the episode ended with zeros.

@@ -104,6 +104,7 @@ def test_leased_batches_do_not_change(backend, env_fn, mode):
         assert_same(*results[0], "the first batch")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", ["obs", "row", "rewards", "terminations", "tensor"])
 def test_lease_is_held_by_any_part_of_a_batch(part):
     with contextlib.closing(VectorEnv([Frames] * 6)) as envs:
@@ -127,6 +128,7 @@ def test_lease_is_held_by_any_part_of_a_batch(part):
         assert [is_lent(envs, result[0]) for result in results] == [True] * NUM_LEASES + [False]
 
 
+@pytest.mark.extended
 def test_lease_writes_of_the_caller_reach_no_env():
     with (
         contextlib.closing(VectorEnv([Frames] * 6)) as envs,
@@ -142,6 +144,7 @@ def test_lease_writes_of_the_caller_reach_no_env():
                 array[...] = 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
 def test_lease_of_vector_env_batches(env_fn):
     inner = functools.partial(SyncVectorEnv, [env_fn] * 3)
@@ -156,6 +159,7 @@ def test_lease_of_vector_env_batches(env_fn):
             assert_same(*pair, f"batch {i}")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 def test_lease_with_resets_by_mask_copies(batched):
     """Rows outside the mask repeat the last observations, also if the caller has modified their arrays."""
@@ -172,6 +176,7 @@ def test_lease_with_resets_by_mask_copies(batched):
         assert not np.array_equal(again[0], before[0])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options", [{"copy": False}, {"debug": True}, {"num_envs": 3}], ids=["views", "debug", "small"]
 )
@@ -182,6 +187,7 @@ def test_lease_is_not_used_for_these_options(options):
         assert envs._results._leases is None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
 def test_lease_of_partial_batches(env_fn):
     """Rows are lent if their size is worth it, at any position in a block; each env's stream equals a plain loop's."""
@@ -321,6 +327,7 @@ def test_lease_in_a_forked_child_does_not_change():
             assert is_lent(envs, envs.step([0] * 6)[0])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "abandoned"])
 def test_lease_outlasts_killed_workers(env_fn):
     with contextlib.closing(VectorEnv([env_fn] * 6, num_workers=2)) as envs:

@@ -79,6 +79,7 @@ def test_make_vec_of_an_env_spec(make, registered):
     assert gymnasium.spec(registered).kwargs == {}
 
 
+@pytest.mark.extended
 def test_registration_requirements_are_pickled(make, registered):
     envs = make(registered, num_envs=2)
     envs.reset(seed=0)
@@ -166,6 +167,7 @@ def test_gymnasium_make_vec_builds_a_vecenv(make_by_gymnasium):
     assert envs.step([0, 0, 0])[3].all()
 
 
+@pytest.mark.extended
 def test_registered_name_makes_single_envs(make, make_by_gymnasium):
     """A script can use one id for its training envs and for the single env that it displays."""
     name = register_vec("FrozenLake-v1")

@@ -146,6 +146,7 @@ def test_close_is_silent_about_sends_without_recv(backend):
     envs.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_close_is_silent_after_a_wait_that_timed_out(backend):
     envs = VectorEnv([HangAtStep, ToyEnv], num_workers=2, close_timeout=0.1)

@@ -60,6 +60,7 @@ def test_step_of_batched_vector_env_before_reset_is_reset_needed():
         envs.step([0] * 4)
 
 
+@pytest.mark.extended
 def test_env_of_restarted_worker_needs_a_reset():
     with VectorEnv([ToyEnv] * 2, num_workers=2) as envs:
         envs.reset(seed=0)

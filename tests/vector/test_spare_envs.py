@@ -116,6 +116,7 @@ def test_results_with_spare_envs_do_not_depend_on_the_start_method(context):
     assert_same(play(lengths(CountEnv), context=context, num_spare_envs=NUM_ENVS), expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_results_with_own_spare_envs_are_equal_in_asynchronous_calls(mode):
     steps, options = 25, {"autoreset_mode": mode, "num_spare_envs": NUM_ENVS}
@@ -205,6 +206,7 @@ def pipe_at(path):
     return str(path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_step_does_not_wait_for_the_reset_of_an_env_that_ended(mode, tmp_path):
     wait = pipe_at(tmp_path / "pipe")
@@ -323,6 +325,7 @@ class Alarm(Exception):
     """Raised by the handler of a signal."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_spares", [2, NUM_ENVS])
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_exceptions_of_a_signal_handler_are_raised_and_leave_envs_usable(mode, num_spares):

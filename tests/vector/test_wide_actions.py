@@ -51,6 +51,7 @@ def test_float64_leaf_of_nested_actions_is_not_rounded(backend):
     assert rewards.tolist() == [0.1 + 0.2 + 1.0, 0.3 + 0.4 + 2.0]
 
 
+@pytest.mark.extended
 def test_float64_actions_are_not_rounded_after_a_kill():
     actions = np.random.default_rng(0).uniform(-2, 2, (20, 2, 1))
     sync = SyncVectorEnv([PENDULUM] * 2)

@@ -486,6 +486,7 @@ def test_repr_names_the_env():
     assert repr(DingEnvWrapper(numbers_env())) == "DingEnvWrapper(Scripted)"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("caller, obs_type", [("collector", np.float32), ("evaluator", np.float32)])
 def test_pong_with_the_atari_wrappers(caller, obs_type):
     pytest.importorskip("ale_py")
@@ -502,6 +503,7 @@ def test_pong_with_the_atari_wrappers(caller, obs_type):
     env.close()
 
 
+@pytest.mark.extended
 def test_half_cheetah(tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)  # the simulator writes a log into the working directory

@@ -159,6 +159,7 @@ class TestEpisodicLife:
         env.reset()
         assert env.lives == 7
 
+    @pytest.mark.extended
     def test_real_atari_lives(self):
         pytest.importorskip("ale_py")
         from vecenv.wrappers.ding import make_env

@@ -21,8 +21,8 @@ from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError, require
 
 if TYPE_CHECKING:
-    from vecenv.cli.measure import Mode, Window
     from vecenv.envs.factory import EnvFactory
+    from vecenv.measurement.measure import Mode, Window
 
 __all__ = ["add_parser"]
 
@@ -89,8 +89,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
-    from vecenv.cli import machine, measure, report
     from vecenv.cli.verdict import verdict
+    from vecenv.measurement import machine, measure, report
 
     env_name = options.env or options.env_option or _DEFAULT_ENV
     kwargs = dict(options.env_kwarg)
@@ -145,10 +145,10 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
 
 def _find_env(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> EnvFactory:
     """Find the env's constructor and try it; envs with old calls get Gymnasium's, so that every mode can step them."""
-    from vecenv.cli.env_names import find_env_fn
-    from vecenv.cli.target import check_env
     from vecenv.envs.adapt import adapt_and_build
     from vecenv.envs.factory import EnvFactory
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import check_env
 
     factory = check_env(find_env_fn(env_name, kwargs, checks_results=True, atari=atari), env_name)
     return EnvFactory(factory, wrappers=(adapt_and_build,))
@@ -157,7 +157,7 @@ def _find_env(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> EnvFacto
 def _open_modes(
     stack: contextlib.ExitStack, factory: EnvFactory, settings: dict[str, Any], skip: Sequence[str]
 ) -> list[Mode]:
-    from vecenv.cli import measure
+    from vecenv.measurement import measure
 
     env_fns = [factory] * settings["envs"]
     own = {"num_workers": settings["workers"], "copy": settings["copy"]}

@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: there is no such env.
         DependencyError: a package of the env is missing.
     """
-    from vecenv.cli.env_names import find_env_fn
-    from vecenv.cli.target import build_env
     from vecenv.envs.check.check import CheckError, check_all
     from vecenv.envs.check.data import lacks_spaces
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import build_env
 
     env_fn = find_env_fn(options.env, dict(options.env_kwarg))
     env = build_env(env_fn, options.env)

@@ -85,12 +85,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], file: ResultFile | None) -> None:
-    from vecenv.cli import report
     from vecenv.cli.display import draw_without_display
-    from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.policy_names import find_policy
-    from vecenv.cli.target import check_env
     from vecenv.evaluation import evaluate
+    from vecenv.measurement import report
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import check_env
 
     if options.videos:
         draw_without_display()

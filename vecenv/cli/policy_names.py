@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vecenv.checks import nearest
-from vecenv.cli.env_names import import_module
 from vecenv.errors import ConfigError
+from vecenv.measurement.env_names import import_module
 
 __all__ = ["find_policy"]
 

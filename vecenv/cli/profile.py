@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: an option is wrong, the env cannot be made, or the file cannot be written.
         DependencyError: a package of the env is missing.
     """
-    from vecenv.cli import machine, report
-    from vecenv.cli.env_names import find_env_fn
-    from vecenv.cli.target import check_env
+    from vecenv.measurement import machine, report
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import check_env
     from vecenv.vector import VectorEnv
 
     if options.seconds > _MAX_SECONDS:
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _step(envs: VectorEnv, duration: float, policy_seconds: float) -> None:
     """Step all envs in lockstep until the time is up; compute for `policy_seconds` before each step."""
-    from vecenv.cli.target import action_batches
+    from vecenv.measurement.target import action_batches
 
     actions = action_batches(envs.single_action_space, envs.num_envs)
     envs.reset(seed=0)

@@ -58,13 +58,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _record_policy(options: argparse.Namespace) -> int:
-    from vecenv.cli import report
-    from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.evaluate import foreign_errors_wrapped
     from vecenv.cli.policy_names import find_policy
-    from vecenv.cli.target import check_env
     from vecenv.evaluation import evaluate
     from vecenv.evaluation.seeds import MOST_SEED
+    from vecenv.measurement import report
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import check_env
 
     policy = find_policy(options.policy)
     first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
@@ -98,10 +98,10 @@ def _print_files(paths: Iterable[Path]) -> None:
 
 
 def _record_random(options: argparse.Namespace) -> int:
-    from vecenv.cli import report
-    from vecenv.cli.env_names import find_env_fn
-    from vecenv.cli.target import build_env
     from vecenv.managers import BaseEnvManager
+    from vecenv.measurement import report
+    from vecenv.measurement.env_names import find_env_fn
+    from vecenv.measurement.target import build_env
 
     env_fn = find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"})
     envs: list[Any] = []

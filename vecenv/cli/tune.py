@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
         DependencyError: a package of the env is missing.
         WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung.
     """
-    from vecenv.cli import machine, report
-    from vecenv.cli.tuning import tune
+    from vecenv.measurement import machine, report
+    from vecenv.tuning.search import tune
 
     with contextlib.ExitStack() as stack:
         file: ResultFile | None = None

@@ -10,7 +10,7 @@ from vecenv.core.pool.sizing import Setting
 from vecenv.core.pool.waiting import LEAST_GAIN
 
 if TYPE_CHECKING:
-    from vecenv.cli.measure import Result
+    from vecenv.measurement.measure import Result
 
 __all__ = ["verdict"]
 

@@ -212,6 +212,7 @@ def test_missing_infos_of_a_batch_are_none_among_strings(size):
         assert env.reset().env_info["word"].tolist() == [None, None, "one", None]
 
 
+@pytest.mark.extended
 def test_recovered_batches_are_marked_per_row():
     make = functools.partial(batch_of_two, functools.partial(info_env, "a late key"))
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2) as env:

@@ -56,6 +56,7 @@ def play(env, steps=5):
         env.step(ACTION)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("fault", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
@@ -68,6 +69,7 @@ def test_env_exception_keeps_its_type_and_the_next_step_resets(fault, error, ahe
         assert env.step(ACTION).is_mid().all()
 
 
+@pytest.mark.extended
 def test_worker_traceback_is_the_cause():
     with parallel(RaiseAtStep, num_workers=2) as env:
         with pytest.raises(ZeroDivisionError) as caught:
@@ -75,6 +77,7 @@ def test_worker_traceback_is_the_cause():
         assert "in _fail_if_due" in str(caught.value.__cause__)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("fault", "says"), [(ExitAtStep, "exit code 3"), (SegfaultAtStep, "SIGSEGV"), (ExitAtReset, "exit code 3")]
 )
@@ -85,6 +88,7 @@ def test_dead_worker_is_one_error_that_names_it(fault, says):
         assert caught.value.env_ids == (1,)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [HangAtStep, HangInC, HangAtReset])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_hanging_env_times_out_and_close_does_not_wait(fault, ahead):
@@ -99,6 +103,7 @@ def test_hanging_env_times_out_and_close_does_not_wait(fault, ahead):
     env.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("fault", "error"), [(RaiseAtInit, RuntimeError), (ExitAtInit, WorkerDiedError)])
 def test_constructor_errors_keep_their_type(fault, error):
     """W45: the original fails with an AssertionError about a tuple."""
@@ -106,6 +111,7 @@ def test_constructor_errors_keep_their_type(fault, error):
         parallel(fault, num_workers=2)
 
 
+@pytest.mark.extended
 def test_spare_env_that_dies_during_its_reset_is_an_error():
     make = functools.partial(faulty, ExitAtReset, faulty_id=3, at=1)
     options = {"num_spare_envs_for_reload": 1, "tensors": False, "on_failure": "raise"}
@@ -113,6 +119,7 @@ def test_spare_env_that_dies_during_its_reset_is_an_error():
         play(env)
 
 
+@pytest.mark.extended
 def test_spare_env_that_raises_during_its_reset_is_an_error(tmp_path):
     make = functools.partial(faulty, RaiseAtReset, faulty_id=0, at=2, once=tmp_path / "done")
     with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
@@ -166,6 +173,7 @@ class OfTheFirstTask(AlfEnvironmentBaseWrapper):
         return step._replace(prev_action=step.prev_action["action"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("make", "ahead"),
     [
@@ -192,6 +200,7 @@ def _touch(path):
     return path
 
 
+@pytest.mark.extended
 def test_crash_recovery_is_exact_with_spare_envs(tmp_path):
     def run(**fault):
         make = functools.partial(short, **fault)
@@ -229,6 +238,7 @@ def unrepeatable_tasks(env_id=0):
     return OfTheFirstTask(MultitaskWrapper([unrepeatable(), unrepeatable()], ["one", "other"], env_id))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("make", "ahead", "steps"),
     [

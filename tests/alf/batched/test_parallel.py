@@ -127,6 +127,7 @@ def test_time_steps_equal_those_of_single_environments(make, layout):
         assert mine.env_info.keys() == theirs.env_info.keys()
 
 
+@pytest.mark.extended
 def test_layouts_give_equal_results():
     runs = {}
     for name, options in LAYOUTS.items():
@@ -152,6 +153,7 @@ def test_time_out_is_not_a_termination_in_a_batch():
     assert steps[3].is_first().tolist() == [True, False, False]
 
 
+@pytest.mark.extended
 def test_time_steps_belong_to_the_caller():
     with parallel(toy, num_workers=2) as env:
         steps = [env.reset()]
@@ -166,6 +168,7 @@ def test_time_steps_belong_to_the_caller():
     assert steps[0].env_id is not steps[1].env_id
 
 
+@pytest.mark.extended
 def test_constructors_receive_their_env_id():
     with parallel(counting, 4, num_workers=2) as env:
         env.reset()
@@ -324,6 +327,7 @@ def test_spare_envs_replace_envs_whose_episode_ended(options, make):
         assert "00" not in kinds and "22" not in kinds and "21" not in kinds
 
 
+@pytest.mark.extended
 def test_spare_env_episodes_have_their_own_seeds():
     """Each env plays its episodes with its own random numbers, in any batch row."""
     with ParallelAlfEnvironment([identified] * 5, num_spare_envs_for_reload=2, tensors=False) as env:
@@ -346,6 +350,7 @@ def test_spare_env_episodes_have_their_own_seeds():
             step = alone.step(np.int64(0))
 
 
+@pytest.mark.extended
 def test_reset_of_all_returns_envs_to_their_rows():
     with ParallelAlfEnvironment([identified] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
         env.seed([10, 11, 12, 13])
@@ -358,6 +363,7 @@ def test_reset_of_all_returns_envs_to_their_rows():
             env.step(np.zeros(3, np.int64))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_parallel_environment_cannot_be_copied(duplicate):
     """Deleting a shallow copy would end the workers."""
@@ -457,6 +463,7 @@ def test_float32_overflow_becomes_infinity():
             assert env.step(np.zeros(2, np.int64)).reward.tolist() == [-np.inf] * 2
 
 
+@pytest.mark.extended
 def test_tasks_run_in_parallel():
     with parallel(two_tasks, 2, num_workers=2) as env:
         assert env.num_tasks == 2 and env.task_names == ["a", "b"]
@@ -512,6 +519,7 @@ def test_unknown_options_are_named():
 # ---- calls ----
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ahead", [False, True])
 def test_calls_between_steps_return_their_own_results(ahead):
     """W45: during pending resets a call got the reply of another call."""
@@ -530,6 +538,7 @@ def test_calls_between_steps_return_their_own_results(ahead):
             env.call_envs_with_same_args("no_such_method")
 
 
+@pytest.mark.extended
 def test_rendering_shows_env_0():
     pytest.importorskip("pygame")
     make = functools.partial(load, "CartPole-v1", render_mode="rgb_array")

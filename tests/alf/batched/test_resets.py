@@ -48,6 +48,7 @@ def assert_all_same(left, right):
         assert_same(mine, theirs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_resets_ahead_begin_the_same_episodes_as_lockstep(make):
     rng = np.random.default_rng(3)
@@ -57,6 +58,7 @@ def test_resets_ahead_begin_the_same_episodes_as_lockstep(make):
         assert_all_same(play(make, program, backend="serial", reset_ahead=True), lockstep)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_resets_in_workers_begin_the_same_episodes_as_ahead(make):
     program = ".....r..r.r....r......r"
@@ -79,6 +81,7 @@ def waiting(env_id=0):
     return AlfGymWrapper(SlowReset(2 + env_id % 3), env_id)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("spares", [0, 2])
 def test_env_progress_does_not_depend_on_speed(spares):
     program = "..r...r....r.r"
@@ -144,6 +147,7 @@ def dies_once(env_id=0, once=None):
     return AlfGymWrapper(ExitAtStep(length=3, at=8, once=once) if env_id == 1 else CountEnv(2 + env_id), env_id)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ahead", [False, True])
 def test_crash_between_resets_is_recovered(ahead, tmp_path):
     program = "...r....r..r......r.r..."

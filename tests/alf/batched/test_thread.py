@@ -72,6 +72,7 @@ def test_tensors_cross_the_thread():
         assert step.prev_action.tolist() == [1] and step.reward.dtype == torch.float32
 
 
+@pytest.mark.extended
 def test_errors_keep_their_type():
     with pytest.raises(RuntimeError, match="cannot be built"):
         ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtInit()))

@@ -18,6 +18,7 @@ def make(game="Breakout", **kwargs):
     return gymnasium.make(f"ALE/{game}-v5", **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gray_scale", [True, False])
 def test_atari_preprocessing_matches_the_dqn_papers(gray_scale):
     pytest.importorskip("cv2")
@@ -49,6 +50,7 @@ def shrunk(screen):
     return small[:, :, None] if small.ndim == 2 else small
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gray_scale", [True, False])
 @pytest.mark.parametrize("skip", [1, 3, 4])
 def test_lost_life_ends_the_skip_and_starts_a_new_frame_stack(gray_scale, skip):
@@ -93,6 +95,7 @@ def test_frame_count_is_in_every_info():
     env.close()
 
 
+@pytest.mark.extended
 def test_atari_preprocessing_refuses_unfit_envs():
     for name, value in (("frame_skip", 0), ("screen_size", 0)):
         with pytest.raises(ValueError, match=name):

@@ -418,6 +418,7 @@ def history(kind, implementation, monkeypatch, autoreset, **options):
     return seen
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(load() is None, reason="there is nothing to compare with")
 @pytest.mark.parametrize("autoreset", list(Autoreset))
 def test_pools_give_the_same_results_in_c_and_fallback(monkeypatch, autoreset):
@@ -456,6 +457,7 @@ def play(pool, rounds):
 LONG = functools.partial(CountEnv, length=1000)
 
 
+@pytest.mark.extended
 def test_worker_death_is_reported_and_earlier_rows_are_kept(open_pool):
     pool = open_pool(LONG, ExitAtStep)
     with pytest.raises(WorkerDiedError, match=r"worker 1 .*exit code 3"):
@@ -464,6 +466,7 @@ def test_worker_death_is_reported_and_earlier_rows_are_kept(open_pool):
     assert pool.recv(1, timeout=60).env_ids.tolist() == [0]
 
 
+@pytest.mark.extended
 def test_replacement_worker_takes_over(open_pool):
     pool = open_pool(LONG, LONG)
     os.kill(pool.worker_pids[1], signal.SIGKILL)
@@ -476,12 +479,14 @@ def test_replacement_worker_takes_over(open_pool):
     assert play(pool, 1).env_ids.tolist() == [0, 1]
 
 
+@pytest.mark.extended
 def test_overdue_step_is_reported_with_its_env(open_pool):
     pool = open_pool(LONG, HangAtStep, limits=Limits(step=1.0, close=0.2))
     with pytest.raises(WorkerTimeoutError, match="step of env 1 .* within 1.0 s"):
         play(pool, 10)
 
 
+@pytest.mark.extended
 def test_exceptions_conversions_and_large_infos_travel(open_pool):
     pool = open_pool(LONG, RaiseAtStep)
     with pytest.raises(ZeroDivisionError):
@@ -493,6 +498,7 @@ def test_exceptions_conversions_and_large_infos_travel(open_pool):
         play(pool, 4)
 
 
+@pytest.mark.extended
 def test_payloads_larger_than_a_socket_buffer_arrive_beside_large_replies(open_pool):
     pool = open_pool(LONG, LONG)
     big = np.arange(1_000_000)
@@ -500,6 +506,7 @@ def test_payloads_larger_than_a_socket_buffer_arrive_beside_large_replies(open_p
     assert all((array == big[::-1]).all() for array in echoed)
 
 
+@pytest.mark.extended
 def test_close_waits_for_a_busy_worker(open_pool):
     pool = open_pool(LONG, LONG)
     pool.send(np.zeros(2, np.int64))
@@ -507,6 +514,7 @@ def test_close_waits_for_a_busy_worker(open_pool):
     pool.close()
 
 
+@pytest.mark.extended
 def test_close_kills_a_worker_that_hangs(open_pool):
     pool = open_pool(LONG, HangAtStep, limits=Limits(close=0.2))
     for _ in range(4):
@@ -618,6 +626,7 @@ for limits in (Limits(), Limits(step=60.0)):
 """
 
 
+@pytest.mark.extended
 def test_serial_pool_runs_without_linux():
     ran = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr

@@ -100,6 +100,7 @@ def some_envs(seed: int, count: int = 3) -> list[Callable[[], Draws]]:
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_draws_do_not_depend_on_the_other_envs_of_a_process(
@@ -123,6 +124,7 @@ class DrawsInLaterResets(Draws):
         return ToyEnv.reset(self, **kwargs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_first_draw_in_an_autoreset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
     env_fns = [functools.partial(DrawsInLaterResets, "random", "nothing", length=3)] * 2
@@ -385,6 +387,7 @@ class DrawsSnapshotter:
         env.unwrapped.np_random = pickle.loads(state)
 
 
+@pytest.mark.extended
 @pytest.mark.native
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 @pytest.mark.parametrize("moments", ["step", "reset", "construct reset step call"])

@@ -91,16 +91,19 @@ WHAT = ("float", "integer", "bit", "large", "reward", "terminated", "truncated",
 WHAT_OF_RESETS = ("float", "integer", "bit", "large", "one byte of the large one")
 
 
+@pytest.mark.extended
 def test_difference_in_a_step_is_found() -> None:
     env_fns = [functools.partial(Differs, what, 3) for what in (*WHAT, "nothing")]
     assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT) + [FOUND]
 
 
+@pytest.mark.extended
 def test_difference_in_a_reset_is_found() -> None:
     env_fns = [functools.partial(Differs, what, 0) for what in (*WHAT_OF_RESETS, "nothing")]
     assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT_OF_RESETS) + [FOUND]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None:
     """It is found if the replay reaches that episode."""
@@ -111,6 +114,7 @@ def test_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None
     assert "truncated" in marks
 
 
+@pytest.mark.extended
 def test_difference_is_not_found_in_an_equal_replay() -> None:
     assert marks_after([functools.partial(Differs, "nothing", 3)], 25, 24) == [FOUND]
 
@@ -125,6 +129,7 @@ class RaisesAt(ToyEnv):
         return result
 
 
+@pytest.mark.extended
 def test_error_of_an_env_counts_as_its_answer_in_a_replay() -> None:
     assert marks_after([RaisesAt], 7, 6) == [FOUND]
 
@@ -139,6 +144,7 @@ class FailsToBegin(ToyEnv):
         return super().reset(**kwargs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("when", [4, 5, 6])
 def test_autoreset_that_raised_is_retried_in_a_replay(when: int) -> None:
     assert marks_after([functools.partial(FailsToBegin, length=2)], 7, when) == [FOUND]
@@ -209,6 +215,7 @@ class ReportsMark(ToyEnv):
         return result
 
 
+@pytest.mark.extended
 def test_env_does_not_replay_while_one_in_another_thread_does(tmp_path: Path) -> None:
     env_fns = [functools.partial(ReportsMark, tmp_path, env_id) for env_id in range(2)]
     with recovering_pool(env_fns, num_workers=1, threads_per_worker=2) as pool:

@@ -192,6 +192,7 @@ def test_limit_without_its_count_raises() -> None:
         step((1, 2.0, False, False, {}))
 
 
+@pytest.mark.extended
 @needs_known_release
 @pytest.mark.usefixtures("counting")
 def test_step_does_not_keep_its_result() -> None:

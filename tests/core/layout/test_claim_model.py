@@ -316,6 +316,7 @@ def steps_to(came_from: dict[State, tuple[State, str] | None], state: State) -> 
     return steps[::-1]
 
 
+@pytest.mark.extended
 def test_claims_hold_in_every_interleaving():
     assert explore(Model()) > 10_000
 

@@ -207,6 +207,7 @@ def test_missing_extension_does_not_warn_if_the_fallback_was_chosen(not_built, m
     assert native.implementation() == "python" and not caplog.records
 
 
+@pytest.mark.extended
 def test_missing_extension_does_not_warn_in_workers(capfd):
     def make():
         with pytest.MonkeyPatch.context() as patch:
@@ -672,6 +673,7 @@ def rounds(count, autoreset):
     ends.close()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(sys, "getrefcount"), reason="counts references")
 @pytest.mark.parametrize("autoreset", [0, 1, 2], ids=["DISABLED", "NEXT_STEP", "SAME_STEP"])
 def test_objects_and_memory_are_released(autoreset):
@@ -684,6 +686,7 @@ def test_objects_and_memory_are_released(autoreset):
     assert abs(sys.getrefcount(None) - values) < 200
 
 
+@pytest.mark.extended
 def test_objects_release_the_memory(ends):
     count = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     hub, slot = ends.hub(), ends.slot()
@@ -693,6 +696,7 @@ def test_objects_release_the_memory(ends):
     assert left == count
 
 
+@pytest.mark.extended
 def test_env_that_refers_to_its_slot_is_collected(ends):
     class Env:
         def step(self, action):
@@ -709,6 +713,7 @@ def test_env_that_refers_to_its_slot_is_collected(ends):
     assert reference() is None
 
 
+@pytest.mark.extended
 def test_refused_constructor_leaves_nothing_behind(ends):
     count = [sys.getrefcount(ends.memory), sys.getrefcount(ends.counters)]
     for _ in range(50):

@@ -200,6 +200,7 @@ def test_dead_workers_are_not_late(scene: Scene) -> None:
     assert scene.advance(1.0) == [] and len(scene.advance(0.1)) == 1, "its successor has its own time"
 
 
+@pytest.mark.extended
 def test_operation_without_a_limit_is_reported_at_10_s_60_s_and_every_10_min(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

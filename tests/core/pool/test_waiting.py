@@ -89,6 +89,7 @@ def workload_of(pool):
     return read_workload(pool._envs.plan.counters.timings(pool._envs.counters), slots.by_env, slots.worker_of)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("kind", [NapEnv, NapInReset])
 def test_sleeping_envs_give_one_warning_and_one_log_line(kind, caplog):
@@ -103,6 +104,7 @@ def test_sleeping_envs_give_one_warning_and_one_log_line(kind, caplog):
     assert [record.getMessage() for record in caplog.records if "wait for" in record.getMessage()] == [text]
 
 
+@pytest.mark.extended
 def test_warning_names_the_line_of_the_caller():
     with ProcessPool([NapEnv] * 16, PoolOptions(num_workers=2)) as pool:
         pool.start()
@@ -110,6 +112,7 @@ def test_warning_names_the_line_of_the_caller():
     assert warning.filename == __file__
 
 
+@pytest.mark.extended
 def test_warning_as_an_error_leaves_the_pool_usable():
     with ProcessPool([NapEnv] * 16, PoolOptions(num_workers=2)) as pool:
         pool.start()
@@ -124,6 +127,7 @@ def test_warning_as_an_error_leaves_the_pool_usable():
         pool.step(actions)  # it is raised only once
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [PoolOptions(num_workers=16), PoolOptions(num_workers=4, threads_per_worker=4)])
 def test_envs_with_slots_of_their_own_give_no_warning(options):
     with ProcessPool([NapEnv] * 16, options) as pool:
@@ -131,6 +135,7 @@ def test_envs_with_slots_of_their_own_give_no_warning(options):
         assert run(pool) == []
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("num_workers", [64, 32])
 def test_computing_envs_in_many_workers_beside_busy_loops_give_no_warning(num_workers):
@@ -149,6 +154,7 @@ def test_computing_envs_in_many_workers_beside_busy_loops_give_no_warning(num_wo
             loop.wait()
 
 
+@pytest.mark.extended
 def test_threads_that_compute_in_turns_give_no_warning():
     with ProcessPool([Computing] * 8, PoolOptions(num_workers=1, threads_per_worker=4)) as pool:
         pool.start()
@@ -170,6 +176,7 @@ def test_timings_count_every_step_reset_and_constructor():
         assert (timings["construct_ns"] > 0).all()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("implementation")
 def test_time_that_a_worker_waits_for_its_parent_does_not_count():
     class Verbose(NullEnv):

@@ -88,6 +88,7 @@ def start(env_fns: list[Any], **options: Any) -> ProcessPool:
     return pool
 
 
+@pytest.mark.extended
 def test_construct_limit_holds_for_each_env() -> None:
     """64 envs that take 3 s each once exceeded the limit of 60 s in two workers."""
     with start([SlowToBuild] * 9, limits=Limits(construct=3.0)):  # 4.5 s
@@ -103,12 +104,14 @@ def test_constructor_that_hangs_among_many_is_named(threads: int) -> None:
     assert (caught.value.worker_id, caught.value.env_ids, caught.value.op) == (0, (1900,), "construct")
 
 
+@pytest.mark.extended
 def test_constructor_that_crashes_beside_others_is_named_with_them() -> None:
     env_fns: list[Any] = [functools.partial(SlowToBuild, 30.0)] * 3 + [toys.SegfaultAtInit]
     with pytest.raises(WorkerDiedError, match=r"died during construct of envs? [^:]*3: killed by SIGSEGV"):
         start(env_fns, threads_per_worker=4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("error_at", [0, 3])
 def test_error_of_a_constructor_does_not_wait_for_other_workers(error_at: int) -> None:
     env_fns: list[Any] = [functools.partial(SlowToBuild, 1000.0)] * 4
@@ -119,12 +122,14 @@ def test_error_of_a_constructor_does_not_wait_for_other_workers(error_at: int) -
     assert time.monotonic() - began < 50.0
 
 
+@pytest.mark.extended
 def test_threads_build_their_envs_at_the_same_time() -> None:
     with start([BuiltTogether] * 8, threads_per_worker=4) as pool:
         pool.reset()
         pool.recv().raise_errors()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [{"build": "serial", "threads_per_worker": 4}, {"build": "parallel"}], ids=str)
 def test_constructors_of_a_worker_run_one_after_the_other(options: dict[str, Any]) -> None:
     with start([BuiltAlone] * 8, **options):
@@ -169,6 +174,7 @@ def test_env_that_cannot_be_closed_and_built_again_is_named() -> None:
     assert any("which has to be built again" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.extended
 def test_constructor_without_a_limit_is_reported_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "_REPORT_SECONDS", (0.3, 600.0))
     env_fns = [toys.ToyEnv, functools.partial(SlowToBuild, 2.0)]
@@ -181,6 +187,7 @@ def test_constructor_without_a_limit_is_reported_with_its_stack(monkeypatch: pyt
     assert any("in __init__" in line for line in stack)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_log_shows_how_many_envs_are_built(
@@ -197,6 +204,7 @@ def test_log_shows_how_many_envs_are_built(
     assert 2 <= len(lines) <= 4 and counts == sorted(counts) and 0 <= counts[0] < counts[-1] <= 9, lines
 
 
+@pytest.mark.extended
 def test_short_start_writes_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     with start([toys.ToyEnv] * 4):
         pass

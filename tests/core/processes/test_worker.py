@@ -59,6 +59,7 @@ def stranger(pid: int) -> Iterator[subprocess.Popen[bytes]]:
     pytest.skip("no process can be given a pid of choice here")
 
 
+@pytest.mark.extended
 def test_reused_pid_of_a_dead_worker_is_not_killed() -> None:
     """The fork server has reaped the worker, so its pid is free as long as the parent does not wait for answers."""
     with opened() as pool:
@@ -83,6 +84,7 @@ def stopped_server() -> Iterator[None]:
         yield
 
 
+@pytest.mark.extended
 def test_stopped_fork_server_does_not_block_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,6 +100,7 @@ def test_stopped_fork_server_does_not_block_close(
     assert caplog.messages == [], "they have ended, as their pidfds tell"
 
 
+@pytest.mark.extended
 def test_worker_that_survives_a_kill_is_left_to_the_system(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +161,7 @@ class Fails(toys.CountEnv):
             os._exit(3)
 
 
+@pytest.mark.extended
 def test_failed_start_does_not_wait_for_workers() -> None:
     pool = ProcessPool(
         [toys.CountEnv, functools.partial(Fails, "construct")], PoolOptions(num_workers=2, limits=Limits(close=60.0))
@@ -168,6 +172,7 @@ def test_failed_start_does_not_wait_for_workers() -> None:
     assert pool.closed and time.monotonic() - began < 40.0
 
 
+@pytest.mark.extended
 def test_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="vecenv"):
         pool = ProcessPool([functools.partial(Fails, "close")], PoolOptions(limits=Limits(close=60.0)))
@@ -181,6 +186,7 @@ def test_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFi
     )
 
 
+@pytest.mark.extended
 def test_calls_abandoned_with_the_pool_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="vecenv"):
         pool = ProcessPool([functools.partial(Fails, "step")], PoolOptions())
@@ -357,6 +363,7 @@ def test_closed_pool_rings_no_foreign_doorbell() -> None:
             os.close(other)
 
 
+@pytest.mark.extended
 def test_forked_workers_keep_nothing_of_their_siblings() -> None:
     with opened(2, "fork") as pool:
         pool.restart(0)
@@ -375,6 +382,7 @@ def test_forked_workers_keep_nothing_of_their_siblings() -> None:
         assert len(pool.recv(timeout=30.0)) == 2
 
 
+@pytest.mark.extended
 def test_close_from_many_threads_at_once() -> None:
     for _ in range(10):
         pool = opened()

@@ -62,6 +62,7 @@ def wait_for_a_signal(env: Any) -> int | None:
     return None if found is None else found.si_signo
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("implementation")
 def test_env_may_block_a_signal_and_wait_for_it() -> None:
     """The watcher thread must not take the signal: without C, the worker once died of it."""

@@ -48,6 +48,7 @@ def print_banner() -> None:
     os.write(2, b"no end of line")
 
 
+@pytest.mark.extended
 def test_banners_of_many_workers_are_shown_once(capfd: Capture, start_method: str) -> None:
     with make(print_banner, 4, context=start_method):
         out, err = capfd.readouterr()
@@ -55,17 +56,20 @@ def test_banners_of_many_workers_are_shown_once(capfd: Capture, start_method: st
     assert err == "WARNING: an old model [4 times]\n\nno end of line [4 times]\n"
 
 
+@pytest.mark.extended
 def test_worker_output_all_shows_every_line(capfd: Capture) -> None:
     with make(lambda: os.write(2, b"banner\n"), 3, worker_output="all", context="spawn"):
         assert capfd.readouterr().err == "banner\n" * 3
 
 
+@pytest.mark.extended
 def test_worker_output_none_shows_no_line(capfd: Capture) -> None:
     with make(print_banner, 2, worker_output="none", context="spawn") as pool:
         pool.call(lambda env: os.write(2, b"later\n") and print("later", flush=True))
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.extended
 def test_worker_output_is_shown_as_written_after_the_start(capfd: Capture) -> None:
     with make(lambda: None, 2, context="spawn") as pool:
         pool.call(lambda env: os.write(2, b"later\n"))
@@ -81,6 +85,7 @@ def targets() -> list[str]:
     return [os.readlink(f"/proc/self/fd/{stream}") for stream in (1, 2)]
 
 
+@pytest.mark.extended
 def test_original_descriptors_are_put_back_after_construct(start_method: str) -> None:
     with make(lambda: (targets(), sys.stdout.line_buffering), context=start_method, worker_output="all") as pool:
         before = pool.call(lambda env: env.kept)[0]
@@ -115,6 +120,7 @@ def test_output_before_a_crash_in_a_constructor_is_shown(capfd: Capture, worker_
     assert "in crash" in str(caught.value)  # the stack of `faulthandler` goes into its own file
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("worker_output", ["once", "none"])
 def test_output_before_an_exception_in_a_constructor_is_shown(capfd: Capture, worker_output: str) -> None:
     with pytest.raises(KeyError, match="scene"):
@@ -122,6 +128,7 @@ def test_output_before_an_exception_in_a_constructor_is_shown(capfd: Capture, wo
     assert capfd.readouterr().out.startswith("reading the scene")
 
 
+@pytest.mark.extended
 def test_output_before_a_hang_in_a_constructor_is_shown(capfd: Capture) -> None:
     def hang() -> None:
         print("connecting")
@@ -132,6 +139,7 @@ def test_output_before_a_hang_in_a_constructor_is_shown(capfd: Capture) -> None:
     assert capfd.readouterr().out == "connecting\n"
 
 
+@pytest.mark.extended
 def test_banner_of_a_replaced_worker_is_not_shown_again(capfd: Capture, tmp_path: Path) -> None:
     def announce() -> None:
         print("banner")
@@ -152,6 +160,7 @@ def test_banner_of_a_replaced_worker_is_not_shown_again(capfd: Capture, tmp_path
 # ---- much output --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_worker_that_writes_megabytes_in_construct_starts(capfd: Capture, is_equal: bool) -> None:
     def write() -> None:
@@ -164,6 +173,7 @@ def test_worker_that_writes_megabytes_in_construct_starts(capfd: Capture, is_equ
     assert not is_equal or lines[0].endswith("[60000 times]")
 
 
+@pytest.mark.extended
 def test_lines_of_a_long_start_are_shown_before_its_end(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_output, "_SHOW_SECONDS", 0.0)
 
@@ -191,6 +201,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("worker_output", ["once", "none"])
 def test_process_that_a_constructor_started_can_write_later(capfd: Capture, tmp_path: Path, worker_output: str) -> None:
     """Its text is more than a pipe holds."""
@@ -209,6 +220,7 @@ def test_process_that_a_constructor_started_can_write_later(capfd: Capture, tmp_
 # ---- descriptors --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_capture_uses_no_descriptors_after_the_start() -> None:
     counts = []
     for mode in ("all", "once", "all", "once"):
@@ -217,6 +229,7 @@ def test_capture_uses_no_descriptors_after_the_start() -> None:
     assert counts[2] == counts[3]
 
 
+@pytest.mark.extended
 def test_output_is_not_captured_if_too_few_descriptors_are_left(
     capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_pages_are_not_reused_for_actions_of_another_kind(other: Any) -> None:
     assert entry.payload == (np.int64(1).tobytes(),)
 
 
+@pytest.mark.extended
 def test_pages_are_reused_for_actions_of_another_form() -> None:
     journal = Journal(1, MANY)
     dropped: set[int] = set()
@@ -125,6 +126,7 @@ def test_making_room_needs_little_more_memory() -> None:
     assert left > 8 << 20 and peak < 12 << 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_whole", [True, False], ids=["to all", "to some"])
 def test_page_that_is_not_full_does_not_block_later_pages(is_whole: bool) -> None:
     journal = Journal(2, 2 << 20)
@@ -155,6 +157,7 @@ def test_env_with_a_long_episode_does_not_keep_entries_of_others() -> None:
     assert journal.nbytes <= 60_000
 
 
+@pytest.mark.extended
 def test_longest_history_is_dropped_first_and_resumes_at_its_next_restore_point() -> None:
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [1, 2])
@@ -187,6 +190,7 @@ def test_histories_of_equal_length_are_dropped_together() -> None:
     assert journal.history(5, ()).attempts, "a new start is a new history"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_ending", [0, 1, 32, 63])
 def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, compactions = Journal(64, MANY), 0
@@ -208,6 +212,7 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
     assert journal.nbytes <= MANY
 
 
+@pytest.mark.extended
 def test_history_before_an_incomplete_restore_point_is_dropped_first() -> None:
     journal = Journal(1, 20_000)
     reset(journal, 1, [0], [5])
@@ -334,6 +339,7 @@ def test_reset_that_still_fits_is_kept_when_older_entries_go() -> None:
     assert repeated(journal, 0) == [(first, [f"reset {first}", 2])]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(6))
 def test_history_has_no_gaps_after_drops(seed: int) -> None:
     """From a restore point on the history is complete, its own command first."""
@@ -385,6 +391,7 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
     assert num_attempts > 100 and num_dropped > 100, "it was about nothing"
 
 
+@pytest.mark.extended
 def test_calls_of_an_env_without_a_restore_point_take_no_room_from_others() -> None:
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [5, 6])

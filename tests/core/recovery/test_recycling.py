@@ -139,6 +139,7 @@ def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recycling, "_POLL_NS", 0)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
 def test_recycling_a_worker_does_not_change_its_stream(
@@ -157,6 +158,7 @@ def test_recycling_a_worker_does_not_change_its_stream(
     assert all("was recycled after 2 episodes of an env; replaced" in record.message for record in caplog.records)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 def test_episode_count_starts_at_zero_after_a_restart(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
@@ -183,6 +185,7 @@ def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -
     assert not any(got.marks)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 def test_object_actions_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
@@ -195,6 +198,7 @@ def test_object_actions_count_as_requests(implementation: str) -> None:
         assert pool.statistics()["recycled"] == 2
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 def test_resets_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
@@ -222,6 +226,7 @@ class WritesAtClose(toys.CountEnv):
             file.write(f"{self.elapsed_steps} ")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("at_every_request")
 def test_env_without_requests_since_is_closed_in_its_old_worker(implementation: str, tmp_path: Path) -> None:
     """For example, the close of an env ends the video of its episode."""

@@ -34,6 +34,7 @@ def events_of(path: str, **how: Any) -> list[Event]:
     return list(load(path).run(**how))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
 def test_episode_is_repeated_exactly(autoreset: Autoreset, tmp_path: Any) -> None:
     env_fn = functools.partial(toys.CountEnv, 4)
@@ -51,6 +52,7 @@ def test_episode_is_repeated_exactly(autoreset: Autoreset, tmp_path: Any) -> Non
     assert sum(event.terminated for event in events) <= 3
 
 
+@pytest.mark.extended
 def test_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # a snapshot is taken as soon as the first episode ends
     env_fn = functools.partial(toys.CountEnv, 4)
@@ -114,6 +116,7 @@ def test_calls_and_attributes_are_in_the_reproducer(tmp_path: Any) -> None:
     assert sum(event.terminated for event in events) >= 1, "the attribute that was set makes episodes short"
 
 
+@pytest.mark.extended
 def test_actions_of_any_space(tmp_path: Any) -> None:
     action = spaces.Dict(a=spaces.Box(-1.0, 1.0, (2,)), b=spaces.Tuple((spaces.Discrete(3), spaces.Text(3))))
     for space in (action, action["a"]):
@@ -125,6 +128,7 @@ def test_actions_of_any_space(tmp_path: Any) -> None:
         assert all(info["action_type"] == ("dict" if space is action else "ndarray") for info in infos[1:])
 
 
+@pytest.mark.extended
 def test_env_draws_the_same_numbers_and_the_process_keeps_its_generators(tmp_path: Any) -> None:
     expected = undisturbed([toys.NoisyGlobal] * 2, 6).rows
     with recovering_pool([toys.NoisyGlobal] * 2, reproducer_dir=str(tmp_path)) as pool:
@@ -136,6 +140,7 @@ def test_env_draws_the_same_numbers_and_the_process_keeps_its_generators(tmp_pat
     assert np.random.get_state()[1].tobytes() == before
 
 
+@pytest.mark.extended
 def test_lambdas_travel_by_value(tmp_path: Any) -> None:
     secret = 7
     with recovering_pool([lambda: toys.CountEnv(secret)], reproducer_dir=str(tmp_path)) as pool:
@@ -292,6 +297,7 @@ def test_sys_path_entries_keep_their_order(tmp_path: Any, monkeypatch: pytest.Mo
 # ---- error messages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
     with recovering_pool([functools.partial(toys.CountEnv, 3)], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
@@ -361,6 +367,7 @@ def test_autoreset_that_raised_is_retried_by_the_next_step(tmp_path: Any) -> Non
     assert ops == ["reset", "step", "step", "error", "autoreset", "step"]
 
 
+@pytest.mark.extended
 def test_newest_actions_are_in_the_message(tmp_path: Any) -> None:
     space = spaces.Box(-1.0, 1.0, (300,))
     with recovering_pool([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:
@@ -391,6 +398,7 @@ def test_episode_that_was_not_kept_writes_no_file(tmp_path: Any) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_files_of_tests_stay_among_those_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     if len(str(base)) > 70:

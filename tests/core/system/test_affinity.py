@@ -64,6 +64,7 @@ def sleep_pinned(pool: ProcessPool) -> list[set[int]]:
         assert time.monotonic() < deadline, masks
 
 
+@pytest.mark.extended
 @needs_cores
 def test_workers_sleep_each_on_a_core_of_its_own_and_work_on_all() -> None:
     with open_pool(2) as pool:
@@ -71,6 +72,7 @@ def test_workers_sleep_each_on_a_core_of_its_own_and_work_on_all() -> None:
             assert set.union(*sleep_pinned(pool)) == os.sched_getaffinity(0)
 
 
+@pytest.mark.extended
 @needs_cores
 def test_affinity_set_by_an_env_is_left_alone() -> None:
     with open_pool(1) as pool:
@@ -79,6 +81,7 @@ def test_affinity_set_by_an_env_is_left_alone() -> None:
             fall_asleep(pool)
 
 
+@pytest.mark.extended
 @needs_cores
 def test_affinity_set_from_outside_is_left_alone() -> None:
     with open_pool(1) as pool:
@@ -109,6 +112,7 @@ def step_until(pool: ProcessPool, expected: float) -> None:
         assert time.monotonic() < deadline
 
 
+@pytest.mark.extended
 @needs_cores
 def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not() -> None:
     count = len(os.sched_getaffinity(0))

@@ -101,6 +101,7 @@ def test_log_record_has_the_traceback_of_its_exception(caplog: Log) -> None:
     assert "no such part" in caplog.text and "KeyError: 'gear'" in caplog.text
 
 
+@pytest.mark.extended
 def test_log_records_arrive_while_the_caller_never_waits_for_envs(caplog: Log, implementation: str) -> None:
     """The rows are there when they are asked for, so that the caller does not sleep."""
     with make(lambda call: logging.warning(call)) as pool:
@@ -113,6 +114,7 @@ def test_log_records_arrive_while_the_caller_never_waits_for_envs(caplog: Log, i
         assert caplog.messages == ["construct", "step", "step", "step"]
 
 
+@pytest.mark.extended
 def test_log_records_arrive_during_a_long_step(caplog: Log, implementation: str) -> None:
     def act(call: str) -> None:
         if call == "step":
@@ -135,6 +137,7 @@ def test_log_records_arrive_during_a_long_step(caplog: Log, implementation: str)
     assert len(times) == 1 and times[0] < 1.0
 
 
+@pytest.mark.extended
 def test_log_records_of_threads_and_of_several_workers_arrive(caplog: Log) -> None:
     def act(call: str) -> None:
         threads = [threading.Thread(target=logging.warning, args=(f"{call} {number}",)) for number in range(5)]
@@ -149,6 +152,7 @@ def test_log_records_of_threads_and_of_several_workers_arrive(caplog: Log) -> No
     assert Counter(caplog.messages) == dict.fromkeys(expected, 3)
 
 
+@pytest.mark.extended
 def test_log_records_before_a_crash_arrive(caplog: Log, implementation: str) -> None:
     def act(call: str) -> None:
         logging.warning(call)
@@ -170,6 +174,7 @@ def test_log_records_before_a_crash_in_a_constructor_arrive(caplog: Log) -> None
     assert "the licence is missing" in caplog.text
 
 
+@pytest.mark.extended
 def test_log_records_of_a_replaced_worker_arrive(caplog: Log) -> None:
     with make(lambda call: logging.warning("mine"), failures=RECOVERING) as pool:
         step(pool)
@@ -178,6 +183,7 @@ def test_log_records_of_a_replaced_worker_arrive(caplog: Log) -> None:
     assert caplog.messages.count("mine") >= 5
 
 
+@pytest.mark.extended
 def test_log_records_beyond_the_bound_are_counted(caplog: Log, implementation: str) -> None:
     def act(call: str) -> None:
         if call == "step":
@@ -193,6 +199,7 @@ def test_log_records_beyond_the_bound_are_counted(caplog: Log, implementation: s
     assert sum(int(text.split(": ")[-1].split()[0]) for text in dropped) == 1000 - num_sent
 
 
+@pytest.mark.extended
 def test_env_that_floods_the_log_does_not_wait_for_the_caller(implementation: str) -> None:
     """The caller reads no messages meanwhile."""
 

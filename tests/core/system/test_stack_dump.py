@@ -68,6 +68,7 @@ def scene() -> Iterator[Scene]:
     scene.file.close()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 @pytest.mark.parametrize("what", ["busy_loop", "waits_in_c", "waits_in_python"])
 def test_hanging_process_dumps_its_stack_and_lives(what: str, scene: Scene) -> None:
@@ -93,6 +94,7 @@ def crowd() -> Iterator[int]:
             process.wait()
 
 
+@pytest.mark.extended
 def test_process_without_a_free_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most stacks of busy loops were once missing if other processes used the cores, too."""
     monkeypatch.setattr(stack_dump, "_QUEUE_SECONDS", 20.0)
@@ -103,6 +105,7 @@ def test_process_without_a_free_core_is_waited_for(scene: Scene, crowd: int, mon
         assert "in busy_loop" in scene.file.request(pid)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("patient_stacks")
 def test_stack_returned_is_the_newest(scene: Scene) -> None:
     pid = scene.start("waits_in_python")

@@ -49,6 +49,7 @@ def look(tmp_path, *modules):
     return int(pid), found
 
 
+@pytest.mark.extended
 def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
     adapt, state, batched = "vecenv.envs.adapt", "vecenv.envs.state.state", "vecenv.envs.batched"
     first, found = look(tmp_path, adapt, state)
@@ -61,6 +62,7 @@ def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
     assert [server._forkserver_pid for _, server in servers] == [first, second]
 
 
+@pytest.mark.extended
 def test_server_has_no_descriptor_twice(servers, tmp_path):
     """Its workers inherit all its open descriptors."""
     pid, _ = look(tmp_path)
@@ -71,6 +73,7 @@ def test_server_has_no_descriptor_twice(servers, tmp_path):
     assert len(set(found)) == len(found), found
 
 
+@pytest.mark.extended
 def test_server_that_was_killed_is_replaced(servers, tmp_path):
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     os.kill(first, signal.SIGKILL)
@@ -147,6 +150,7 @@ def test_preload_is_limited_to_modules_of_this_package():
     assert all(name in sys.modules for name in start_process.modules_of(*values))
 
 
+@pytest.mark.extended
 def test_process_spawned_by_another_thread_during_a_start_keeps_its_main_script(tmp_path):
     source = """
         import multiprocessing, threading
@@ -171,6 +175,7 @@ def test_process_spawned_by_another_thread_during_a_start_keeps_its_main_script(
     assert (done.stdout, done.stderr) == ("found\n0\n", "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_program_may_still_set_its_own_start_method(context, tmp_path):
     source = f"""
@@ -185,6 +190,7 @@ def test_program_may_still_set_its_own_start_method(context, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_start_method_of_another_library_is_not_used(context, tmp_path):
     """In a worker of joblib, for example, `multiprocessing` starts processes with loky."""

@@ -262,6 +262,7 @@ def stops(method: str) -> Iterator[list[int]]:
         yield pids
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_worker_stopped_before_its_boot_message_is_late(context: str, implementation: str) -> None:
     pool = recovering_pool([heavy()] * 2, context=context, limits=Limits(construct=0.5))
@@ -285,6 +286,7 @@ def test_successor_stopped_before_its_boot_message_is_replaced(implementation: s
         assert pids and pids[0] not in pool.worker_pids
 
 
+@pytest.mark.extended
 def test_worker_stopped_within_its_report_is_late(implementation: str) -> None:
     """Its spaces need more bytes than the socket holds."""
     pool = recovering_pool([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)

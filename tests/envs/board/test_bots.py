@@ -56,6 +56,7 @@ def test_connect4_rule_bot_beats_random():
     assert match(Connect4Env({"bot_action_type": "rule"}), 100, seed=0)[1] >= 90
 
 
+@pytest.mark.extended
 def test_gomoku_v1_beats_random():
     assert match(GomokuEnv({"bot_action_type": "v1"}), 100, seed=0)[1] >= 80
 

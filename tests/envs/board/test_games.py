@@ -27,6 +27,7 @@ from vecenv import (
 WIN_IN_TWO = [0, 0, 0, 0, 2, 0, 1, 1, 0]  # player 1 is to move and wins by 8
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", [{}, {"scale": True, "channel_last": True}, {"scale": False}])
 @pytest.mark.parametrize("mode", MODES[:2])
 @pytest.mark.parametrize("game", GAMES)

@@ -92,6 +92,7 @@ def test_impossible_histories_are_refused():
         ChessEnv().reset(init_state=[*_history(FOOLS_MATE[:1]), 0])
 
 
+@pytest.mark.extended
 def test_rendering_follows_the_game(capsys, tmp_path):
     env = ChessEnv({"render_mode": "image_savefile_mode", "replay_path": str(tmp_path)})
     env.reset()
@@ -109,6 +110,7 @@ def test_rendering_follows_the_game(capsys, tmp_path):
     env.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_copies_of_a_rendered_game_render_alike(copied):
     env = ChessEnv({"render_mode": "image_savefile_mode"})
@@ -123,6 +125,7 @@ def test_copies_of_a_rendered_game_render_alike(copied):
     assert np.array_equal(clone.frames[-1], env.frames[-1])
 
 
+@pytest.mark.extended
 def test_other_games_need_one_class():
     env = OtherTicTacToe({"battle_mode": "play_with_bot_mode", "bot_action_type": "mcts", "num_simulation": 60})
     env.seed(0)
@@ -161,6 +164,7 @@ def test_text_rendering_is_refused_without_library_support():
         env.render("state_realtime_mode")
 
 
+@pytest.mark.extended
 def test_chess_runs_in_workers_by_its_registered_name():
     env_fn = functools.partial(ENV_REGISTRY.get("chess"), {"battle_mode": "play_with_bot_mode"})
     generator = np.random.default_rng(0)

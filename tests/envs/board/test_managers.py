@@ -46,6 +46,7 @@ def by_env(values):
     return {int(np.asarray(value["env_id"])): value for value in values}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "game, mode",
     [(Connect4Env, "self_play_mode"), (TicTacToeEnv, "play_with_bot_mode"), (GomokuEnv, "play_with_bot_mode")],
@@ -87,6 +88,7 @@ def test_observations_travel_without_pickling():
         assert spec.num_objects == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_games_do_not_depend_on_worker_count(num_workers):
     """Bots draw from their env's own generator, so a seed decides every game in any worker."""
@@ -108,6 +110,7 @@ def test_games_do_not_depend_on_worker_count(num_workers):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.extended
 def test_games_continue_after_their_worker_was_killed():
     """A bot's draws depend on the game's seed and the moves only, so a replayed game is the same game."""
     cfg = {"battle_mode": "play_with_bot_mode", "prob_random_action_in_bot": 0.3}
@@ -139,6 +142,7 @@ def test_second_player_may_start(manager_cls):
         assert manager.legal_actions == [list(range(7))] * 2
 
 
+@pytest.mark.extended
 def test_vector_env_seats_players_by_options():
     envs = VectorEnv([functools.partial(Connect4Env, {"battle_mode": "play_with_bot_mode"})] * 2, num_workers=1)
     try:

@@ -38,6 +38,7 @@ def legal_on(board, rules):
     return np.flatnonzero(free.any(axis=0) if rules.gravity else free).tolist()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("starter", [0, 1])
 def test_random_games_follow_the_rules(name, starter):

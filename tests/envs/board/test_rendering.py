@@ -243,6 +243,7 @@ def test_new_folder_applies_to_the_next_game(tmp_path):
         env.reset()
 
 
+@pytest.mark.extended
 def test_game_replayed_after_a_crash_is_saved_once(tmp_path, caplog):
     make = functools.partial(TicTacToeEnv, {**SAVING, "replay_path": str(tmp_path)})
     with VectorEnv([make], num_workers=1) as envs:
@@ -307,6 +308,7 @@ for clone in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
 """
 
 
+@pytest.mark.extended
 def test_human_mode_opens_a_window():
     pytest.importorskip("pygame")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}

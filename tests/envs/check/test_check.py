@@ -52,6 +52,7 @@ class Images(Ding):
         return super().step(action)._replace(obs=np.zeros((2, 2, 3), np.uint8))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "make",
     [

@@ -60,6 +60,7 @@ class NoClose(Plain):
     close = property()  # reading it raises AttributeError
 
 
+@pytest.mark.extended
 def test_env_without_close_passes():
     """An env outside Gymnasium needs `reset` and `step` only."""
     assert not hasattr(NoClose(), "close")
@@ -81,6 +82,7 @@ class Agents:
         return self.reset(), *self.answer
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", [list, tuple, np.array])
 def test_per_agent_values_of_plain_envs_pass(form):
     """The check reported three violations of an env that every manager accepts."""

@@ -41,6 +41,7 @@ class Walk(gymnasium.Env):
         return self.observe(), self.place, self.lives <= 0, self.count >= 60, {}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "env_fn",
     [
@@ -111,6 +112,7 @@ class GlobalDrawUnderASeed(Walk):
         return super().reset(seed=seed)
 
 
+@pytest.mark.extended
 def test_env_that_ignores_its_seed_cannot_be_recovered():
     report = check_recovery(Entropic)
     assert report.verdict == "none" and "seeded episode differs, observation of its reset" in report.seeded

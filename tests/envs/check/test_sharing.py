@@ -52,6 +52,7 @@ def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["counter_env"]
 
 
+@pytest.mark.extended
 def test_module_level_counter_is_process_wide_state(counter: Any) -> None:
     (found,) = sharing_violations(counter.CounterEnv, 0)
     assert found.rule == "sharing"
@@ -62,6 +63,7 @@ def test_module_level_counter_is_process_wide_state(counter: Any) -> None:
     assert [violation.rule for violation in caught.value.violations] == ["sharing"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "env_fn",
     [
@@ -94,6 +96,7 @@ class Entropy(Draws):
         return np.frombuffer(os.urandom(2), np.uint8).astype(np.float32) / 255, 0.0, False, False, {}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("env_fn", [Draws, Entropy], ids=["global generator", "no two runs are equal"])
 def test_randomness_is_not_process_wide_state(env_fn: Any) -> None:
     assert list(sharing_violations(env_fn, 0)) == []
@@ -110,6 +113,7 @@ class OnePerProcess(Draws):
         type(self).is_taken = True
 
 
+@pytest.mark.extended
 def test_env_that_one_process_has_once_is_named() -> None:
     (found,) = sharing_violations(OnePerProcess, 0)
     assert "two envs that take turns in one process fail" in found.message

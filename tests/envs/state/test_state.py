@@ -236,6 +236,7 @@ def test_fresh_env_continues_exactly(name):
     close(env, twin, third)
 
 
+@pytest.mark.extended
 def test_fresh_env_without_the_snapshot_differs():
     for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
         env, twin = STACKS[name](), STACKS[name]()
@@ -291,6 +292,7 @@ def test_env_in_a_spawned_process_continues_exactly():
 # ---- lives -----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @needs_atari
 @pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
 def test_atari_default_continues_after_a_life_loss(name):
@@ -307,6 +309,7 @@ def test_atari_default_continues_after_a_life_loss(name):
     close(env, twin)
 
 
+@pytest.mark.extended
 @needs_atari
 def test_sticky_actions_make_the_state_incomplete():
     env = make("ALE/Pong-v5", repeat_action_probability=0.25)
@@ -399,6 +402,7 @@ def test_env_not_built_yet_is_incomplete():
     env.close()
 
 
+@pytest.mark.extended
 def test_recording_continues_under_the_same_name(tmp_path):
     pytest.importorskip("moviepy")
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
-from vecenv.cli.loops import LoopProcesses
-from vecenv.cli.machine import cpu_seconds, no_interrupts, usable_cores
-from vecenv.cli.target import EnvFn, action_batches, take_rows
 from vecenv.errors import ConfigError
+from vecenv.measurement.loops import LoopProcesses
+from vecenv.measurement.machine import cpu_seconds, no_interrupts, usable_cores
+from vecenv.measurement.target import EnvFn, action_batches, take_rows
 
 if TYPE_CHECKING:
     from vecenv.vector import VectorEnv

@@ -14,9 +14,9 @@ from typing import Any
 import gymnasium
 
 from vecenv.checks import nearest
-from vecenv.cli.target import registered_env
 from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
+from vecenv.measurement.target import registered_env
 
 __all__ = ["find_env_fn", "import_module"]
 

@@ -24,8 +24,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
-from vecenv.cli.target import EnvFn, action_rows
 from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit, locate
+from vecenv.measurement.target import EnvFn, action_rows
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
@@ -120,7 +120,7 @@ class LoopProcesses:
         with theirs:
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", f"from vecenv.cli.loops import serve; serve({theirs.fileno()})"],
+                    [sys.executable, "-c", f"from vecenv.measurement.loops import serve; serve({theirs.fileno()})"],
                     stdin=subprocess.DEVNULL,
                     env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path)},
                     pass_fds=(theirs.fileno(),),

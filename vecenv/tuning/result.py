@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.cli.report import Column, table_lines
+from vecenv.measurement.report import Column, table_lines
 
 __all__ = ["TuneCandidate", "TuneResult"]
 

@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from vecenv.cli.candidates import Candidate
-from vecenv.cli.measure import Mode, Window
+from vecenv.measurement.measure import Mode, Window
+from vecenv.tuning.candidates import Candidate
 
 __all__ = ["Entry", "Halving"]
 
@@ -63,12 +63,14 @@ class Halving:
         self._drop = drop
         self._turn = 0
 
-    def run(self, entries: Sequence[Entry], seconds: float) -> list[Entry]:
+    def run(self, entries: Sequence[Entry], seconds: float, base: Entry | None = None) -> list[Entry]:
         """Return the entries of the last rung, the fastest first; the fastest one that uses `step` is among them.
 
         Args:
             entries: at least one.
             seconds: for all rungs together. Each entry runs for one batch per window at least, however long that takes.
+            base: one of the entries, which stays to the last rung. Speeds are then compared with its speed, over the
+                turns of earlier runs, too.
         """
         first = self._turn
         num_rungs = max(1, math.ceil(math.log2(len(entries))))
@@ -78,14 +80,16 @@ class Halving:
             self._advance(str(entry.candidate))
         for rung in range(num_rungs):
             self._run_rung(left, seconds / num_rungs)
-            turns = range(first, self._turn)
-            left.sort(key=lambda entry: entry.rate(turns) * entry.candidate.handicap, reverse=True)
+            left.sort(key=lambda entry: self._speed(entry, first, base) * entry.candidate.handicap, reverse=True)
             if rung < num_rungs - 1:
                 lockstep = next((entry for entry in left if entry.candidate.min_count is None), left[0])
                 num_kept = math.ceil(len(left) / 2)
-                left = [entry for place, entry in enumerate(left) if place < num_kept or entry is lockstep]
+                left = [entry for place, entry in enumerate(left) if place < num_kept or entry in (lockstep, base)]
                 self._drop(left)
         return left
+
+    def _speed(self, entry: Entry, first: int, base: Entry | None) -> float:
+        return entry.rate(range(first, self._turn)) if base is None else entry.ratio_to(base)
 
     def _run_rung(self, entries: Sequence[Entry], seconds: float) -> None:
         window = max(_LEAST_WINDOW, seconds / (len(entries) * _TURNS))

@@ -20,14 +20,6 @@ import psutil
 from gymnasium.vector import SyncVectorEnv
 
 from vecenv.checks import check_flag, check_seconds, check_whole
-from vecenv.cli import report
-from vecenv.cli.candidates import Candidate, calls, likely_settings, settings, variants
-from vecenv.cli.env_code import EnvCode
-from vecenv.cli.halving import Entry, Halving
-from vecenv.cli.machine import usable_cores
-from vecenv.cli.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
-from vecenv.cli.target import quietly
-from vecenv.cli.tune_result import TuneCandidate, TuneResult
 from vecenv.core.options import Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
 from vecenv.core.pool.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
@@ -35,7 +27,15 @@ from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, EnvError, VecenvError, WorkerError
+from vecenv.measurement import report
+from vecenv.measurement.machine import usable_cores
+from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
+from vecenv.measurement.target import quietly
 from vecenv.options import UNSET, read_timeouts
+from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
+from vecenv.tuning.env_code import EnvCode
+from vecenv.tuning.halving import Entry, Halving
+from vecenv.tuning.result import TuneCandidate, TuneResult
 from vecenv.vector.env import VectorEnv, check_options
 
 __all__ = ["tune"]
@@ -171,7 +171,7 @@ class _Search:
             self._keep(left)
             if own.candidate.setting is not None:
                 further = self._open(variants(own.candidate, self._options), _VARIANTS_OPEN_UNTIL)
-                finalists = self._halving.run([*left, *further], self._seconds_until(1.0))
+                finalists = self._halving.run([*left, *further], self._seconds_until(1.0), base)
             return self._make_result(finalists, base)
 
     # ---- candidates --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
-    from vecenv.cli.measure import Result
+    from vecenv.measurement.measure import Result
 
 __all__ = [
     "Column",
