@@ -253,6 +253,7 @@ static PyMethodDef hub_methods[] = {
     {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},
     {"last_delivered", vecenv_hub_last_delivered, METH_O, vecenv_hub_last_delivered_doc},
     {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
+    {"continue_from", vecenv_hub_continue_from, METH_O, vecenv_hub_continue_from_doc},
     {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
     {"requeue", vecenv_hub_requeue, METH_VARARGS, vecenv_hub_requeue_doc},
     {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},

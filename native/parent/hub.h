@@ -79,6 +79,7 @@ HUB_METHOD(num_stragglers);
 HUB_METHOD(owed);
 HUB_METHOD(last_delivered);
 HUB_METHOD(cancel);
+HUB_METHOD(continue_from);
 HUB_METHOD(reap);
 HUB_METHOD(requeue);
 HUB_METHOD(move);

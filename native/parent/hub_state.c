@@ -196,6 +196,27 @@ const char vecenv_hub_cancel_doc[] = PyDoc_STR(
 "Stop waiting for the outstanding reply of an env, if there is one.\n\n"
 "The slot drops the command; if it has begun, the reply is dropped.");
 
+PyObject *
+vecenv_hub_continue_from(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    long long step_id = PyLong_AsLongLong(arg);
+    if (step_id == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (step_id < (long long)self->sender.next_step_id) {
+        PyErr_SetString(PyExc_ValueError, "step_ids must not decrease");
+        return NULL;
+    }
+    self->sender.next_step_id = (uint64_t)step_id;
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_continue_from_doc[] = PyDoc_STR(
+"continue_from($self, step_id, /)\n--\n\n"
+"Give the next command this step_id; those of later ones count up from it.\n\n"
+"Raises ValueError if an earlier command may have had it.");
+
 /* ---- slots and the table of info keys -------------------------------------------- */
 
 /* Prepare the words of a slot for its next process: it starts at `head` of the queue, and its byte

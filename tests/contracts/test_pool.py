@@ -1258,6 +1258,19 @@ def test_calls_need_one_function_per_env(open_pool: OpenPool) -> None:
     assert pool.call(_length_of) == [10] * 3
 
 
+def test_step_ids_may_begin_at_any_number(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    hub = pool._hub
+    hub.continue_from(2**40)
+    pool.reset(seeds=[1, 2])
+    assert pool.recv().step_ids.tolist() == [2**40, 2**40 + 1]
+    with pytest.raises(ValueError, match="decrease"):
+        hub.continue_from(2**40 + 1)
+    hub.continue_from(2**50)
+    pool.send(np.zeros(2, np.int64))
+    assert pool.recv().step_ids.tolist() == [2**50, 2**50 + 1]
+
+
 @pytest.mark.extended
 def test_recv_refuses_a_count_that_cannot_arrive(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)

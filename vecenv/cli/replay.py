@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         episode = reproducer.load(options.file)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error), key="file") from error
-    print(f"env {episode.env_id}: {episode.why.partition(chr(10))[0]}")
+    print(f"env {episode.first_env_id + episode.env_id}: {episode.why.partition(chr(10))[0]}")
     print(f"{len(episode.entries)} commands, the last is {episode.step_id}; written with {_versions(episode.versions)}")
     sys.stdout.flush()
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:

@@ -41,6 +41,7 @@ Words:
     journal     the commands of each env since its restore point
     record      a digest of the newest answers of an env; its successor is compared with that
     snapshot    the state of an env between two episodes, from which it can be restored
+    resume      the state of a pool whose workers are lost, from which another pool continues
     park        sleep until a doorbell is rung
 
 Recipe: a new column of a row. Each of these places changes:

@@ -50,7 +50,7 @@ def test_pages_are_not_reused_for_actions_of_another_kind(other: Any) -> None:
     journal = Journal(1, MANY)
     for action in (other, np.full(1, 1)):
         for _ in range(30):
-            reset(journal, journal._next_step_id, [0], [1])
+            reset(journal, journal.next_step_id, [0], [1])
             for _ in range(1_000):
                 journal.note_steps((action,), None, 0)
     entry = journal.history(0, ()).attempts[0].entries[-1]
@@ -62,7 +62,7 @@ def test_pages_are_reused_for_actions_of_another_form() -> None:
     journal = Journal(1, MANY)
     dropped: set[int] = set()
     for form in [1] * 30 + [2]:
-        reset(journal, journal._next_step_id, [0], [1])
+        reset(journal, journal.next_step_id, [0], [1])
         for _ in range(1_000):
             journal.note_steps((np.full(1, 1),), None, form)
             dropped.update(map(id, journal._free_pages))
@@ -77,7 +77,7 @@ def test_dropped_pages_are_kept_for_reuse_in_half_of_the_room() -> None:
     spares = set()
     for number in range(10_000):
         if number % 3_000 == 2_999:  # after 3 MB
-            reset(journal, journal._next_step_id, [0, 1], [1, 2])
+            reset(journal, journal.next_step_id, [0, 1], [1, 2])
         journal.note_steps((action,), None, 0)
         spare = sum(page.nbytes for page in journal._free_pages)
         spares.add(len(journal._free_pages))
@@ -117,7 +117,7 @@ def test_making_room_needs_little_more_memory() -> None:
         for number in range(150):  # 9.4 MB, of which env 0 needs only the second half
             journal.note_steps((action,), None, 0)
             if number == 75:
-                reset(journal, journal._next_step_id, [0], [1])
+                reset(journal, journal.next_step_id, [0], [1])
         tracemalloc.reset_peak()
         journal._compact()
         left, peak = journal.nbytes, tracemalloc.get_traced_memory()[1]
@@ -133,7 +133,7 @@ def test_page_that_is_not_full_does_not_block_later_pages(is_whole: bool) -> Non
     reset(journal, 1, [0, 1], [1, 2])
     steps(journal, [1, 2], None if is_whole else [0, 1])
     for _ in range(20):
-        reset(journal, journal._next_step_id, [0, 1], [1, 2])
+        reset(journal, journal.next_step_id, [0, 1], [1, 2])
         for number in range(2_000):
             steps(journal, [number, number], [0, 1] if is_whole else None)
             assert not journal.is_half_full()
@@ -185,7 +185,7 @@ def test_histories_of_equal_length_are_dropped_together() -> None:
             steps(journal, [1] * 64)
     assert not any(journal.history(env_id, ()).attempts for env_id in range(64))
     assert journal.nbytes <= MANY
-    reset(journal, journal._next_step_id, [5], [1])
+    reset(journal, journal.next_step_id, [5], [1])
     steps(journal, [1] * 64)
     assert journal.history(5, ()).attempts, "a new start is a new history"
 
@@ -207,7 +207,7 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
     for number in range(20 * num_full):
         steps(journal, [1] * 64)
         if num_ending and number % 50 == 0:
-            reset(journal, journal._next_step_id, list(range(num_ending)), [number] * num_ending)
+            reset(journal, journal.next_step_id, list(range(num_ending)), [number] * num_ending)
     assert 0 < compactions <= 100, "five times per filling, at most"
     assert journal.nbytes <= MANY
 
@@ -218,14 +218,14 @@ def test_history_before_an_incomplete_restore_point_is_dropped_first() -> None:
     reset(journal, 1, [0], [5])
     while not journal.is_half_full():
         steps(journal, [7])
-    later = RestorePoint(journal._next_step_id - 1, b"state", is_complete=False)
+    later = RestorePoint(journal.next_step_id - 1, b"state", is_complete=False)
     journal.note_restore_point(0, later, is_answered=True)
     assert [point.step_id for point, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
     while len(attempts := journal.history(0, ()).attempts) == 2:
         steps(journal, [7])
     ((point, entries, _),) = attempts
     assert point == later
-    assert [entry.step_id for entry in entries] == list(range(later.step_id, journal._next_step_id))
+    assert [entry.step_id for entry in entries] == list(range(later.step_id, journal.next_step_id))
 
 
 def test_long_history_does_not_drop_short_ones() -> None:
@@ -237,7 +237,7 @@ def test_long_history_does_not_drop_short_ones() -> None:
             number += 1
             steps(journal, [number] * 64)
             if 1 <= number % 150 < 64:
-                reset(journal, journal._next_step_id, [number % 150], [number])
+                reset(journal, journal.next_step_id, [number % 150], [number])
         assert number < 20_000, "it is never full"
     assert all(journal.history(env_id, ()).attempts for env_id in range(1, 64))
 
@@ -320,7 +320,7 @@ def test_reset_too_large_to_keep_is_not_a_restore_point(num_steps: int) -> None:
         steps(journal, [10 + number, 20 + number])
     assert repeated(journal, 0) == [] == repeated(journal, 1)
     assert journal.nbytes <= 10_000
-    next_id = journal._next_step_id
+    next_id = journal.next_step_id
     reset(journal, next_id, [0], [7])
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
@@ -331,7 +331,7 @@ def test_reset_that_still_fits_is_kept_when_older_entries_go() -> None:
     reset(journal, 1, [0], [5])
     while journal.nbytes < 2_500:
         steps(journal, [1])
-    first = journal._next_step_id
+    first = journal.next_step_id
     options = [b"x" * 1_000]
     journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
     assert repeated(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
@@ -350,7 +350,7 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
     num_attempts = num_dropped = 0
 
     def note(env_ids: list[int], op: Op) -> int:
-        first = journal._next_step_id
+        first = journal.next_step_id
         for number, env_id in enumerate(env_ids):
             noted[env_id].append(first + number)
             last_op[env_id] = op
@@ -397,16 +397,16 @@ def test_calls_of_an_env_without_a_restore_point_take_no_room_from_others() -> N
     reset(journal, 1, [0, 1], [5, 6])
     while repeated(journal, 0):
         steps(journal, [1], [0])
-    first = journal._next_step_id
+    first = journal.next_step_id
     reset(journal, first, [1], [7])
     steps(journal, [8], [1])
     for _ in range(2_000):
-        call(journal, journal._next_step_id, 0, "gain")
+        call(journal, journal.next_step_id, 0, "gain")
         steps(journal, [1], [0])
         assert journal.nbytes <= 20_000
     assert repeated(journal, 1) == [(first, [f"reset {first}", 8])] and repeated(journal, 0) == []
     (last,) = journal.history(0, ()).persistent_calls
-    assert last.step_id == journal._next_step_id - 2, "what lasts is known"
+    assert last.step_id == journal.next_step_id - 2, "what lasts is known"
     assert sum(map(len, journal._persistent_calls[0].values())) < 100
 
 
@@ -415,8 +415,8 @@ def test_pending_restore_point_is_kept_when_older_entries_go() -> None:
     reset(journal, 1, [0], [5])
     while repeated(journal, 0):
         steps(journal, [1])
-    call(journal, journal._next_step_id, 0, None)
-    first = journal._next_step_id
+    call(journal, journal.next_step_id, 0, None)
+    first = journal.next_step_id
     reset(journal, first, [0], [6])
     journal._prune()
     assert [entry.step_id for entry in journal._rare_entries[0]] == [first]
@@ -430,7 +430,7 @@ def test_env_without_a_restore_point_resumes_at_its_next_state(is_answered: bool
     reset(journal, 1, [0, 1], [5, 6])
     while repeated(journal, 0):
         steps(journal, [1, 2])
-    asked = journal._next_step_id
+    asked = journal.next_step_id
     steps(journal, [3, 4])  # an autoreset of env 0, before which a snapshot is taken
     journal.note_restore_point(0, RestorePoint(asked, b"s"), is_answered=is_answered)
     for number in range(5):
@@ -444,7 +444,7 @@ def test_state_from_before_a_full_drop_is_not_a_restore_point() -> None:
     reset(journal, 1, [0], [5])
     asked = 0
     while repeated(journal, 0):
-        asked = journal._next_step_id
+        asked = journal.next_step_id
         steps(journal, [1])
     journal.note_restore_point(0, RestorePoint(asked, b"s"), is_answered=True)
     steps(journal, [2])

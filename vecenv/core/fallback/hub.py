@@ -126,6 +126,11 @@ class FallbackHub(Hub):
             return refusal
         return self._queue(op, ids, seeds.tolist(), flags.tolist(), payloads, ordered)
 
+    def continue_from(self, step_id: int, /) -> None:
+        if step_id < self._next_step_id:
+            raise ValueError("step_ids must not decrease")
+        self._next_step_id = step_id
+
     def _queue(
         self,
         op: int,

@@ -1,6 +1,6 @@
 """Records of the newest replies of each env, in shared memory, without C; see native/worker/slot_records.c.
 
-    records     two per env, 64 bytes each: step_id | digest | episode | length | seed | return | . | is_over
+    records     two per env, 64 bytes each: step_id | digest | episode | length | seed | return | began_ns | is_over
 
 Unlike those in C, these digests are checksums of whole leaves: in Python, samples would not be faster.
 """
@@ -28,6 +28,7 @@ class RecordedState:
 
     Attributes:
         episode, length, seed, episode_return: the episode counters; seed -1 means without a seed.
+        began_ns: when the episode began, on the monotonic clock.
         digest: of the replies so far.
         starts_digest: whether the digest starts again with the next reply.
         turn: its lowest bit selects the record that is written next.
@@ -39,6 +40,7 @@ class RecordedState:
     length: int = 0
     seed: int = -1
     episode_return: float = 0.0
+    began_ns: int = 0
     digest: int = 0
     starts_digest: bool = False
     turn: int = 0
@@ -91,6 +93,7 @@ class Records:
         record["digest"] = env.digest
         for name, value in zip(_EPISODE_COUNTERS, (env.episode, env.length, env.seed, env.episode_return)):
             record[name] = value
+        record["began_ns"] = env.began_ns
         record["is_over"] = is_over
         record["step_id"] = step_id
 
@@ -106,6 +109,7 @@ class Records:
             if step_id and int(record["step_id"]) == step_id:
                 env.episode, env.length, env.seed = (int(record[name]) for name in _EPISODE_COUNTERS[:3])
                 env.episode_return, env.digest = float(record["return"]), int(record["digest"])
+                env.began_ns = int(record["began_ns"])
                 env.turn = turn + 1
                 is_over = bool(record["is_over"])
         return is_over

@@ -64,7 +64,6 @@ class _HostedEnv(RecordedState):
     timed: TimedEnv | None  # None: nothing is timed
     step: Callable[[Any], Any] = _no_step
     needs_reset: bool = False
-    began_ns: int = 0
 
 
 class FallbackSlot(Slot):

@@ -228,7 +228,7 @@ class EnvRngs:
     def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
         self._rngs = rngs
         self._generators = rngs.generators
-        self.state = _accessor_of(*_seeded_pair((_ENTROPY, env_id))).save()
+        self.state = _accessor_of(*_seeded_pair((_ENTROPY, rngs.first_env_id + env_id))).save()
         self.has_drawn = not is_exact()
 
     def __enter__(self) -> None:
@@ -268,6 +268,10 @@ class GlobalRngs:
     At the end of the block the process's generators have the state from before it. If another thread is
     inside such a block, nothing is swapped for this thread: its envs draw from the current state.
 
+    Args:
+        first_env_id: number of env 0 among all envs whose random values must differ: those of other pools of this run
+            count, too.
+
     Attributes:
         watched_words: (address of a uint32, value) of words that a draw from the neutral state changes; empty
             where memory cannot be read.
@@ -284,7 +288,8 @@ class GlobalRngs:
         (True, False, True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_env_id: int = 0) -> None:
+        self.first_env_id = first_env_id
         self.generators = _accessor_of(*_global_pair())
         self.neutral_state = _neutral_state()
         self.watched_words = self.generators.watched_words(self.neutral_state)

@@ -350,7 +350,8 @@ class Host:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise TypeError(f"step of env {env_id} must return five values, got {type_name(result)}") from None
+            name = f"env {self._rngs.first_env_id + env_id}"
+            raise TypeError(f"step of {name} must return five values, got {type_name(result)}") from None
         terminated, truncated = exact_flag("terminated", terminated), exact_flag("truncated", truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # Copy before the reset, which may write into the same arrays and dicts.

@@ -138,9 +138,10 @@ class Snapshots:
             try:
                 snapshot = self._snapshotter.capture(env)
             except Exception as error:  # from a hook of the user's; the env itself still works
+                name = f"env {self._rngs.first_env_id + env_id}"
                 self._warn(
                     f"state {env_id}",
-                    f"the state of env {env_id} cannot be kept, so its episodes cannot be restored after a crash: "
+                    f"the state of {name} cannot be kept, so its episodes cannot be restored after a crash: "
                     f"{type(error).__name__}: {error}",
                 )
         if snapshot is None:

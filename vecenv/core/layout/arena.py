@@ -64,9 +64,9 @@ _EPISODE_COUNTERS = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<
 #: One of the two records of an env, as in native/shm/layout.h.
 _RECORD = np.dtype(
     {
-        "names": ["step_id", "digest", "episode", "length", "seed", "return", "is_over"],
-        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8", "<u4"],
-        "offsets": [0, 8, 16, 24, 32, 40, 56],
+        "names": ["step_id", "digest", "episode", "length", "seed", "return", "began_ns", "is_over"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8", "<i8", "<u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
         "itemsize": LINE,
     }
 )

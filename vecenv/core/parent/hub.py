@@ -84,6 +84,13 @@ class Hub(Protocol):
             queued.
         """
 
+    def continue_from(self, step_id: int, /) -> None:
+        """Give the next command this step_id, to continue the numbers of another hub; later ones count up from it.
+
+        Raises:
+            ValueError: an earlier command may have had it.
+        """
+
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         """Wait for at least `min_count` rows; return them and the union of their flags.
 
@@ -231,7 +238,7 @@ class NativeHub:
         self.outstanding = self._hub.outstanding
         self.num_stragglers = self._hub.num_stragglers
         self.owed = self._hub.owed
-        self.cancel = self._hub.cancel
+        self.cancel, self.continue_from = self._hub.cancel, self._hub.continue_from
         self.pending = self._hub.pending
         self.lend, self.take_back = self._hub.lend, self._hub.take_back
         self.stop = self._hub.stop

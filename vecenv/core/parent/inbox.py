@@ -18,7 +18,7 @@ from ..system.signals import signals_deferred
 from .hub import Hub
 from .pickled_infos import PickledInfos
 
-__all__ = ["Inbox", "Listener"]
+__all__ = ["Inbox", "Listener", "Listeners"]
 
 
 class Listener(Protocol):
@@ -29,6 +29,21 @@ class Listener(Protocol):
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Note how restoring an env has ended."""
+
+
+class Listeners:
+    """Passes the reports of workers to several listeners, in this order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
+        for listener in self._listeners:
+            listener.note_restore_point(env_id, restore_point, is_answered)
+
+    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
+        for listener in self._listeners:
+            listener.note_outcome(env_id, outcome)
 
 
 class Inbox:
@@ -59,7 +74,7 @@ class Inbox:
         # Pickled replies whose observations have values without a column; the caller may change unpickled ones.
         self._packed: dict[int, bytes] = {}  # of rows, by step_id
         self._last_delivered: dict[int, bytes] = {}  # by env, of its last delivered row
-        self._calls: range = range(0)
+        self._calls: Collection[int] = range(0)
         self.payloads: dict[int, tuple[int, bytes]] = {}
         self._queued_warnings: list[tuple[str, str]] = []
         self._warned: set[str] = set()
@@ -126,9 +141,20 @@ class Inbox:
         if reply.outcome is not None:
             self._listener.note_outcome(reply.env_id, reply.outcome)
 
-    def register_calls(self, step_ids: range, env_ids: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Keep the replies to these calls when they arrive, and until then keep the payloads of the calls."""
-        self._calls = step_ids
+    def register_calls(
+        self,
+        step_ids: range,
+        env_ids: Sequence[int],
+        payloads: Sequence[bytes | None],
+        awaited: Collection[int] | None = None,
+    ) -> None:
+        """Keep the replies to these calls when they arrive, and until then keep the payloads of the calls.
+
+        Args:
+            step_ids, env_ids, payloads: of the calls.
+            awaited: step_ids of all calls whose replies are kept, in the order of `take_calls`; None: `step_ids`.
+        """
+        self._calls = step_ids if awaited is None else awaited
         if self._listener is not None:
             self.payloads.update(
                 (step_id, (env_id, payload)) for step_id, env_id, payload in zip(step_ids, env_ids, payloads) if payload

@@ -67,6 +67,7 @@ class Watchdog:
         limits: of operations.
         workers: names and stacks of workers.
         replaces_overdue: whether a worker over its limit is replaced; else the caller gets an error.
+        first_env_id: number of env 0 in messages.
 
     Attributes:
         poll_interval_ns: longest time that a wait may sleep before it calls `check`, in nanoseconds.
@@ -74,12 +75,20 @@ class Watchdog:
     """
 
     def __init__(
-        self, hub: Hub, num_slots: int, limits: Limits, workers: WorkerDirectory, *, replaces_overdue: bool
+        self,
+        hub: Hub,
+        num_slots: int,
+        limits: Limits,
+        workers: WorkerDirectory,
+        *,
+        replaces_overdue: bool,
+        first_env_id: int = 0,
     ) -> None:
         self._hub = hub
         self.num_slots = num_slots
         self._workers = workers
         self._replaces_overdue = replaces_overdue
+        self._first_env_id = first_env_id
         self._grace: dict[int, int] = {}
         # slot -> step_id not begun yet, and the time when we first saw it
         self._waiting: dict[int, tuple[int, int]] = {}
@@ -207,14 +216,17 @@ class Watchdog:
         busy = []
         for slot, state in self._running():
             seconds = (now_ns() - state.started_ns) / _NS
-            op = Op(state.op).name.lower()
             worker = self._workers.describe_worker(slot)
-            busy.append(f"{worker} has been at {op} of env {state.env_id} for {seconds:.3g} s")
+            busy.append(f"{worker} has been at {self._name_of(state)} for {seconds:.3g} s")
         return "; ".join(busy) or "all workers are idle"
 
     def _running(self) -> list[tuple[int, SlotState]]:
         states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
         return [(slot, state) for slot, state in states if state.op != Op.NONE and self._workers.is_alive(slot)]
+
+    def _name_of(self, state: SlotState) -> str:
+        """Return the name of an operation, such as 'step of env 3'."""
+        return f"{Op(state.op).name.lower()} of env {self._first_env_id + state.env_id}"
 
     def _report(self, long: list[tuple[int, SlotState, str]]) -> None:
         """Report operations without a limit, each with the words for its age, in one warning and one log entry."""
@@ -224,7 +236,7 @@ class Watchdog:
             effect = _REPLACED if self._replaces_overdue else _RAISED
             stack = self._workers.stack_of(slot) if number < _MOST_STACKS else ""
             lines.append(
-                f"{self._workers.describe_worker(slot)}: {op} of env {state.env_id} (command {state.step_id}) {age} "
+                f"{self._workers.describe_worker(slot)}: {self._name_of(state)} (command {state.step_id}) {age} "
                 f"and has no limit. Set {op}_timeout, in seconds: {effect}{chr(10) if stack else ''}{stack}"
             )
         report("\n".join(lines))
@@ -232,7 +244,7 @@ class Watchdog:
     def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()
         error = WorkerTimeoutError(
-            f"{self._workers.describe_worker(slot)} {verdict} {op} of env {state.env_id} (command {state.step_id}) "
+            f"{self._workers.describe_worker(slot)} {verdict} {self._name_of(state)} (command {state.step_id}) "
             f"within {limit} s; it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,
         )

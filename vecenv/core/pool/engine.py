@@ -25,6 +25,7 @@ from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
+from ..recovery.resume import Resume
 from .slots import SlotTable
 from .waiting import WaitingCheck
 
@@ -118,6 +119,7 @@ class OpenedEnvs:
         before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
         waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
+        first_env_id: number of env 0 in messages, if the envs are a part of those of another pool.
     """
 
     spaces: EnvSpaces
@@ -134,6 +136,7 @@ class OpenedEnvs:
     before_request: Callable[[], None] | None = None
     waiting_check: WaitingCheck | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
+    first_env_id: int = 0
 
 
 class AskedEnvs(Protocol):
@@ -155,6 +158,9 @@ class AskedEnvs(Protocol):
 
     def takes_seed(self, env_id: int) -> bool:
         """Return whether a reset of the env was ever given a seed."""
+
+    def resume(self, resume: Resume) -> None:
+        """Continue the requests of another pool: send its unanswered commands again, under their own step_ids."""
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""

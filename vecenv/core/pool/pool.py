@@ -37,11 +37,12 @@ from ..parent.hub import Hub
 from ..parent.leases import Leases
 from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
+from ..recovery.resume import read_records
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
 from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
-from .requests import Requests
+from .requests import ActionLeaves, Requests
 from .rules import PoolFacts, SettingNames, judge
 from .sizing import SERIAL, Setting
 from .times import read_caller, read_envs, read_threads, read_workers, running_of
@@ -450,6 +451,68 @@ class Pool:
 
     #: The names of earlier versions.
     post, wait_calls, forget_calls = submit_calls, collect_calls, abandon_calls
+
+    # ---- requests of another pool, of which these envs are a part ------------------------------
+
+    def send_leaves(
+        self, leaves: tuple[Array, ...], env_ids: Array | None = None, *, ordered: bool = True, form: Form = Form.NATIVE
+    ) -> None:
+        """Step envs with actions that another pool has checked; all else is as for `send`.
+
+        Args:
+            leaves: one array (n, *S) per action leaf, C-contiguous and of the leaf's dtype.
+        """
+        self._send(ActionLeaves(leaves), env_ids, ordered, form)
+
+    def send_commands(
+        self,
+        op: Op,
+        env_ids: Array,
+        arguments: Array,
+        flags: Array,
+        payloads: Sequence[bytes | None],
+        *,
+        ordered: bool = True,
+        names: Sequence[str | None] = (),
+        seeded: Sequence[bool] = (),
+    ) -> int:
+        """Send commands as another pool has made them: no seed is drawn here, and nothing is added.
+
+        Arguments are those of `Hub.command`. Calls take the place of earlier ones, whose results are dropped.
+
+        Args:
+            op: STEP for actions with a payload, RESET or CALL.
+            env_ids, arguments, flags: int64 (n,), int64 (n,), uint8 (n,).
+            payloads: pickled, or None.
+            ordered: as for `send`.
+            names, seeded: as for `Journal.note_commands`; () for None and False.
+
+        Returns:
+            The step_id of the first command; those of the next ones count up from it.
+
+        Raises:
+            StateError: an env owes an answer already; nothing was sent.
+        """
+        requests = self._requests
+        first: int = self._call(
+            "send", requests.send_commands, op, env_ids, arguments, flags, payloads, ordered, names, seeded
+        )
+        return first
+
+    def read_records(self, env_ids: Sequence[int] | Array | None = None) -> Array:
+        """Return the newest records of envs, from which another pool can continue; see `recovery.resume.read_records`.
+
+        All restore points that precede the delivered rows have reached the listener of the engine then.
+
+        Args:
+            env_ids: None for all.
+        """
+        found: Array = self._call("read_records", self._read_records, env_ids)
+        return found
+
+    def _read_records(self, env_ids: Sequence[int] | Array | None) -> Array:
+        self._waiter.inbox.poll()
+        return read_records(self._envs.plan, self._envs.memory, env_ids)
 
     # ---- recovery ----------------------------------------------------------------------------
 

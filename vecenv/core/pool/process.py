@@ -18,11 +18,12 @@ from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeo
 from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
-from ..layout.commands import RestorePlan, RestorePoint
+from ..layout.commands import History, RestorePlan, RestorePoint
 from ..layout.messages import describe_place, dump_by_value, unpack_error
 from ..layout.native import implementation
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
+from ..parent.inbox import Listener, Listeners
 from ..processes.measure import Measurement
 from ..processes.worker import (
     Worker,
@@ -39,6 +40,7 @@ from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
+from ..recovery.resume import Resume
 from ..system.clock import Deadline, now_ns
 from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
@@ -81,6 +83,11 @@ class ProcessEngine:
         adapt: adapts the result of a constructor to the interface of Gymnasium.
         snapshotter: reads the state that envs carry from one episode to the next, so that they can be restored from
             there after a crash; None: they are restored from seeded resets only.
+        first_env_id: number of env 0 in messages and for the global random generators, if these envs are a part of
+            those of another pool. Arguments, results and the fields of errors count from 0.
+        resume: the state of another pool, whose episodes are continued; None: all envs are new.
+        listener: receives the reports of workers about restore points and restored envs, beside `recovery`, in the
+            thread that uses the pool; None: there is no other listener.
 
     Attributes:
         num_workers: worker processes at the start.
@@ -100,16 +107,24 @@ class ProcessEngine:
         *,
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
+        first_env_id: int = 0,
+        resume: Resume | None = None,
+        listener: Listener | None = None,
     ) -> None:
         check_may_start()
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
+        if resume is not None and not self.options.failures.recovers:
+            raise ConfigError("a pool can resume another one only if it recovers workers; change on_failure")
         self.num_workers = self._count_workers()
         self.journal: Journal | None = None
         self.recovery: Recovery | None = None
         self._adapt = adapt or _identity
         self._snapshotter = snapshotter
+        self._first_env_id = first_env_id
+        self._resume = resume
+        self._listener = listener
         self._group = WorkerGroup(self.options.limits.close)
         self.end_if_unclosed = self._group.end
         self._slots = SlotTable(self.num_envs)
@@ -137,7 +152,10 @@ class ProcessEngine:
         policy = self.options.failures
         if policy.recovers:
             self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
-            self.recovery = Recovery(policy, self.journal, self.options.limits, self.reproduce)
+            self.recovery = Recovery(
+                policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
+            )
+            self._restore_journal(self.journal)
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
@@ -159,8 +177,10 @@ class ProcessEngine:
             self._compare(worker, report)
         with signals_deferred(), standard_descriptors():
             self._opened = opened = self._open_arena(self._spaces, reports[0], slots)
+        jobs = {} if self._resume is None else self._resume.restore_jobs
         for worker in group.workers:
-            self._attach_worker(worker, slots[worker.worker_id], {})
+            own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
+            self._attach_worker(worker, slots[worker.worker_id], own_jobs)
         self._await_ready(group.workers)
         group.serve(opened.hub)
         self._note_workers(group.workers)
@@ -170,6 +190,15 @@ class ProcessEngine:
                 group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
 
+    def _restore_journal(self, journal: Journal) -> None:
+        """Continue the journal of the pool that is resumed, if there is one."""
+        if self._resume is None:
+            return
+        histories = {
+            env_id: History(job.attempts, job.persistent_calls) for env_id, job in self._resume.restore_jobs.items()
+        }
+        journal.restore(histories, self._resume.call_names, self._resume.next_step_id)
+
     def _choose_setting(self) -> None:
         """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
         prober = ProcessEngine(
@@ -177,6 +206,7 @@ class ProcessEngine:
             dataclasses.replace(self.options, num_workers=1),
             adapt=self._adapt,
             snapshotter=self._snapshotter,
+            first_env_id=self._first_env_id,
         )
         self.options = choose_options(self.options, self.num_envs, prober.measure(self._check_not_closing))
         self.num_workers = self._count_workers()
@@ -253,6 +283,7 @@ class ProcessEngine:
             "modules": modules_of(self._adapt, self._snapshotter),
             "pool_modules": running_modules(),
             "sources": find_sources(),
+            "first_env_id": self._first_env_id,
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
@@ -291,7 +322,7 @@ class ProcessEngine:
                 env_id, packed = report.error
                 where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
                 error = unpack_error(packed, **where)
-                add_notes(error, [describe_place(where)])
+                self._note_place(error, where)
                 raise error
             reports[worker.worker_id] = report
         return [reports[worker.worker_id] for worker in workers]
@@ -336,7 +367,8 @@ class ProcessEngine:
         what, env_id = "construct of its envs", None
         if running:
             env_id = running[0].env_id
-            what = f"construct of env {env_id}, which it began {(now_ns() - running[0].began_ns) / 1e9:.3g} s ago,"
+            seconds = (now_ns() - running[0].began_ns) / 1e9
+            what = f"construct of env {self._first_env_id + env_id}, which it began {seconds:.3g} s ago,"
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
             f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
@@ -347,13 +379,18 @@ class ProcessEngine:
 
     def _compare(self, worker: Worker, report: Report) -> None:
         """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
-        found = find_difference(self._spaces, report, 0)
+        found = find_difference(self._spaces, report, self._first_env_id)
         if found is not None:
             name, text = found
-            raise DifferentSpacesError(f"env {worker.env_ids[0]}: {text}", path=name)
+            raise DifferentSpacesError(f"env {self._first_env_id + worker.env_ids[0]}: {text}", path=name)
         if report.mismatch is not None:
             env_id, name, text = report.mismatch
-            raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
+            raise DifferentSpacesError(f"env {self._first_env_id + env_id}: {text}", path=name)
+
+    def _note_place(self, error: Exception, place: dict[str, Any]) -> None:
+        """Add a note that names the operation and the envs that raised an exception."""
+        env_ids = [self._first_env_id + env_id for env_id in place["env_ids"]]
+        add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 
     def _open_arena(self, spaces: EnvSpaces, report: Report, slots: list[list[tuple[int, list[int]]]]) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
@@ -369,6 +406,8 @@ class ProcessEngine:
             plan = dataclasses.replace(plan, leases=0)  # copies need less room
             segment = self._group.create_segment(plan.nbytes)
         plan.write_header(segment.memory)
+        if self._resume is not None:
+            self._resume.write_records(plan, segment.memory)
         counters = self._group.create_counters(plan.counters.nbytes)
         plan.counters.write_header(counters.memory, is_native=self._implementation == "native", opened_ns=now_ns())
         return OpenedEnvs(
@@ -382,10 +421,16 @@ class ProcessEngine:
             num_slots=num_used,
             slots=self._slots,
             journal=self.journal,
-            listener=self.recovery,
+            listener=self._listeners(),
             before_request=self._recycle if self._may_recycle() else None,
             waiting_check=self._make_waiting_check(plan, counters),
+            first_env_id=self._first_env_id,
         )
+
+    def _listeners(self) -> Listener | None:
+        if self.recovery is None or self._listener is None:
+            return self.recovery
+        return Listeners(self.recovery, self._listener)
 
     def _make_waiting_check(self, plan: ArenaPlan, counters: Segment) -> WaitingCheck | None:
         timings = plan.counters.timings(counters.memory)
@@ -461,6 +506,9 @@ class ProcessEngine:
             recycler=self._make_recycler(self._opened),
             start_successor=self._start_successor,
         )
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
+            requests.resume(resume)
 
     def _may_recycle(self) -> bool:
         return self.recovery is not None and bool(self.options.failures.recycle_after)
@@ -531,7 +579,7 @@ class ProcessEngine:
                 env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
                 where = {"worker_id": worker.worker_id, "env_ids": env_ids, "op": "close"}
                 error = unpack_error(worker.exit_report.error, **where)
-                add_notes(error, [describe_place(where)])
+                self._note_place(error, where)
                 return error
         return None
 
@@ -626,6 +674,7 @@ class ProcessEngine:
             persistent_calls=persistent_calls,
             path=boot.path,
             cwd=boot.cwd,
+            first_env_id=self._first_env_id,
         )
         plan = self._opened.plan
         records = plan.records(self._opened.memory)[env_id]
@@ -664,18 +713,12 @@ class ProcessPool(Pool):
     """A pool with its envs in worker processes, k per worker, and results in shared memory.
 
     Args:
-        env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
+        env_fns, options: as for `ProcessEngine`.
+        others: keyword arguments of `ProcessEngine`.
     """
 
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        options: PoolOptions | None = None,
-        *,
-        adapt: Callable[[Any], Any] | None = None,
-        snapshotter: Snapshotter | None = None,
-    ) -> None:
-        super().__init__(ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any) -> None:
+        super().__init__(ProcessEngine(env_fns, options, **others))
 
 
 def _num_built(worker: Worker) -> int:

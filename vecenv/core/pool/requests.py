@@ -21,15 +21,16 @@ from ..fallback.values import load_action
 from ..layout import messages
 from ..layout.bounds import Bounds
 from ..layout.messages import Payload, Reply, describe_place, unpack_error
-from ..layout.rows import CommandFlag, Form, Op
+from ..layout.rows import FORM_MASK, CommandFlag, Form, Op
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
+from ..recovery.resume import QueuedCommand, Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, read_env_ids
 
-__all__ = ["Requests", "ResetNeededError", "check_count"]
+__all__ = ["ActionLeaves", "Requests", "ResetNeededError", "check_count"]
 
 _LOG = own_logger(__name__)
 #: Drawn seeds are below this limit, which some simulators require.
@@ -40,6 +41,10 @@ _MANY_SEEDS = 2**63
 
 class ResetNeededError(StateError, ResetNeeded):
     """An env was stepped before its first reset."""
+
+
+class ActionLeaves(tuple[Array, ...]):
+    """Actions as `Hub.send` takes them: one C-contiguous array (n, *S) of the leaf's dtype per action leaf."""
 
 
 class Requests:
@@ -115,11 +120,12 @@ class Requests:
         else:
             ids = None if env_ids is None else read_env_ids(env_ids)
             some = self._ids if ids is None else ids
-            if self._spec.num_objects:
+            is_flat = type(actions) is ActionLeaves
+            if self._spec.num_objects and not is_flat:
                 self._check_and_send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
                 return
-            is_rounded = self._would_round(actions, len(some))
-            leaves = self._spec.flatten_batch(actions, len(some))
+            is_rounded = not is_flat and self._would_round(actions, len(some))
+            leaves = actions if is_flat else self._spec.flatten_batch(actions, len(some))
         if self._checks_steps:
             self._check_reset(ids)
             if self._bounds is not None:
@@ -228,11 +234,8 @@ class Requests:
         seeded = [seed is not None for seed in used]
         with signals_deferred():
             self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
-            self._is_new[ids] = False
-            self._checks_steps = self._bounds is not None or bool(self._is_new.any())
-            self._may_lack_generator[ids] = False
+            self._note_reset(ids, seeded)
             self._offered = (self._offered - set(ids.tolist())) | offered
-            self._is_seeded[ids] |= seeded
             for env_id, seed in zip(ids.tolist(), used):
                 self._cancelled_seeds.pop(env_id, None)
                 self._last_seeds[env_id] = seed
@@ -380,6 +383,80 @@ class Requests:
                 self._journal.forget(env_id)
         self._first_drawn = None  # the same seeds would repeat episodes
 
+    # ---- requests of another pool ------------------------------------------------------------
+
+    def send_commands(
+        self,
+        op: Op,
+        env_ids: Array,
+        arguments: Array,
+        flags: Array,
+        payloads: Sequence[bytes | None],
+        ordered: bool,
+        names: Sequence[str | None],
+        seeded: Sequence[bool],
+    ) -> int:
+        """Send commands as another pool has made them; see `Pool.send_commands`."""
+        if self._has_hooks:
+            self._run_hooks()
+        with signals_deferred():
+            superseded = self._owed_by(env_ids) if op == Op.RESET else []
+            first = self._command(
+                op.name.lower(), op, env_ids, arguments, flags, payloads, ordered, names=names, seeded=seeded
+            )
+            if op == Op.CALL:
+                self._calls = dict(zip(env_ids.tolist(), range(first, first + len(env_ids))))
+            if op == Op.RESET:
+                self._note_reset(env_ids, seeded)
+            for step_id in superseded:
+                self._inbox.forget(step_id)
+        return first
+
+    def _note_reset(self, env_ids: Array, seeded: Sequence[bool]) -> None:
+        self._is_new[env_ids] = False
+        self._checks_steps = self._bounds is not None or bool(self._is_new.any())
+        self._may_lack_generator[env_ids] = False
+        if len(seeded):
+            self._is_seeded[env_ids] |= seeded
+
+    def resume(self, resume: Resume) -> None:
+        """Continue the requests of another pool: send its unanswered commands again, under their own step_ids.
+
+        Called once, before any other request.
+        """
+        assert self._journal is not None
+        env_ids = resume.reset_envs()
+        takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
+        self._note_reset(np.array(env_ids, np.int64), takes_seed)
+        calls = {command.step_id: command.env_id for command in resume.queued if command.op == Op.CALL}
+        with signals_deferred():
+            for command in resume.queued:
+                self._hub.continue_from(command.step_id)
+                self._journal.continue_from(command.step_id)
+                self._send_again(command, calls)
+            self._calls = {env_id: step_id for step_id, env_id in calls.items()}
+            self._hub.continue_from(resume.next_step_id)
+            self._journal.continue_from(resume.next_step_id)
+
+    def _send_again(self, command: QueuedCommand, calls: Collection[int]) -> None:
+        env_ids = np.array([command.env_id], np.int64)
+        if command.op == Op.STEP and command.payload is None:
+            leaves = ActionLeaves(
+                np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
+                for data, leaf in zip(command.action, self._spec.leaves)
+            )
+            self.send(leaves, env_ids, False, Form(command.flags & FORM_MASK))
+            return
+        self._has_object_steps |= command.op == Op.STEP
+        flags = np.array([command.flags], np.uint8)
+        arguments = np.array([command.argument], np.int64)
+        self._command(
+            *(Op(command.op).name.lower(), Op(command.op), env_ids, arguments, flags, [command.payload], False),
+            seeded=[command.seeded],
+            names=[command.name],
+            awaited=calls,
+        )
+
     # ---- sending ---------------------------------------------------------------------------
 
     def _command(
@@ -394,8 +471,11 @@ class Requests:
         *,
         seeded: Sequence[bool] = (),
         names: Sequence[str | None] = (),
+        awaited: Collection[int] | None = None,
     ) -> int:
         """Send one command per env; return the step_id of the first, they count up.
+
+        `awaited`: step_ids of all calls whose answers are collected together; None: these calls.
 
         The caller defers signal handlers: a command that was sent must get its payload, and be noted.
         """
@@ -407,7 +487,7 @@ class Requests:
         if any(payloads):
             self._waiter.request_check()
         if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
-            self._inbox.register_calls(range(result, result + len(ids)), ids.tolist(), payloads)
+            self._inbox.register_calls(range(result, result + len(ids)), ids.tolist(), payloads, awaited)
         if self._journal is not None:
             count = len(ids)
             self._journal.note_commands(
@@ -417,8 +497,8 @@ class Requests:
                 numbers.tolist(),
                 bits.tolist(),
                 payloads,
-                names or [None] * count,
-                seeded or [False] * count,
+                names if len(names) else [None] * count,
+                seeded if len(seeded) else [False] * count,
             )
         return result
 

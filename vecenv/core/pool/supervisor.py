@@ -233,8 +233,9 @@ class Supervisor:
             )
             isolated_env = recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
             parts = [worker] if isolated_env is None else self._isolate(recovery, worker, isolated_env)
-            if len(parts) == 2:
-                message = f"{failure.message}; env {isolated_env} has worker {parts[1].worker_id} to itself now"
+            if isolated_env is not None and len(parts) == 2:
+                name = f"env {worker.first_env_id + isolated_env}"
+                message = f"{failure.message}; {name} has worker {parts[1].worker_id} to itself now"
                 failure = dataclasses.replace(failure, message=message)
             self._failed.update((part.worker_id, failure) for part in parts)
 
@@ -347,7 +348,8 @@ class Supervisor:
             step_id = self._requests.calls.get(env_id)
             if step_id is not None and not self._inbox.has_call(step_id):
                 lost = WorkerError(
-                    f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again"
+                    f"{worker.name} was restarted before the answer to a call of env {worker.first_env_id + env_id} "
+                    "came; call again"
                 )
                 packed = messages.pack_error(worker.locate(lost, "call", env_id, step_id))
                 self._inbox.reply_to_call(Reply(step_id, env_id, error=packed))
@@ -364,7 +366,9 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     """
     worker.reap_or_kill()
     worker.emit_log_records()
-    what = worker.at_work(op) if env_id is None else f"{op} of env {env_id} (command {step_id})"
+    what = worker.at_work(op)
+    if env_id is not None:
+        what = f"{op} of env {worker.first_env_id + env_id} (command {step_id})"
     if op == "idling":
         what = "idling"
     stack = f"\n{worker.last_stack}" if worker.last_stack else ""

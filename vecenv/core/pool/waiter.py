@@ -76,6 +76,7 @@ class Waiter:
             options.limits,
             engine,
             replaces_overdue=failures.recovers and failures.recover_hangs and not engine.runs_here,
+            first_env_id=envs.first_env_id,
         )
         self._hub = envs.hub
         self._plan, self._memory = envs.plan, envs.memory

@@ -145,7 +145,8 @@ class Builder:
                 try:
                     thread.submit(self.envs.pop(env_id).close)()
                 except BaseException as error:
-                    add_notes(error, [f"raised by close of env {env_id}, which has to be built again without threads"])
+                    name = f"env {self._rngs.first_env_id + env_id}"
+                    add_notes(error, [f"raised by close of {name}, which has to be built again without threads"])
                     self.errors[env_id] = error
 
     def _build_serially(self) -> None:

@@ -109,7 +109,12 @@ class Worker:
     @property
     def name(self) -> str:
         """Its name in messages, such as 'worker 3 (envs 12-15)'."""
-        return f"worker {self.worker_id} ({describe_envs(self.env_ids)})"
+        return f"worker {self.worker_id} ({describe_envs(self.env_ids, self.first_env_id)})"
+
+    @property
+    def first_env_id(self) -> int:
+        """Number of the pool's env 0 in messages."""
+        return 0 if self.boot is None else self.boot.first_env_id
 
     def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
         """Add this worker and its present operation to an error; return the error.
@@ -286,7 +291,7 @@ class Worker:
     def at_work(self, phase: str) -> str:
         """Return, for a message, the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
         env_ids = sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
-        return f"{phase} of {describe_envs(env_ids)}" if env_ids else f"{phase} of its envs"
+        return f"{phase} of {describe_envs(env_ids, self.first_env_id)}" if env_ids else f"{phase} of its envs"
 
     def take_exit_report(self) -> None:
         """Store the worker's exit report if it has arrived. Does not block."""

@@ -97,6 +97,7 @@ class Boot:
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
         measures: whether the worker only measures its env, and ends.
+        first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
     """
 
     worker_id: int
@@ -123,6 +124,7 @@ class Boot:
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
     measures: bool = False
+    first_env_id: int = 0
 
 
 @dataclass
@@ -219,13 +221,13 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
     return None
 
 
-def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
+def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> Report:
     first = envs[env_ids[0]]
     report = Report(
         first.observation_space, first.action_space, getattr(first, "reward_space", None), properties_of(first)
     )
     for env_id in env_ids[1:]:
-        found = find_difference(first, envs[env_id], env_ids[0])
+        found = find_difference(first, envs[env_id], first_env_id + env_ids[0])
         if found is not None:
             report.mismatch = (env_id, *found)
             break
@@ -243,7 +245,7 @@ def _construct(
         builder.build(serially=boot.builds_serially)
         errors = builder.errors
         if not errors:
-            return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs)
+            return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs, boot.first_env_id)
     except BaseException as error:
         errors = {boot.env_ids[0]: error}
     env_id = min(errors)
@@ -410,8 +412,14 @@ def _close(threads: list[EnvThread], hosts: list[Host]) -> ExitReport:
     return exit_report
 
 
-def describe_envs(env_ids: Sequence[int]) -> str:
-    """Return, for a message, env ids in increasing order, such as 'envs 0-1899, 1901-1999'."""
+def describe_envs(env_ids: Sequence[int], first_env_id: int = 0) -> str:
+    """Return, for a message, env ids in increasing order, such as 'envs 0-1899, 1901-1999'.
+
+    Args:
+        env_ids: ids within the pool.
+        first_env_id: number of env 0 in messages.
+    """
+    env_ids = [first_env_id + env_id for env_id in env_ids]
     ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
     runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
@@ -457,7 +465,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         log = LogSender(control)
         log.install(boot.log_levels)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
-        with GlobalRngs() as rngs:
+        with GlobalRngs(boot.first_env_id) as rngs:
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent has dropped this worker or is gone, so no message can be sent
@@ -465,7 +473,8 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
 
 def _show_title(boot: Boot) -> None:
     short = f"vecenv worker {boot.worker_id}"
-    set_title(f"{short}: {describe_envs(boot.env_ids)}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
+    envs = describe_envs(boot.env_ids, boot.first_env_id)
+    set_title(f"{short}: {envs}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
 
 
 def _begin_capture(boot: Boot, control: Connection) -> OutputCapture | None:

@@ -5,5 +5,6 @@ action_pages    memory of the logged actions
 policy          whether to restore, to truncate or to raise
 failure_log     log lines about failures, which are left out if an env often fails
 recycling       replacement of workers that are well
+resume          the state of a lost pool, from which another pool continues
 reproducer      a file that repeats a failure in one process
 """

@@ -18,9 +18,14 @@ _MOST_NAMED = 5
 
 
 class FailureLog:
-    """The log lines about failures of the envs of one pool."""
+    """The log lines about failures of the envs of one pool.
 
-    def __init__(self) -> None:
+    Args:
+        first_env_id: number of env 0 in these lines.
+    """
+
+    def __init__(self, first_env_id: int = 0) -> None:
+        self._first_env_id = first_env_id
         self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of the newest failures
         self._failures: Counter[int] = Counter()  # by env_id: failures while it was at work
         self._left_out: Counter[int] = Counter()  # by env_id: lines that were left out since its last line
@@ -40,7 +45,7 @@ class FailureLog:
         if found:
             others = f" (and {len(found) - 1} others of its worker)" if len(found) > 1 else ""
             text = "env %d%s failed %d times within a minute; further lines about it are counted instead of logged"
-            _LOG.warning(text, found[0], others, _MOST_FAILURES + 1)
+            _LOG.warning(text, self._first_env_id + found[0], others, _MOST_FAILURES + 1)
 
     def _is_frequent(self, env_id: int, now: int) -> bool:
         times = self._failure_times.get(env_id, ())
@@ -55,11 +60,13 @@ class FailureLog:
             return
         for env_id in env_ids:
             if self._left_out[env_id]:
-                _LOG.warning("env %d: log lines left out: %d", env_id, self._left_out.pop(env_id))
+                count = self._left_out.pop(env_id)
+                _LOG.warning("env %d: log lines left out: %d", self._first_env_id + env_id, count)
         _LOG.warning(text, *args)
 
     def describe_failures(self) -> str:
         """Return which envs were at work during failures, and how often; '' if none was."""
-        named = [f"env {env_id}: {count}" for env_id, count in self._failures.most_common(_MOST_NAMED) if count]
+        most = self._failures.most_common(_MOST_NAMED)
+        named = [f"env {self._first_env_id + env_id}: {count}" for env_id, count in most if count]
         num_others = sum(count > 0 for count in self._failures.values()) - len(named)
         return ", ".join(named) + (f", {num_others} other envs" if num_others else "")

@@ -13,12 +13,12 @@ restore points of all envs are dropped. After a crash, the rows of one env are g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..layout.commands import Entry, History, RestorePlan, RestorePoint
-from ..layout.rows import CommandFlag, Op
+from ..layout.rows import FORM_MASK, CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
 
@@ -48,6 +48,7 @@ class Journal:
 
     Attributes:
         nbytes: bytes kept now.
+        next_step_id: step_id of the next command.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -68,7 +69,7 @@ class Journal:
         self._first_needed = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
         #: by env: step_id and payload of its last reset or step with a payload; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
-        self._next_step_id = 1
+        self.next_step_id = 1
         self._dropped_before = 0  # for envs without a restore point, earlier commands may have been dropped
         self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
@@ -97,9 +98,9 @@ class Journal:
         is_new = page is None or page.form != form
         if page is None or is_new:
             page = self._open_page = self._new_page(leaves, form)
-        if not page.add(self._next_step_id, leaves):
+        if not page.add(self.next_step_id, leaves):
             self._open_page = None
-        self._next_step_id += self._num_envs
+        self.next_step_id += self._num_envs
         if is_new:
             self._add(page)
         self._is_noting = False
@@ -112,9 +113,9 @@ class Journal:
                 `note_steps`.
         """
         if self._is_noting:
-            self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
+            self.next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
             self._drop_transient()
-        elif step_id >= self._next_step_id:
+        elif step_id >= self.next_step_id:
             self.note_steps(leaves, env_ids, form)
 
     def _drop_transient(self) -> None:
@@ -129,7 +130,7 @@ class Journal:
         self._first_needed[:] = _NEVER
         self._rare_entries = [[] for _ in range(self._num_envs)]
         self._pages.clear()
-        self._dropped_before = self._next_step_id
+        self._dropped_before = self.next_step_id
         self._is_noting = False
         self._compact()
 
@@ -145,11 +146,11 @@ class Journal:
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
         page = self._open_mixed_page
-        is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
+        is_old = page is not None and page.form == form and page.add_rows(self.next_step_id, leaves, env_ids)
         if not is_old:
             page = self._open_mixed_page = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
-            page.add_rows(self._next_step_id, leaves, env_ids)
-        self._next_step_id += len(env_ids)
+            page.add_rows(self.next_step_id, leaves, env_ids)
+        self.next_step_id += len(env_ids)
         if page is not None and not is_old:
             self._add(page)
 
@@ -183,7 +184,7 @@ class Journal:
                 without an effect, which is not recorded; else None.
             seeded: for a reset, whether it brings a new env to the same state by itself.
         """
-        self._next_step_id = first + len(env_ids)
+        self.next_step_id = first + len(env_ids)
         for i, env_id in enumerate(env_ids):
             if op != Op.CALL:
                 self._confirm_one(env_id)
@@ -245,7 +246,7 @@ class Journal:
         """Start the journal of an env again, because it was built again and will receive all of its calls again."""
         self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
-        self._set_restore_point(env_id, RestorePoint(self._next_step_id))
+        self._set_restore_point(env_id, RestorePoint(self.next_step_id))
         self._persistent_calls[env_id].clear()
 
     def _confirm(self, env_ids: Array | None) -> None:
@@ -302,6 +303,60 @@ class Journal:
             while len(calls) > 1 and calls[1].step_id < first_needed:
                 del calls[0]
 
+    # ---- continuing another journal --------------------------------------------------------
+
+    def continue_from(self, step_id: int) -> None:
+        """Number the next command as the hub does after its `continue_from`."""
+        self.next_step_id = step_id
+
+    def restore(self, histories: Mapping[int, History], call_names: Mapping[int, str], next_step_id: int) -> None:
+        """Continue the journal of another pool; called once, before anything else is recorded.
+
+        Args:
+            histories: the result of its `history` for each env, without the commands that will be executed again.
+            call_names: the result of its `call_names`.
+            next_step_id: step_id of the next command.
+        """
+        self.next_step_id = next_step_id
+        steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
+        for env_id, history in histories.items():
+            self._restore_calls(env_id, history, call_names)
+            for entry in self._restore_env(env_id, history):
+                if isinstance(entry.payload, tuple):
+                    steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
+        for form, actions in steps.items():
+            self._add(_page_of(self._num_envs, form, sorted(actions)))
+
+    def _restore_env(self, env_id: int, history: History) -> list[Entry]:
+        """Restore the restore points of an env, and its commands but plain steps; return all commands since then."""
+        by_id = {entry.step_id: entry for attempt in history.attempts for entry in attempt.entries}
+        entries = [by_id[step_id] for step_id in sorted(by_id)]
+        rare = [_as_noted(entry) for entry in entries if not isinstance(entry.payload, tuple)]
+        self._rare_entries[env_id] = rare
+        self.nbytes += sum(_nbytes_of(entry) for entry in rare)
+        self._restore_points[env_id] = RestorePoint(int(_NEVER))
+        self._first_needed[env_id] = _NEVER
+        for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
+            self.nbytes += len(point.state or b"")
+            self._pending_restore_points[env_id] = point
+            self._confirm_one(env_id)
+        needed = [entry for entry in entries if entry.step_id >= self._first_needed[env_id]]
+        cancelled = {entry.step_id for entry in needed if entry.flags & CommandFlag.CANCELLED}
+        self._cancelled.update({env_id: cancelled} if cancelled else {})
+        digest_starts = [entry.step_id for entry in needed if entry.flags & CommandFlag.NEW_DIGEST]
+        self._incomplete.update({env_id: digest_starts} if digest_starts else {})
+        return needed
+
+    def _restore_calls(self, env_id: int, history: History, call_names: Mapping[int, str]) -> None:
+        """Restore the calls of an env that have a lasting effect."""
+        found = list(history.persistent_calls)
+        for attempt in history.attempts:
+            found += attempt.persistent_calls
+            found += [entry for entry in attempt.entries if entry.op == Op.CALL]
+        by_id = {entry.step_id: _as_noted(entry) for entry in found if entry.step_id in call_names}
+        for step_id in sorted(by_id):
+            self._persistent_calls[env_id].setdefault(call_names[step_id], []).append(by_id[step_id])
+
     # ---- limiting the size ---------------------------------------------------------------
 
     def is_half_full(self) -> bool:
@@ -329,7 +384,7 @@ class Journal:
             self._compact()
             while self.nbytes > _TARGET_FILL * self._max_nbytes and self._drop_oldest_restore_points():
                 self._compact()
-        self._dropped_before = self._next_step_id
+        self._dropped_before = self.next_step_id
 
     def _drop_unreachable(self) -> None:
         """Drop the commands of envs without a restore point, except those from a pending one on."""
@@ -363,7 +418,8 @@ class Journal:
         oldest = int(self._first_needed.min())
         if oldest == _NEVER:
             return False
-        for env_id in np.flatnonzero(self._first_needed <= (oldest + self._next_step_id) // 2).tolist():
+        newest = max(oldest, self.next_step_id)  # a pool that resumes another one sends old commands again
+        for env_id in np.flatnonzero(self._first_needed <= (oldest + newest) // 2).tolist():
             self._drop_older(env_id)
             point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
             if not point.is_complete and self._first_needed[env_id] < point.step_id:
@@ -438,6 +494,24 @@ class Journal:
         for calls in self._persistent_calls[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
+    def call_names(self) -> dict[int, str]:
+        """Return the names of all calls that have a lasting effect, by step_id."""
+        return {
+            entry.step_id: name for calls in self._persistent_calls for name, mine in calls.items() for entry in mine
+        }
+
+    def name_of_call(self, env_id: int, step_id: int) -> str | None:
+        """Return the name of a call as `note_commands` received it; '' if the call is not recorded."""
+        for name, calls in self._persistent_calls[env_id].items():
+            if any(entry.step_id == step_id for entry in calls):
+                return name
+        return None if any(entry.step_id == step_id for entry in self._rare_entries[env_id]) else ""
+
+    def is_seeded_reset(self, env_id: int, step_id: int) -> bool:
+        """Return whether an unanswered reset brings a new env to the same state by itself."""
+        pending = self._pending_restore_points.get(env_id)
+        return pending is not None and pending.step_id == step_id and pending.state is None
+
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""
         known, payload = self._payloads.get(env_id, (0, b""))
@@ -466,6 +540,22 @@ def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
     return next(asked, point.step_id)
+
+
+def _as_noted(entry: Entry) -> Entry:
+    """Return an entry without the flags that `Journal.history` adds."""
+    return entry._replace(flags=entry.flags & ~(CommandFlag.CANCELLED | CommandFlag.NEW_DIGEST))
+
+
+def _step_id_of(point: RestorePoint) -> int:
+    return point.step_id
+
+
+def _page_of(num_envs: int, form: int, steps: Sequence[tuple[int, int, tuple[bytes, ...]]]) -> Page:
+    """Return a page of steps, each (step_id, env_id, bytes of each action leaf), in the order of step_ids."""
+    step_ids, env_ids, actions = zip(*steps)
+    leaves = tuple(np.frombuffer(b"".join(leaf), np.uint8).reshape(len(steps), len(leaf[0])) for leaf in zip(*actions))
+    return Page.of(num_envs, leaves, form, np.array(env_ids, np.int64), np.array(step_ids, np.int64))
 
 
 def _do_nothing() -> None:

@@ -78,6 +78,7 @@ class Recovery:
         journal: the commands of the envs.
         limits: time limits of operations.
         reproduce: returns the last commands of an env that failed, given (env_id, op, step_id).
+        first_env_id: number of env 0 in messages.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class Recovery:
         journal: Journal,
         limits: Limits,
         reproduce: Callable[[int, int, int], FailureContext],
+        *,
+        first_env_id: int = 0,
     ) -> None:
         self.policy = policy
         self.journal = journal
@@ -99,7 +102,8 @@ class Recovery:
         self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of failures; -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
-        self._log = FailureLog()
+        self._first_env_id = first_env_id
+        self._log = FailureLog(first_env_id)
         self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
         self._replay_seconds = 0.0
         self._restore_seconds: dict[int, float] = {}  # by env_id: duration of its last restoring
@@ -162,7 +166,7 @@ class Recovery:
                 raise error
             # The new worker finds out whether this ends an episode or whether it had already ended: see `note_outcome`.
             text = "what env %d was asked is not tried again: %s"
-            self._log.write([state.env_id], now_ns(), text, state.env_id, message)
+            self._log.write([state.env_id], now_ns(), text, self._first_env_id + state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
 
@@ -215,7 +219,7 @@ class Recovery:
             error.seed, error.actions = context.seed, context.actions
             asked = describe(context.seed, context.actions)
             if error.env_ids != (state.env_id,) and asked:  # if several envs were running, the text must name this one
-                asked = f"; env {state.env_id}: {asked}"
+                asked = f"; env {self._first_env_id + state.env_id}: {asked}"
             elif asked:
                 asked = f"; {asked}"
             if not write:
@@ -249,7 +253,7 @@ class Recovery:
                 times.popleft()
             most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
             if len(times) > most:
-                whose = "no env to blame" if who == -1 else f"env {who} at work"
+                whose = "no env to blame" if who == -1 else f"env {self._first_env_id + who} at work"
                 asked = "" if state is None else self._add_context(error, state, write=False)[0]
                 append_message(
                     error,
@@ -337,14 +341,15 @@ class Recovery:
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
         self._restore_seconds[env_id] = outcome.seconds
+        name = self._first_env_id + env_id
         if outcome.kind == "truncated":
             text = "env %d: its episode could not be brought back, it ends truncated: %s"
-            self._log.write([env_id], now_ns(), text, env_id, outcome.reason)
+            self._log.write([env_id], now_ns(), text, name, outcome.reason)
         if outcome.kind == "restarted":
             text = "env %d: its episode was over, the next one is restarted: %s"
-            self._log.write([env_id], now_ns(), text, env_id, outcome.reason)
+            self._log.write([env_id], now_ns(), text, name, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
-            _LOG.warning(_UNPROVEN, env_id)
+            _LOG.warning(_UNPROVEN, name)
         progress = self._progress_of.pop(env_id, None)
         if progress is None:
             return

@@ -84,6 +84,7 @@ class Reproducer:
         why: text of the error.
         restore_point, entries, persistent_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
         path, cwd: sys.path and working directory of the workers; `cwd` is None if it did not exist.
+        first_env_id: number of env 0 in messages and for the global random generators.
         versions: versions of Python and NumPy where the file was written.
     """
 
@@ -100,6 +101,7 @@ class Reproducer:
     persistent_calls: list[Entry]
     path: list[str]
     cwd: str | None
+    first_env_id: int = 0
     versions: dict[str, str] = field(
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
@@ -121,7 +123,7 @@ class Reproducer:
             Exception: any exception of the env.
         """
         with self._original_cwd_and_path(), contextlib.ExitStack() as settings:
-            calls = _Calls(self.env_id)
+            calls = _Calls(self.env_id, self.first_env_id)
             env, snapshotter = self._build(calls, settings)
             try:
                 with replaying():
@@ -174,7 +176,8 @@ class Reproducer:
         return added
 
     def _build(self, calls: _Calls, settings: contextlib.ExitStack) -> tuple[Any, Snapshotter | None]:
-        prefix = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
+        folder = self.cwd or "a folder since removed"
+        prefix = f"env {self.first_env_id + self.env_id}, which was built in {folder}, cannot be built here"
         try:
             try:
                 settings.enter_context(registered(self.registrations))
@@ -246,8 +249,8 @@ class _Calls:
         needs_reset: whether the next step begins an episode.
     """
 
-    def __init__(self, env_id: int) -> None:
-        self.rngs = GlobalRngs()
+    def __init__(self, env_id: int, first_env_id: int) -> None:
+        self.rngs = GlobalRngs(first_env_id)
         self.pause: Callable[[], object] | None = None
         self.needs_reset = False
         self._env_id = env_id
@@ -372,7 +375,9 @@ def write(episode: Reproducer, folder: str | None) -> str:
         OSError: the file cannot be written; an incomplete file is removed.
     """
     data = pickle.dumps((_FORMAT, episode), protocol=5)
-    handle, path = tempfile.mkstemp(_SUFFIX, f"env{episode.env_id}-step{episode.step_id}-", folder)
+    handle, path = tempfile.mkstemp(
+        _SUFFIX, f"env{episode.first_env_id + episode.env_id}-step{episode.step_id}-", folder
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -1,0 +1,105 @@
+"""A journal that continues another one returns the same histories."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from tests.core.recovery.journals import MANY, call, persistent, reset, steps
+from vecenv.core.layout.commands import RestorePoint
+from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.recovery.journal import Journal
+
+
+def continued(journal: Journal, max_nbytes: int = MANY) -> Journal:
+    """Return a journal that continues this one."""
+    num_envs = journal._num_envs
+    other = Journal(num_envs, max_nbytes)
+    histories = {env_id: journal.history(env_id, ()) for env_id in range(num_envs)}
+    other.restore(histories, journal.call_names(), journal.next_step_id)
+    return other
+
+
+def act(journal: Journal, rng: np.random.Generator) -> None:
+    """Record something; equal generators record the same."""
+    first, env_id = journal.next_step_id, int(rng.integers(3))
+    kind, number = int(rng.integers(8)), int(rng.integers(2))
+    if kind < 2:
+        steps(journal, [first, first, first])
+    elif kind == 2:
+        journal.note_steps((np.array([first]),), np.array([env_id]), number)
+    elif kind == 3:
+        reset(journal, first, [env_id], [[None, 5][number]])
+    elif kind == 4:
+        call(journal, first, env_id, ["a", None][number])
+    elif kind == 5:
+        flags = [CommandFlag.SNAPSHOT]
+        journal.note_commands(Op.RESET, first, [env_id], [0], flags, [None], [None], [False])
+        journal.note_restore_point(env_id, RestorePoint(first, b"barrier", bool(number)), True)
+    elif kind == 6 and journal._entries(env_id, 1):
+        newest = journal._entries(env_id, 1)[-1].step_id
+        point = RestorePoint(newest, b"state", bool(number), bool(rng.integers(2)))
+        journal.note_restore_point(env_id, point, True)
+    elif journal._entries(env_id, 1):
+        journal.note_cancelled(env_id, journal._entries(env_id, 1)[-1].step_id)
+
+
+def everything_of(journal: Journal) -> list[Any]:
+    journal._confirm(None)
+    histories = [journal.history(env_id, ()) for env_id in range(3)]
+    return [histories, [journal.has_cancelled(env_id) for env_id in range(3)], journal.next_step_id]
+
+
+def test_histories_are_continued() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        journal = Journal(3, MANY)
+        for _ in range(int(rng.integers(1, 30))):
+            act(journal, rng)
+        other = continued(journal)
+        assert everything_of(other) == everything_of(journal), seed
+        same = copy.deepcopy(rng)
+        for _ in range(20):
+            act(journal, rng)
+            act(other, same)
+            assert everything_of(other) == everything_of(journal), seed
+
+
+def test_names_of_calls_are_continued() -> None:
+    journal = Journal(1, MANY)
+    call(journal, 1, 0, "a")
+    call(journal, 2, 0, "b")
+    call(journal, 3, 0, None)
+    reset(journal, 4, [0], [5])
+    steps(journal, [1])
+    other = continued(journal)
+    assert other.call_names() == {1: "a", 2: "b"} and persistent(other) == [1, 2]
+    call(other, 6, 0, "a")
+    reset(other, 7, [0], [5])
+    steps(other, [1])
+    assert persistent(other) == [2, 6]
+
+
+def test_names_and_seeds_of_unanswered_commands() -> None:
+    journal = Journal(2, MANY)
+    call(journal, 1, 0, "a")
+    call(journal, 2, 0, None)
+    call(journal, 3, 0, "")
+    assert [journal.name_of_call(0, step_id) for step_id in (1, 2, 3)] == ["a", None, ""]
+    reset(journal, 4, [0, 1], [5, None])
+    assert [journal.is_seeded_reset(env_id, 4 + env_id) for env_id in (0, 1)] == [True, False]
+    journal.note_restore_point(1, RestorePoint(5, b"state"), False)
+    assert not journal.is_seeded_reset(1, 5)
+
+
+def test_size_of_a_continued_journal() -> None:
+    journal = Journal(3, MANY)
+    for number in range(400):
+        steps(journal, [number, number, number])
+    other = continued(journal)
+    assert 400 * 3 * 24 <= other.nbytes < 400 * 3 * 24 + 2_000
+    assert other.history(1, ()) == journal.history(1, ())
+    small = continued(journal, 10_000)
+    assert small.nbytes <= 10_000 and not small.history(1, ()).attempts

@@ -1,0 +1,167 @@
+"""Resume: the state of a pool whose workers are lost, from which another pool continues the same episodes.
+
+    first pool     Journal, newest records, unanswered commands -> make_resume -> Resume
+    second pool    ProcessEngine(env_fns, options, resume=Resume) -> the same rows as the first pool would have had
+
+The first pool may be on another machine, and it may have died: whoever sent its commands can make the Resume. A Resume
+is made of these parts, and can be pickled:
+
+    restore_jobs    by env: the commands that bring a new env to its state, as after the death of a worker
+    records         by env: digests and episode counters of the newest answers; repeated ones are compared with them
+    queued          the commands without an answer; the second pool sends them to its workers under their old step_ids
+    next_step_id    of the first command that neither pool has had
+
+Maker. The maker keeps a `Journal` of the commands, numbered as by the hub of the first pool, and a `Recovery` over this
+journal. It passes the restore points that arrive from workers to the journal: `ProcessEngine(listener=...)` receives
+them. It keeps the newest records, see `Pool.read_records`. They are complete if they contain, for each env, the record
+of the newest row that has arrived, and if the restore points before that row have arrived. Records of rows that have
+not arrived do no harm.
+
+Second pool. `Pool.start` builds the envs. An env is restored right before its first command. The rows of the queued
+commands are delivered by `recv`, and results of queued calls by `collect_calls`. The journal of the second pool
+contains the old commands too, so that its own workers may die at any time.
+
+The second pool must have the same `env_fns`, autoreset mode and spaces. It may have another number of workers. The
+digests of rows with and without C differ: the implementation must be the same, or episodes end as truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..host.replay import RestoreJob
+from ..layout.arena import ArenaPlan
+from ..layout.rows import Op
+from ..layout.spec import Array
+from ..system.clock import now_ns
+from .policy import Recovery
+
+__all__ = ["QueuedCommand", "Resume", "make_resume", "read_records"]
+
+
+class QueuedCommand(NamedTuple):
+    """A command without an answer.
+
+    Attributes:
+        op: of `rows.Op`.
+        env_id, step_id: its env and number.
+        argument: the seed of a reset, as `Hub.command` received it.
+        flags: `CommandFlag` bits; for a step, also the form of its action.
+        payload: pickled payload, or None.
+        action: the bytes of each action leaf of a step without payload; else ().
+        name: name of a call, as for `Journal.note_commands`. `make_resume` sets it from the journal.
+        seeded: whether it is a reset that brings a new env to the same state by itself. `make_resume` sets it, too.
+    """
+
+    op: int
+    env_id: int
+    step_id: int
+    argument: int = 0
+    flags: int = 0
+    payload: bytes | None = None
+    action: tuple[bytes, ...] = ()
+    name: str | None = None
+    seeded: bool = False
+
+
+@dataclass
+class Resume:
+    """The state from which a pool continues; see the text of this module.
+
+    Attributes:
+        restore_jobs: how to restore each env, by env_id.
+        records: (num_envs, 2), with the fields of `ArenaPlan.records`; `began_ns` is the age of the episode.
+        queued: commands without an answer, ordered by step_id.
+        next_step_id: step_id of the next command.
+        call_names: names of the calls in the restore jobs that have a lasting effect, by step_id.
+    """
+
+    restore_jobs: dict[int, RestoreJob]
+    records: Array
+    queued: list[QueuedCommand]
+    next_step_id: int
+    call_names: dict[int, str] = field(default_factory=dict)
+
+    def write_records(self, plan: ArenaPlan, memory: Any) -> None:
+        """Write the records into a new arena, before workers attach to it.
+
+        Records of commands that are queued are left out: their answers have not arrived, and will be given again.
+        """
+        records = self.records.copy()
+        records["began_ns"] = now_ns() - records["began_ns"]
+        for command in self.queued:
+            mine = records[command.env_id]
+            mine[mine["step_id"] >= command.step_id] = 0
+        plan.records(memory)[:] = records
+
+    def reset_envs(self) -> list[int]:
+        """Return the envs that a reset was ever sent to, so that they may be stepped."""
+        queued = {command.env_id for command in self.queued if command.op != Op.CALL}
+        return [env_id for env_id, job in self.restore_jobs.items() if env_id in queued or _had_reset(job)]
+
+
+def _had_reset(job: RestoreJob) -> bool:
+    if not job.attempts:  # its commands were dropped
+        return True
+    return any(
+        attempt.restore_point.state is not None or any(entry.op != Op.CALL for entry in attempt.entries)
+        for attempt in job.attempts
+    )
+
+
+def read_records(plan: ArenaPlan, memory: Any, env_ids: Sequence[int] | Array | None = None) -> Array:
+    """Return a copy of the records of envs, (n, 2), that can be used on another machine.
+
+    The field `began_ns` contains the age of the episode in nanoseconds, since clocks of machines differ. A record that
+    a worker is writing at this moment may be incomplete, but the record of a delivered row is complete.
+
+    Args:
+        plan, memory: of the arena.
+        env_ids: None for all.
+    """
+    found: Array = plan.records(memory)[slice(None) if env_ids is None else np.asarray(env_ids)].copy()
+    found["began_ns"] = now_ns() - found["began_ns"]
+    return found
+
+
+def make_resume(
+    recovery: Recovery,
+    records: Array,
+    queued: Sequence[QueuedCommand],
+    last_delivered: Callable[[int, int], list[Array] | None] = lambda env_id, before: None,
+    *,
+    last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
+    takes_seed: Callable[[int], bool] = lambda env_id: False,
+    marks_recovery: bool = True,
+) -> Resume:
+    """Return the state from which another pool continues.
+
+    Args:
+        recovery: of the lost pool; its journal contains all commands that were sent to that pool.
+        records: the newest records, (num_envs, 2), from `read_records`; zeros for envs without any.
+        queued: the command that each env owes the answer to, and the calls without an answer, in any order. Commands
+            that were cancelled or superseded are left out.
+        last_delivered, last_delivered_message, takes_seed, marks_recovery: as for `Recovery.plan`.
+    """
+    journal = recovery.journal
+    left = sorted(queued, key=lambda command: command.step_id)
+    restore_jobs = recovery.plan(
+        range(len(records)),
+        [(command.op, command.env_id, command.step_id, command.flags) for command in left],
+        last_delivered,
+        last_delivered_message=last_delivered_message,
+        takes_seed=takes_seed,
+        marks_recovery=marks_recovery,
+    )
+    named = [
+        command._replace(
+            name=journal.name_of_call(command.env_id, command.step_id) if command.op == Op.CALL else None,
+            seeded=journal.is_seeded_reset(command.env_id, command.step_id),
+        )
+        for command in left
+    ]
+    return Resume(restore_jobs, records, named, journal.next_step_id, journal.call_names())
