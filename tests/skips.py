@@ -15,7 +15,7 @@ JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
     r"could not import '(ding|pufferlib)": "by hand",
     r"EnvPool has no such env": "by hand",
-    r"could not import '(envpool|gym'|jax|ray|torch\.utils\.tensorboard)": "clients",
+    r"could not import '(envpool|gym'|jax|mpe2|ray|supersuit|torch\.utils\.tensorboard)": "clients",
     r"could not import '(vecenv\.integrations\.)?(tianshou|torchrl)": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",

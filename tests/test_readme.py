@@ -44,6 +44,7 @@ LIBRARIES = {
     "ray": "ray",
     "tianshou": "tianshou",
     "torchrl": "torchrl",
+    "pettingzoo": "pettingzoo",
 }
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 
@@ -92,7 +93,7 @@ def _modules_with_examples() -> list[str]:
 
 @pytest.mark.parametrize("name", _modules_with_examples())
 def test_docstring_examples_run(name: str):
-    if name.endswith(".board.library"):
+    if name.endswith((".board.library", ".joint", ".turns", ".pettingzoo", ".sb3_agents")):
         pytest.importorskip("pettingzoo")
     if name.endswith(".rllib"):
         pytest.importorskip("ray", exc_type=ImportError)

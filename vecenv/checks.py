@@ -110,8 +110,8 @@ def describe_wrong_env_fn(value: Any, make: str = MAKE) -> str:
         return f"got the EnvSpec of {value.id!r}; write {build}"
     if is_pettingzoo_env(value):
         return (
-            f"got {kind}, a PettingZoo env of several agents; write a gymnasium.Env that steps it, with one action and "
-            "one observation per step"
+            f"got {kind}, a PettingZoo env of several agents; use PettingZooVectorEnv of vecenv.integrations.pettingzoo"
+            ", or wrap the env in its JointEnv or TurnEnv"
         )
     if callable(getattr(value, "reset", None)) and callable(getattr(value, "step", None)):
         env_name = getattr(getattr(value, "spec", None), "id", None)

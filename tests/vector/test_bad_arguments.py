@@ -248,7 +248,7 @@ NOT_CONSTRUCTORS = [
     ([ToyEnv()], r"got an env that is built already, ToyEnv; .*: lambda: ToyEnv\(...\)$"),
     (CARTPOLE, r"env_fns: expected a list of functions.*, got an env that is built already"),
     (ToyEnv, r"env_fns: expected a list of functions.*, got one function; write \[env_fn\] \* num_envs"),
-    ([PettingZooEnv()], r"got PettingZooEnv, a PettingZoo env of several agents; write a gymnasium.Env that steps it"),
+    ([PettingZooEnv()], r"got PettingZooEnv, a PettingZoo env of several agents; use PettingZooVectorEnv of vecenv"),
     ([CartPoleVectorEnv(2)], r"got an env that is built already, CartPoleVectorEnv; write"),
     ([5], r"got 5$"),
 ]

@@ -11,14 +11,18 @@ converts the rows back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from ..checks import describe_wrong_env_fn, is_pettingzoo_env
 from ..first_seeds import is_seeded_by
 from ..nested import is_sequence, map_structure
 
@@ -26,6 +30,7 @@ __all__ = [
     "BatchedEnv",
     "VectorEnvDescription",
     "adapt_batched",
+    "add_infos",
     "read_drawn_seeds",
     "describe_vector_env",
 ]
@@ -48,9 +53,10 @@ def adapt_batched(env: Any) -> BatchedEnv:
         TypeError: the argument is not a `gymnasium.vector.VectorEnv`.
     """
     if not isinstance(env, gymnasium.vector.VectorEnv):
-        raise TypeError(
-            f"expected a gymnasium.vector.VectorEnv, got {type(env).__name__}; vecenv.VectorEnv hosts single envs"
-        )
+        got = f"got {type(env).__name__}; vecenv.VectorEnv hosts single envs"
+        if is_pettingzoo_env(env):
+            got = describe_wrong_env_fn(env)
+        raise TypeError(f"expected a gymnasium.vector.VectorEnv, {got}")
     return BatchedEnv(env)
 
 
@@ -78,14 +84,19 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         count = env.num_envs
         self.env = env  # `envs.state` looks for the inner layer under this name
-        mode = (env.metadata or {}).get("autoreset_mode")
-        self.inner = VectorEnvDescription(count, env.single_observation_space, env.single_action_space, mode)
+        self.metadata = env.metadata or {}
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        if hasattr(env, "single_observation_space"):
+            one_obs, one_action = env.single_observation_space, env.single_action_space
+        else:  # a vector env of SuperSuit: its spaces are those of one agent, and it resets in the step of an end
+            one_obs, one_action = env.observation_space, env.action_space
+            self.observation_space, self.action_space = batch_space(one_obs, count), batch_space(one_action, count)
+            self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, **self.metadata}
+        self.inner = VectorEnvDescription(count, one_obs, one_action, self.metadata.get("autoreset_mode"))
         flag: Any = np.bool_  # Gymnasium's type hints allow floats only
         flags = spaces.Box(0, 1, (count,), flag)
-        self.observation_space = spaces.Tuple((env.observation_space, flags, flags))
-        self.action_space = env.action_space
+        self.observation_space = spaces.Tuple((self.observation_space, flags, flags))
         self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float64)
-        self.metadata = env.metadata
         self.render_mode = env.render_mode
         self._no_ends = np.zeros(count, np.bool_)
         self.first_seed: int | None = None
@@ -112,13 +123,16 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         obs, infos = self.env.reset(seed=given, options=options)
         self.has_begun = True
-        return (as_arrays(obs), self._no_ends, self._no_ends), fetch_infos(infos)
+        return (as_arrays(obs), self._no_ends, self._no_ends), self._fetch_infos(infos)
 
     def step(self, action: Any) -> Any:
         """Step all k envs by one call."""
         obs, rewards, terminations, truncations, infos = self.env.step(action)
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
-        return row, as_array(rewards), False, False, fetch_infos(infos)
+        return row, as_array(rewards), False, False, self._fetch_infos(infos)
+
+    def _fetch_infos(self, infos: Any) -> Any:
+        return fetch_infos(add_infos(self.env, infos) if isinstance(infos, list) else infos)
 
     def generator_owners(self, first: int) -> list[Any]:
         """Return the envs with the generators: those inside, or the vector env itself; see `first_seeds`."""
@@ -180,6 +194,21 @@ def _is_list(value: Any) -> bool:
 def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
     """Convert one batch to a contiguous array; a tensor is copied from its device."""
     return np.ascontiguousarray(_fetch(value), dtype)
+
+
+def add_infos(env: gymnasium.vector.VectorEnv[Any, Any, Any], infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the infos of a vector env's envs, one dict for each, in Gymnasium's form.
+
+    A `terminal_observation`, which SuperSuit and Stable-Baselines3 add at the end of an episode, becomes `final_obs`,
+    and the other infos of that step also become `final_info`.
+    """
+    found: dict[str, Any] = {}
+    for i, info in enumerate(infos):
+        if "terminal_observation" in info:
+            info = dict(info)
+            info = {"final_obs": info.pop("terminal_observation"), "final_info": dict(info), **info}
+        found = env._add_info(found, info, i)
+    return found
 
 
 def fetch_infos(value: Any) -> Any:

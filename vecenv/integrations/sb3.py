@@ -421,7 +421,8 @@ def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
         return env_fns
     if hasattr(env_fns, "single_observation_space"):
         raise ConfigError(
-            f"SB3VecEnv: expected constructors of envs or a vecenv.VectorEnv, got {type(env_fns).__name__}",
+            f"SB3VecEnv: expected constructors of envs or a vecenv.VectorEnv, got {type(env_fns).__name__}; "
+            "SB3AgentVecEnv of vecenv.integrations.sb3_agents has a row per agent of PettingZoo's envs",
             key="env_fns",
         )
     mode = options.setdefault("autoreset_mode", AutoresetMode.SAME_STEP)

@@ -1,0 +1,118 @@
+"""JointEnv: a ParallelEnv of PettingZoo as one env, whose action contains the actions of all agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from ...checks import check_choice
+from .parallel import as_parallel, common_space, ends_of, has_ended, own_seed, rewards_of, zero_of
+
+__all__ = ["JointEnv"]
+
+
+class JointEnv(gymnasium.Env[Any, Any]):
+    """All agents of a PettingZoo env as one env, for `VectorEnv`, the managers and `SB3VecEnv`.
+
+    Each step takes an action of every agent; those of agents that are not in the env are ignored. The observation of
+    such an agent is zeros. `info["alive"]`, bool (A,), is True for the agents that act in the next step. Infos of
+    agents are in `info["agent_infos"]`, a dict by agent, if one is not empty. The episode ends when all agents have
+    ended. It is terminated if one of the last agents was terminated, truncated if one was truncated.
+
+    Example:
+        >>> import vecenv
+        >>> from pettingzoo.classic import rps_v2
+        >>> envs = vecenv.VectorEnv([lambda: JointEnv(rps_v2.parallel_env())] * 4, backend="serial")
+        >>> obs, infos = envs.reset(seed=0)
+        >>> obs, rewards, *_ = envs.step({"player_0": [0, 1, 2, 0], "player_1": [2, 2, 2, 2]})
+        >>> obs["player_1"].tolist(), rewards.tolist(), infos["alive"].shape
+        ([0, 1, 2, 0], [0.0, 0.0, 0.0, 0.0], (4, 2))
+        >>> envs.close()
+
+    Attributes:
+        agent_env: the ParallelEnv.
+        agents: names of the A agents, `possible_agents`.
+        has_begun: whether it has been reset.
+    """
+
+    def __init__(self, env: Any, *, form: str = "dict", rewards: str = "sum") -> None:
+        """Adapt an env.
+
+        Args:
+            env: a ParallelEnv, or an AECEnv that can be converted.
+            form: 'dict' (default): observations and actions are dicts by agent. 'stack': one array, for agents with
+                equal spaces. Observations have shape (A, *S); discrete actions become MultiDiscrete of A numbers.
+            rewards: 'sum' (default): the reward is the sum of the agents' rewards. 'each': it is an array float32 (A,),
+                and `VectorEnv` returns rewards (N, A).
+
+        Raises:
+            SpaceError: the spaces of the agents differ, and the form is 'stack'.
+            ConfigError: an argument is wrong, or the agents must take turns.
+            TypeError: the object is not an env of PettingZoo.
+            DependencyError: PettingZoo, which converts AECEnvs, is not installed.
+        """
+        check_choice("form", form, ("dict", "stack"))
+        check_choice("rewards", rewards, ("sum", "each"))
+        env = self.agent_env = as_parallel(env)
+        self.agents = tuple(env.possible_agents)
+        self.metadata = dict(env.metadata)
+        self.render_mode = getattr(env.unwrapped, "render_mode", None)
+        self.has_begun = False
+        self._is_stacked, self._has_each = form == "stack", rewards == "each"
+        count = len(self.agents)
+        if self._has_each:
+            self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float32)
+        if self._is_stacked:
+            self._one_space = common_space(env, "observation_space")
+            self.observation_space = batch_space(self._one_space, count)
+            self.action_space = batch_space(common_space(env, "action_space"), count)
+        else:
+            self.observation_space = spaces.Dict([(agent, env.observation_space(agent)) for agent in self.agents])
+            self.action_space = spaces.Dict([(agent, env.action_space(agent)) for agent in self.agents])
+        self._absent = {agent: zero_of(env.observation_space(agent)) for agent in self.agents}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of all agents."""
+        observations, infos = self.agent_env.reset(seed=own_seed(self, seed), options=options)
+        self.has_begun = True
+        return self._join(observations), self._join_infos(infos)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the agents that are in the env."""
+        env = self.agent_env
+        parts = dict(zip(self.agents, iterate(self.action_space, action))) if self._is_stacked else action
+        acting = set(env.agents)
+        given = {agent: parts[agent] for agent in self.agents if agent in acting}
+        observations, reward_of, terminated, truncated, infos = env.step(given)
+        each = rewards_of(self.agents, reward_of)
+        is_over = has_ended(env, terminated, truncated)
+        reward = each if self._has_each else float(each.sum())
+        ends = ends_of(is_over, terminated, truncated)
+        return self._join(observations), reward, *ends, self._join_infos(infos)
+
+    def _join(self, observations: dict[Any, Any]) -> Any:
+        full = {agent: observations.get(agent, self._absent[agent]) for agent in self.agents}
+        if not self._is_stacked:
+            return full
+        return concatenate(
+            self._one_space, list(full.values()), create_empty_array(self._one_space, len(self.agents))
+        )
+
+    def _join_infos(self, infos: dict[Any, Any]) -> dict[str, Any]:
+        living = set(self.agent_env.agents)
+        found: dict[str, Any] = {"alive": np.array([agent in living for agent in self.agents], np.bool_)}
+        if any(infos.values()):
+            found["agent_infos"] = {agent: info for agent, info in infos.items() if info}
+        return found
+
+    def render(self) -> Any:
+        """Return the env's frame."""
+        return self.agent_env.render()
+
+    def close(self) -> None:
+        """Close the env."""
+        self.agent_env.close()

@@ -1,0 +1,168 @@
+"""SB3AgentVecEnv: the agents of envs of PettingZoo as the rows of a VecEnv of Stable-Baselines3.
+
+    SB3AgentVecEnv(parallel_fn, N)       in place of SuperSuit's concat_vec_envs_v1(..., base_class="stable_baselines3")
+
+It stands on `PettingZooVectorEnv` with infos as lists. All agents then share one policy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..core.layout.spec import Array
+from ..envs.remote import CallBatch, SetBatchAttribute
+from ..errors import ConfigError, StateError, require
+from .pettingzoo import PettingZooVectorEnv
+
+__all__ = ["SB3AgentVecEnv"]
+
+_VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
+
+Infos = list[dict[str, Any]]
+
+
+class SB3AgentVecEnv(_VecEnv):
+    """N envs of PettingZoo with A agents each, as a VecEnv of N * A rows.
+
+    The same seeds and actions give the observations, rewards and dones of SuperSuit's `SB3VecEnvWrapper`: a row is
+    done when its agent has ended, rewards are float32, and the env is reset when all of its agents have ended. Infos
+    then contain `terminal_observation`, and as in SuperSuit no `TimeLimit.truncated`: algorithms do not add the value
+    of the last observation where an episode was truncated.
+
+    Example:
+        >>> from pettingzoo.classic import rps_v2
+        >>> envs = SB3AgentVecEnv(rps_v2.parallel_env, 2, backend="serial")
+        >>> _ = envs.seed(7)
+        >>> envs.reset().shape
+        (4,)
+        >>> obs, rewards, dones, infos = envs.step([0, 1, 1, 0])
+        >>> rewards.tolist(), dones.tolist(), infos
+        ([-1.0, 1.0, 1.0, -1.0], [False, False, False, False], [{}, {}, {}, {}])
+        >>> envs.close()
+
+    Attributes:
+        vector_env: the `PettingZooVectorEnv`.
+        reset_infos: for each row the info of the last call of `reset`.
+    """
+
+    def __init__(
+        self,
+        parallel_fn: Callable[[], Any] | Sequence[Callable[[], Any]],
+        num_envs: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Build all envs; arguments and errors are those of `PettingZooVectorEnv`, except `infos`.
+
+        With `episode_statistics=True` the logger of Stable-Baselines3 shows `rollout/ep_rew_mean` and
+        `rollout/ep_len_mean`, averages over agents.
+        """
+        if "infos" in options:
+            raise ConfigError("infos: Stable-Baselines3 needs one dict per row; leave it out", key="infos")
+        envs = self.vector_env = PettingZooVectorEnv(parallel_fn, num_envs, infos="list", **options)
+        self._pool = envs.batched._pool
+        self._is_stepping = False
+        try:
+            super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+            self.metadata: dict[str, Any] = {**envs.metadata, **self.metadata}
+        except BaseException:
+            envs.close()
+            raise
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Have the next reset give env w the seed `seed + w`; None draws a seed. Returns the seed of each row."""
+        each = super().seed(seed)
+        self._seeds = [each[w] for w in range(self._pool.num_envs) for _ in self.vector_env.agents]
+        return list(self._seeds)
+
+    # ---- stepping ----------------------------------------------------------------------------
+
+    def reset(self) -> Any:
+        """Begin an episode in every env, with the seeds and options set before; they are used once.
+
+        All envs get the options of row 0.
+        """
+        if self._is_stepping:
+            self.step_wait()
+        size = len(self.vector_env.agents)
+        obs, self.reset_infos = self.vector_env.reset(seed=self._seeds[::size], options=self._options[0] or None)
+        self._reset_seeds()
+        self._reset_options()
+        return obs
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step of every env; one row of actions per agent."""
+        self.vector_env.step_async(actions)
+        self._is_stepping = True
+
+    def step_wait(self) -> tuple[Any, Array, Array, Infos]:
+        """Wait for the step; return observations, rewards float32, dones bool, and one dict per row.
+
+        Raises:
+            StateError: there is none.
+            Exception: as `PettingZooVectorEnv.step`.
+        """
+        if not self._is_stepping:
+            raise StateError("step_wait: call step_async first")
+        self._is_stepping = False
+        obs, rewards, terminations, truncations, infos = self.vector_env.step_wait()
+        return obs, rewards.astype(np.float32), terminations | truncations, infos
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        """Return an attribute of the env of each of these rows; None: all rows."""
+        return self._call(operator.attrgetter(f"env.{attr_name}"), indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of the envs of these rows to one value."""
+        self._call(SetBatchAttribute(attr_name, value, False), indices, name=f"set_attr {attr_name}")
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of the envs of these rows, once per env; return its result for each row."""
+        return [value for _, value in self._call(CallBatch(method_name, method_args, method_kwargs), indices)]
+
+    def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
+        """Return False for each row: wrappers of PettingZoo are not those of Gymnasium."""
+        return [False for _ in self._rows_of(indices)]
+
+    def get_images(self) -> list[Any]:
+        """Return the frame of each env, once per env."""
+        return list(self.vector_env.render()[:: len(self.vector_env.agents)])
+
+    def _rows_of(self, indices: int | Iterable[int] | None) -> list[int]:
+        rows = range(self.num_envs)
+        if indices is None:
+            return list(rows)
+        each = [indices] if isinstance(indices, int | np.integer) else indices
+        return [rows[operator.index(row)] for row in each]
+
+    def _call(
+        self, function: Callable[[Any], Any], indices: int | Iterable[int] | None, *, name: str | None = None
+    ) -> list[Any]:
+        """Call a function in the envs of these rows, once per env; return its result for each row."""
+        size = len(self.vector_env.agents)
+        owners = [row // size for row in self._rows_of(indices)]
+        env_ids = sorted(set(owners))
+        results = dict(zip(env_ids, self._pool.call(function, env_ids, name=name))) if env_ids else {}
+        return [results[owner] for owner in owners]
+
+    # ---- end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End envs and workers; idempotent."""
+        self.vector_env.close()
+
+    def __enter__(self) -> SB3AgentVecEnv:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("an SB3AgentVecEnv cannot be pickled or copied; build one from its constructors")
