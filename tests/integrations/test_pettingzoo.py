@@ -439,7 +439,7 @@ def test_rewards_of_each_agent_in_turns():
 
 def test_board_game_of_the_library():
     """The mask stands in the observation; an illegal move ends the game."""
-    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3", exc_type=ImportError)
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe", exc_type=ImportError)
     with VectorEnv([lambda: TurnEnv(tictactoe.env())] * 2) as envs:
         obs, _ = envs.reset(seed=0)
         assert obs["observation"].shape == (2, 3, 3, 2)

@@ -28,8 +28,11 @@ from ..vector.results import Step
 
 __all__ = ["JointEnv", "PettingZooVectorEnv", "TurnEnv"]
 
+#: Observations, rewards, terminations, truncations (N * A, ...), and infos in one of the two forms.
+Result = tuple[Any, Array, Array, Array, Any]
 
-class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-arg]  # has none in Gymnasium 1.1
+
+class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
     """N envs of PettingZoo in worker processes, stepped together, with one row per agent.
 
     Row w * A + j is agent j of env w, in the order of `possible_agents`. The same seeds and actions give the
@@ -45,8 +48,8 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-
     item per env.
 
     Example:
-        >>> from pettingzoo.classic import rps_v2
-        >>> envs = PettingZooVectorEnv(rps_v2.parallel_env, 2, backend="serial")
+        >>> from pettingzoo.classic.rps import rps
+        >>> envs = PettingZooVectorEnv(rps.parallel_env, 2, backend="serial")
         >>> envs.agents, envs.num_envs
         (('player_0', 'player_1'), 4)
         >>> obs, infos = envs.reset(seed=0)
@@ -123,7 +126,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-
 
     # ---- stepping ----------------------------------------------------------------------------
 
-    def step(self, actions: Any) -> Step:
+    def step(self, actions: Any) -> Result:
         """Step all envs and wait for them; returns and raises as `BatchedVectorEnv.step`, except the infos.
 
         Args:
@@ -135,7 +138,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-
         """Begin a step of all envs; `step_wait` returns its results. Raises as `step` for wrong arguments."""
         self.batched.step_async(actions)
 
-    def step_wait(self, timeout: float | None = None) -> Step:
+    def step_wait(self, timeout: float | None = None) -> Result:
         """Wait for the step that `step_async` began; returns and raises as `step`.
 
         Args:
@@ -144,7 +147,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-
         """
         return self._finish_step(self.batched.step_wait(timeout))
 
-    def _finish_step(self, result: Step) -> Step:
+    def _finish_step(self, result: Step) -> Result:
         obs, rewards, terminations, truncations, infos = result
         return obs, rewards, terminations, truncations, self._finish_infos(infos, slice(None))
 
@@ -221,8 +224,8 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):  # type: ignore[type-
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.batched, name)
 
-    @property
-    def closed(self) -> bool:  # type: ignore[override]  # an attribute in Gymnasium
+    @property  # type: ignore[misc]  # an attribute in Gymnasium
+    def closed(self) -> bool:  # type: ignore[override]
         """Whether it has been closed."""
         return self.batched.closed
 

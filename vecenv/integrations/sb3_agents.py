@@ -34,8 +34,8 @@ class SB3AgentVecEnv(_VecEnv):
     of the last observation where an episode was truncated.
 
     Example:
-        >>> from pettingzoo.classic import rps_v2
-        >>> envs = SB3AgentVecEnv(rps_v2.parallel_env, 2, backend="serial")
+        >>> from pettingzoo.classic.rps import rps
+        >>> envs = SB3AgentVecEnv(rps.parallel_env, 2, backend="serial")
         >>> _ = envs.seed(7)
         >>> envs.reset().shape
         (4,)
@@ -133,7 +133,7 @@ class SB3AgentVecEnv(_VecEnv):
 
     def get_images(self) -> list[Any]:
         """Return the frame of each env, once per env."""
-        return list(self.vector_env.render()[:: len(self.vector_env.agents)])
+        return list(self.vector_env.batched.render()[:: len(self.vector_env.agents)])
 
     def _rows_of(self, indices: int | Iterable[int] | None) -> list[int]:
         rows = range(self.num_envs)

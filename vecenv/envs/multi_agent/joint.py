@@ -25,8 +25,8 @@ class JointEnv(gymnasium.Env[Any, Any]):
 
     Example:
         >>> import vecenv
-        >>> from pettingzoo.classic import rps_v2
-        >>> envs = vecenv.VectorEnv([lambda: JointEnv(rps_v2.parallel_env())] * 4, backend="serial")
+        >>> from pettingzoo.classic.rps import rps
+        >>> envs = vecenv.VectorEnv([lambda: JointEnv(rps.parallel_env())] * 4, backend="serial")
         >>> obs, infos = envs.reset(seed=0)
         >>> obs, rewards, *_ = envs.step({"player_0": [0, 1, 2, 0], "player_1": [2, 2, 2, 2]})
         >>> obs["player_1"].tolist(), rewards.tolist(), infos["alive"].shape
@@ -98,9 +98,8 @@ class JointEnv(gymnasium.Env[Any, Any]):
         full = {agent: observations.get(agent, self._absent[agent]) for agent in self.agents}
         if not self._is_stacked:
             return full
-        return concatenate(
-            self._one_space, list(full.values()), create_empty_array(self._one_space, len(self.agents))
-        )
+        rows: Any = create_empty_array(self._one_space, len(self.agents))
+        return concatenate(self._one_space, list(full.values()), rows)
 
     def _join_infos(self, infos: dict[Any, Any]) -> dict[str, Any]:
         living = set(self.agent_env.agents)

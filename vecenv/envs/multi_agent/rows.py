@@ -61,7 +61,7 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.render_mode = getattr(self.agent_env.unwrapped, "render_mode", None)
         self.has_begun = False
         self._black_death, self._as_lists, self._has_statistics = black_death, as_lists, has_statistics
-        self._rows = create_empty_array(self.single_observation_space, self.num_envs)
+        self._rows: Any = create_empty_array(self.single_observation_space, self.num_envs)
         self._absent = zero_of(self.single_observation_space)
         self._alive = np.zeros(self.num_envs, np.bool_)
         self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)

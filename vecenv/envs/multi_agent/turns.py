@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -28,8 +28,8 @@ class TurnEnv(gymnasium.Env[Any, Any]):
     agents have ended. It is terminated if one of the last agents was terminated, truncated if one was truncated.
 
     Example:
-        >>> from pettingzoo.classic import tictactoe_v3
-        >>> env = TurnEnv(tictactoe_v3.env())
+        >>> from pettingzoo.classic.tictactoe import tictactoe
+        >>> env = TurnEnv(tictactoe.env())
         >>> obs, info = env.reset(seed=0)
         >>> for action in (0, 3, 1, 4, 2):
         ...     obs, reward, terminated, truncated, info = env.step(action)
@@ -69,7 +69,7 @@ class TurnEnv(gymnasium.Env[Any, Any]):
             self.reward_space = spaces.Box(-np.inf, np.inf, (len(self.agents),), np.float32)
         space, self.action_space = common_space(env, "observation_space"), common_space(env, "action_space")
         self._has_own_mask = isinstance(space, spaces.Dict) and {"observation", "action_mask"} <= space.spaces.keys()
-        shown = space["observation"] if self._has_own_mask else space
+        shown: Any = cast(spaces.Dict, space)["observation"] if self._has_own_mask else space
         parts: dict[str, Any] = {"observation": shown, "agent": spaces.Discrete(len(self.agents))}
         if isinstance(self.action_space, spaces.Discrete):
             parts["action_mask"] = spaces.Box(0, 1, (int(self.action_space.n),), np.int8)
