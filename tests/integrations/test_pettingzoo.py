@@ -101,7 +101,7 @@ def test_agents_that_leave_need_black_death():
 
 
 def test_nested_observations():
-    with PettingZooVectorEnv(functools.partial(Walk, (1, 2), "dict"), 2, black_death=True) as envs:
+    with PettingZooVectorEnv(functools.partial(Walk, (1, 2), "dict"), 2, black_death=True, backend="serial") as envs:
         assert envs.single_observation_space == SPACES["dict"] and envs.action_space == MultiDiscrete([3] * 4)
         envs.reset(seed=1)
         envs.step([1, 2, 1, 2])
@@ -123,7 +123,7 @@ def test_names_and_spaces():
 
 
 def test_calls_and_attributes_are_those_of_envs():
-    with PettingZooVectorEnv(Walk, 2) as envs:
+    with PettingZooVectorEnv(Walk, 2, backend="serial") as envs:
         envs.reset()
         envs.set_attr("gravity", [2.0, 3.0])
         assert envs.get_attr("gravity") == (2.0, 3.0)
@@ -154,8 +154,8 @@ def test_infos_in_gymnasiums_form():
 
 def test_infos_as_a_list():
     """That of the reset is added to that of the step, as in SuperSuit."""
-    envs = PettingZooVectorEnv(functools.partial(Walk, (2, 2), has_infos=True), 2, infos="list")
-    with envs:
+    env_fn = functools.partial(Walk, (2, 2), has_infos=True)
+    with PettingZooVectorEnv(env_fn, 2, infos="list", backend="serial") as envs:
         assert envs.reset(seed=1)[1] == [{"start": True}] * 4
         assert envs.step([0] * 4)[4] == [{"steps": 1, "name": "walker_0"}, {"steps": 1, "name": "walker_1"}] * 2
         obs, *_, infos = envs.step([1] * 4)
@@ -168,7 +168,8 @@ def test_infos_as_a_list():
 
 @pytest.mark.parametrize("infos", ["gymnasium", "list"])
 def test_episode_statistics(infos):
-    with PettingZooVectorEnv(DEATHS, 2, black_death=True, infos=infos, episode_statistics=True) as envs:
+    options = {"infos": infos, "episode_statistics": True, "backend": "serial"}
+    with PettingZooVectorEnv(DEATHS, 2, black_death=True, **options) as envs:
         envs.reset(seed=1)
         returns, found = np.zeros(6), {}
         for step in range(1, 6):
@@ -214,7 +215,7 @@ def test_seeds_of_envs():
 
 @pytest.mark.parametrize("infos", ["gymnasium", "list"])
 def test_reset_of_some_envs(infos):
-    with PettingZooVectorEnv(DEATHS, 3, black_death=True, infos=infos) as envs:
+    with PettingZooVectorEnv(DEATHS, 3, black_death=True, infos=infos, backend="serial") as envs:
         envs.reset(seed=1, options={"level": 2})
         assert envs.get_attr("options") == ({"level": 2},) * 3
         for _ in range(2):
@@ -231,6 +232,7 @@ def test_reset_of_some_envs(infos):
             envs.reset(3)
 
 
+@pytest.mark.extended
 def test_asynchronous_calls():
     with PettingZooVectorEnv(Walk, 2) as envs, PettingZooVectorEnv(Walk, 2, backend="serial") as twin:
         envs.reset_async(seed=1)
@@ -244,7 +246,7 @@ def test_asynchronous_calls():
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("infos", ["gymnasium", pytest.param("list", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("infos", ["gymnasium", "list"])
 def test_killed_worker_is_restored(infos):
     options = {"black_death": True, "infos": infos}
     with (
@@ -274,6 +276,7 @@ class Fickle(Walk):
 
 
 @pytest.mark.native
+@pytest.mark.extended
 @pytest.mark.parametrize("infos", ["gymnasium", "list"])
 def test_episodes_that_are_lost_are_truncated(infos):
     with PettingZooVectorEnv(functools.partial(Fickle, (9, 9)), 2, num_workers=2, infos=infos) as envs:
@@ -341,7 +344,7 @@ def test_masks_cannot_part_the_agents_of_an_env():
 
 def test_joint_env_in_a_vector_env():
     env_fns = [lambda: JointEnv(DEATHS())] * 2
-    with VectorEnv(env_fns, autoreset_mode="SameStep") as envs:
+    with VectorEnv(env_fns, autoreset_mode="SameStep", backend="serial") as envs:
         obs, infos = envs.reset(seed=1)
         plain = DEATHS()
         expected, _ = plain.reset(seed=1)
@@ -363,7 +366,10 @@ def test_joint_env_with_arrays_and_rewards_of_each_agent():
     def build():
         return JointEnv(Walk((2, 2), has_infos=True), form="stack", rewards="each")
 
-    with VectorEnv([build] * 3) as envs, PettingZooVectorEnv(functools.partial(Walk, (2, 2)), 3) as flat:
+    with (
+        VectorEnv([build] * 3, backend="serial") as envs,
+        PettingZooVectorEnv(functools.partial(Walk, (2, 2)), 3, backend="serial") as flat,
+    ):
         assert envs.single_action_space == MultiDiscrete([3, 3])
         obs, _ = envs.reset(seed=4)
         assert_same(obs.reshape(6, 3), flat.reset(seed=4)[0])
@@ -375,6 +381,23 @@ def test_joint_env_with_arrays_and_rewards_of_each_agent():
         assert infos["agent_infos"]["walker_1"]["steps"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.native
+@pytest.mark.extended
+@pytest.mark.parametrize("build", [lambda: JointEnv(Walk((4, 2, 3)), form="stack"), lambda: TurnEnv(Count())])
+def test_killed_worker_of_one_env_is_restored(build):
+    """In a later episode, although the generator of the env is unknown to the engine."""
+    with VectorEnv([build] * 2, num_workers=2) as envs, VectorEnv([build] * 2, backend="serial") as twin:
+        assert_same(envs.reset(seed=1), twin.reset(seed=1))
+        for i, action in enumerate(actions_of(envs, 20)):
+            if i == 13:
+                os.kill(envs.worker_pids[1], signal.SIGKILL)
+            result = envs.step(action)
+            if i == 13:
+                assert result[4].pop("recovered").tolist() == [None, "replayed"]
+                del result[4]["_recovered"]
+            assert_same(result, twin.step(action), f"step {i}")
+
+
 def test_unseeded_run_of_one_env_is_repeated_by_its_seed():
     for build in (lambda: JointEnv(Walk()), lambda: TurnEnv(Count())):
         with VectorEnv([build], backend="serial") as envs:
@@ -382,7 +405,7 @@ def test_unseeded_run_of_one_env_is_repeated_by_its_seed():
             assert_same(envs.reset(seed=envs.get_attr("np_random_seed")[0])[0], first)
 
 
-@pytest.mark.parametrize("kind", [BaseEnvManager, pytest.param(AsyncSubprocessEnvManager, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("kind", [BaseEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize(
     "build, action, num_steps",
     [
@@ -405,7 +428,7 @@ def test_managers_host_one_env(kind, build, action, num_steps):
 
 
 def test_turns_in_a_vector_env():
-    with VectorEnv([lambda: TurnEnv(Count((1, 3)))] * 2, autoreset_mode="SameStep") as envs:
+    with VectorEnv([lambda: TurnEnv(Count((1, 3)))] * 2, autoreset_mode="SameStep", num_workers=1) as envs:
         obs, infos = envs.reset(seed=1)
         total = obs["observation"][:, 0].copy()
         assert obs["agent"].tolist() == [0, 0] and infos["total"].tolist() == total.tolist()
@@ -440,7 +463,7 @@ def test_rewards_of_each_agent_in_turns():
 def test_board_game_of_the_library():
     """The mask stands in the observation; an illegal move ends the game."""
     tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe", exc_type=ImportError)
-    with VectorEnv([lambda: TurnEnv(tictactoe.env())] * 2) as envs:
+    with VectorEnv([lambda: TurnEnv(tictactoe.env())] * 2, backend="serial") as envs:
         obs, _ = envs.reset(seed=0)
         assert obs["observation"].shape == (2, 3, 3, 2)
         obs, *_ = envs.step([4, 0])

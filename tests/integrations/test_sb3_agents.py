@@ -44,7 +44,7 @@ def test_steps_equal_those_of_the_vector_env(backend):
 
 
 def test_calls_reach_each_env_once():
-    with SB3AgentVecEnv(Walk, 2) as envs:
+    with SB3AgentVecEnv(Walk, 2, backend="serial") as envs:
         assert envs.render_mode == "rgb_array" and envs.metadata["name"] == "walk_v0"
         envs.set_attr("gravity", 2.0, indices=[3, 4])
         assert envs.get_attr("gravity") == [1.0] * 3 + [2.0] * 3
