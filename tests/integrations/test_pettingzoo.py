@@ -245,6 +245,26 @@ def test_asynchronous_calls():
 # ---- failures --------------------------------------------------------------------------------
 
 
+class Irritable(Walk):
+    """Its first agent must not choose action 2."""
+
+    def step(self, actions):
+        if actions.get("walker_0") == 2:
+            raise ZeroDivisionError
+        return super().step(actions)
+
+
+def test_exception_of_an_env_hides_no_leaving_agent():
+    env_fns = [functools.partial(Irritable, (9, 9)), functools.partial(Irritable, (9, 1))]
+    with PettingZooVectorEnv(env_fns, black_death=True, backend="serial") as envs:
+        envs.reset(seed=1)
+        with pytest.raises(ZeroDivisionError):
+            envs.step([2, 0, 1, 0])  # an agent of the second env leaves in this step
+        obs, *_, infos = envs.step([0, 0, 0, 0])
+        assert infos["alive"].tolist() == [True, True, True, False]
+        assert obs[:, 0].tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
 @pytest.mark.native
 @pytest.mark.parametrize("infos", ["gymnasium", "list"])
 def test_killed_worker_is_restored(infos):
@@ -303,6 +323,10 @@ class Unequal(Walk):
         return Discrete(2 if agent == "walker_1" else 3)
 
 
+def same(env):
+    return env
+
+
 @pytest.mark.parametrize(
     "make, error, text",
     [
@@ -311,6 +335,7 @@ class Unequal(Walk):
         (lambda: PettingZooVectorEnv(dict), TypeError, "expected an env of PettingZoo, got dict"),
         (lambda: PettingZooVectorEnv(Walk()), ConfigError, "expected a function.*got Walk, a PettingZoo env"),
         (lambda: PettingZooVectorEnv([Walk], 2), ConfigError, "num_envs"),
+        (lambda: PettingZooVectorEnv([functools.partial(same, Walk())] * 2, backend="serial"), ValueError, "twice"),
         (lambda: PettingZooVectorEnv(Walk, 0), ConfigError, "num_envs"),
         (lambda: PettingZooVectorEnv(Walk, infos="lists"), ConfigError, "infos: expected one of"),
         (lambda: PettingZooVectorEnv(Walk, black_death=1), ConfigError, "black_death"),

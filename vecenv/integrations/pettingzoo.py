@@ -90,7 +90,8 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
             **options: options of `BatchedVectorEnv`, such as `num_workers`, `backend`, `timeouts` and `failures`.
 
         Raises:
-            ConfigError: an argument is wrong, or the agents must take turns. (`TurnEnv` is for such envs.)
+            ConfigError: an argument is wrong, a constructor returned one env twice, or the agents must take turns
+                (`TurnEnv` is for such envs).
             SpaceError: the agents of an env have different spaces, or the envs have.
             TypeError: an env is not one of PettingZoo, or an option is unknown.
             Exception: as `BatchedVectorEnv`.
@@ -109,12 +110,23 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         super().__init__(self.batched)
         try:
             self.agents: tuple[Any, ...] = tuple(self.batched.get_attr("possible_agents")[0])
+            self._check_distinct()
         except BaseException:
             self.batched.close()
             raise
         self._num_parts = self.batched.num_envs // self.batched.batch_size  # N
         self._as_lists = infos == "list"
         self.alive: Array = np.zeros(self.num_envs, np.bool_)
+
+    def _check_distinct(self) -> None:
+        """Raise ConfigError if two envs are one; they would undo each other's resets."""
+        found = self.batched.get_attr("identity")
+        if len(set(found)) < len(found):
+            raise ConfigError(
+                "parallel_fn: it returned the same env twice. A constructor has to build a new env, with its wrappers, "
+                "at each call: `lambda: pistonball.parallel_env()`, not `lambda: env`",
+                key="parallel_fn",
+            )
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
@@ -154,10 +166,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
     def _finish_infos(self, infos: Any, rows: Any) -> Any:
         """Return the infos in the form that was asked for; `rows` are their rows."""
         alive = self.alive.copy()  # the caller may have the last one
-        changed = infos.pop("alive", None)
-        known = infos.pop("_alive", None)
-        if changed is not None:
-            alive[rows] = changed if known is None else np.where(known, changed, alive[rows])
+        alive[rows] = np.where(infos.pop("_alive", True), infos.pop("alive", True), True)
         self.alive = alive
         if not self._as_lists:
             return {**infos, "alive": alive[rows]}

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from typing import Any
 
@@ -33,8 +34,8 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     the env has an observation of zeros, reward 0 and False for both ends, and its action is ignored.
 
     Infos are a dict in the form of Gymnasium's SAME_STEP mode, or with `as_lists` a dict with the key `ROWS`, an object
-    array of one dict per agent, if one of them is not empty. Both have `alive`, bool (A,), after a reset and when it
-    has changed: True for the agents that act in the next step.
+    array of one dict per agent, if one of them is not empty. Both have `alive`, bool (A,), True for the agents that act
+    in the next step; steps after which all of them do have none.
 
     Attributes:
         agent_env: the ParallelEnv.
@@ -72,6 +73,11 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if name.startswith("_") or "agent_env" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.agent_env, name)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The process and the address of the innermost env; two rows have equal pairs only if they share it."""
+        return os.getpid(), id(self.agent_env.unwrapped)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of the innermost env; of a list with one value per row, the first is used."""
@@ -126,9 +132,9 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             obs, begun = self._reset(None, None)
         else:
             obs, begun = self._stack(observations), {}
-            alive = self._find_alive()
-            if (alive != self._alive).any():
-                begun["alive"] = self._alive = alive
+            self._alive = self._find_alive()
+            if not self._alive.all():
+                begun["alive"] = self._alive
         make_infos = self._list_infos if self._as_lists else self._column_infos
         return obs, rewards, terminations, truncations, make_infos(rows, finals, begun, episodes)
 
