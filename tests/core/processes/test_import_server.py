@@ -374,3 +374,29 @@ def test_commands_without_a_file_work(tmp_path: Path) -> None:
     command = [sys.executable, "-c", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={**os.environ})
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.extended
+def test_worker_of_a_worker_has_the_settings_of_its_own_parent(tmp_path: Path) -> None:
+    """A worker that is forked by a worker once had those of the import server."""
+    add(
+        tmp_path / "one.py",
+        """
+        class Outer(CountEnv):
+            @property
+            def inner(self):
+                from vecenv import VectorEnv
+                os.environ["VECENV_TEST"] = "of the outer env"
+                with VectorEnv([Inner], context="fork") as envs:
+                    return envs.get_attr("found")
+
+        class Inner(CountEnv):
+            found = property(lambda self: os.environ["VECENV_TEST"])
+        """,
+    )
+    source = """
+        import one
+        with VectorEnv([one.Outer]) as envs:
+            print(envs.get_attr("inner"))
+    """
+    assert lines_of(source, tmp_path) == ["(('of the outer env',),)"]

@@ -123,10 +123,12 @@ class _Imported:
     """The state of this process after the imports; workers inherit it.
 
     Attributes:
+        pid: the import server.
         environ, cwd, path: as the modules have left them.
         specs: the specs that the modules have registered with Gymnasium, by id.
     """
 
+    pid: int
     environ: dict[str, str]
     cwd: str | None
     path: list[str]
@@ -144,17 +146,20 @@ _is_importing = False
 
 def surroundings_after_imports() -> tuple[dict[str, str], str | None, list[str]] | None:
     """Return environment, working directory and sys.path as the imports have left them; None if there were none."""
-    return None if _imported is None else (_imported.environ, _imported.cwd, _imported.path)
+    imported = _of_this_worker()
+    return None if imported is None else (imported.environ, imported.cwd, imported.path)
 
 
 def imported_registrations() -> Mapping[str, Any]:
     """Return the specs that modules have registered with Gymnasium during their import, by id."""
-    return {} if _imported is None else _imported.specs
+    imported = _of_this_worker()
+    return {} if imported is None else imported.specs
 
 
 def repeat_output(modules: frozenset[str]) -> None:
     """Write the output and the log records of the imports of these modules again, for this worker."""
-    for step in [] if _imported is None else _imported.steps:
+    imported = _of_this_worker()
+    for step in [] if imported is None else imported.steps:
         if not step.modules.isdisjoint(modules):
             for stream, data in step.output:
                 write_output(stream, data)
@@ -162,6 +167,11 @@ def repeat_output(modules: frozenset[str]) -> None:
                 logger = logging.getLogger(record.name)
                 if logger.isEnabledFor(record.levelno):
                     logger.handle(record)
+
+
+def _of_this_worker() -> _Imported | None:
+    """Return the state of the import server that has forked this worker; None if another process has."""
+    return _imported if _imported is not None and _imported.pid == os.getppid() else None
 
 
 def is_importing() -> bool:
@@ -237,6 +247,7 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     specs = {env_id: spec for env_id, spec in registrations.registered_specs().items() if env_id not in ids}
     earlier = _imported
     _imported = _Imported(
+        os.getpid(),
         dict(os.environ),
         _working_directory(),
         list(sys.path),
@@ -324,7 +335,7 @@ def _has_generator(module: Any) -> bool:
 
 def _file_of(module: Any) -> str:
     spec = getattr(module, "__dict__", {}).get("__spec__")
-    return str(spec.origin) if getattr(spec, "has_location", False) and spec.origin else ""
+    return str(getattr(spec, "origin", None) or "") if getattr(spec, "has_location", False) else ""
 
 
 class _Records(logging.Handler):

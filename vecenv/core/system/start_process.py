@@ -92,7 +92,7 @@ class ForkedServer(ForkServer):
         """Open the socket for requests and the pipe that keeps the server alive; return both ends of the server."""
         listener = socket.socket(socket.AF_UNIX)
         try:
-            address = connection.arbitrary_address("AF_UNIX")
+            address: str = getattr(connection, "arbitrary_address")("AF_UNIX")  # noqa: B009
             listener.bind(address)
             os.chmod(address, 0o600)
             listener.listen()
