@@ -124,6 +124,8 @@ def prepare_server(
             report = started.await_report(Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS)), check_not_closing)
             if report.refused:
                 name, reason = report.refused
+                if not name:  # it was killed before it began
+                    return None
                 _refused[name] = reason
                 _LOG.info("workers import module %r themselves: %s", name, reason)
                 continue
