@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing import process as mp_process
 from multiprocessing.connection import Connection, wait
@@ -78,16 +78,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def find_server(imports: frozenset[str], surroundings: Surroundings) -> ForkedServer | None:
+def find_server(imports: Collection[str], surroundings: Surroundings) -> ForkedServer | None:
     """Return the import server if it has imported one of these modules under these settings; else None."""
-    if _current is None or imports.isdisjoint(_current.modules) or not _current.fits(surroundings):
+    if _current is None or _current.modules.isdisjoint(imports) or not _current.fits(surroundings):
         return None
     return _current.server
 
 
 def prepare_server(
     modules: frozenset[str],
-    imports: frozenset[str],
+    imports: Mapping[str, bool],
     surroundings: Surroundings,
     timeout: float | None,
     check_not_closing: Callable[[], None],
@@ -96,7 +96,7 @@ def prepare_server(
 
     Args:
         modules: modules of this package that its fork server must have loaded.
-        imports: modules of the env factories.
+        imports: modules of the env factories, as `find_env_modules` returns them.
         surroundings: settings of the workers.
         timeout: seconds that the imports may take.
         check_not_closing: raises if the pool is being closed.
@@ -108,12 +108,13 @@ def prepare_server(
     if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
         return None
     try:
-        while wanted := imports.difference(_refused):
+        while wanted := imports.keys() - _refused.keys():
             earlier = _current if _current is not None and _current.fits(surroundings) else None
             if earlier is not None and wanted <= earlier.modules:
                 return earlier.server
+            missing = wanted if earlier is None else wanted - earlier.modules
             order = ImportOrder(
-                sorted(wanted if earlier is None else wanted - earlier.modules),
+                {name: imports[name] for name in sorted(missing)},
                 surroundings,
                 LogLevels.now(),
                 registrations.log_level(),
@@ -136,6 +137,7 @@ def prepare_server(
                 if earlier is not None:
                     _current.modules |= earlier.modules
                     _current.files.update(earlier.files)
+                return started.server
         return None
     finally:
         _lock.release()

@@ -25,7 +25,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -86,11 +86,13 @@ class ImportOrder:
     """The modules that an import server has to import, and under which settings.
 
     Attributes:
+        modules: the modules; True for those that workers would import in a constructor, where an env has its own random
+            values.
         log_levels: levels of the parent's loggers.
         gymnasium_level: level of Gymnasium's logger.
     """
 
-    modules: list[str]
+    modules: dict[str, bool]
     surroundings: Surroundings
     log_levels: LogLevels
     gymnasium_level: int
@@ -156,7 +158,7 @@ def imported_registrations() -> Mapping[str, Any]:
     return {} if imported is None else imported.specs
 
 
-def repeat_output(modules: frozenset[str]) -> None:
+def repeat_output(modules: Collection[str]) -> None:
     """Write the output and the log records of the imports of these modules again, for this worker."""
     imported = _of_this_worker()
     for step in [] if imported is None else imported.steps:
@@ -210,13 +212,13 @@ def serve_imports(control: Connection, listener: socket.socket, alive: Connectio
     end = find_listener()
     try:
         report = _carry_out(order, control)
+        _set_death_signal(0)  # before the report: after it, the parent may let the predecessor end
         control.send(report)
     except OSError:  # the parent has dropped this server or is gone
         return
     control.close()
     if report.refused:
         return
-    _set_death_signal(0)
     try:
         forkserver.main(listener.detach(), alive.fileno(), [])
     finally:  # workers end by `os._exit`
@@ -238,9 +240,11 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     records.install(order.log_levels)
     _is_importing = True
     with _output_kept() as output, GlobalRngs() as rngs:
-        for name in order.modules:
+        for name, is_late in order.modules.items():
             control.send(name)
-            reason = _import(name, rngs)
+            reason = _import(name)
+            if rngs.restore_neutral() and is_late and not reason:
+                reason = "its import draws random values"
             if reason:
                 return ImportReport((name, reason))
     _is_importing = False
@@ -279,7 +283,7 @@ def _working_directory() -> str | None:
         return None
 
 
-def _import(name: str, rngs: GlobalRngs) -> str:
+def _import(name: str) -> str:
     """Import a module; return why no worker may be forked after that, or ''."""
     descriptors, handlers, loaded = _descriptors(), _signal_handlers(), set(sys.modules)
     try:
@@ -300,8 +304,6 @@ def _import(name: str, rngs: GlobalRngs) -> str:
         return "its import leaves files open"
     if _signal_handlers() != handlers:
         return "its import sets a signal handler"
-    if rngs.restore_neutral():  # it would be from the state of an env, if its constructor imports the module
-        return "its import draws random values"
     owner = next((module.__name__ for module in new if _has_generator(module)), "")
     return f"{owner} has a random generator" if owner else ""
 

@@ -96,7 +96,7 @@ class Boot:
         captures_output: whether two descriptors follow, for standard output and error while the envs are built.
         log_levels: levels of the parent's loggers.
         modules: modules of this package that it imports to build its envs, so that a fork server can load them before.
-        imports: modules of its env factories; an import server may have imported them.
+        imports: modules of its env factories, as `find_env_modules` returns them.
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
         measures: whether the worker only measures its env, and ends.
@@ -123,7 +123,7 @@ class Boot:
     captures_output: bool = False
     log_levels: LogLevels = field(default_factory=LogLevels.now)
     modules: frozenset[str] = frozenset()
-    imports: frozenset[str] = frozenset()
+    imports: dict[str, bool] = field(default_factory=dict)
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
     measures: bool = False
