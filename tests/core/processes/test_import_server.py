@@ -110,7 +110,6 @@ UNSAFE = {
     "starts a process": "import subprocess; child = subprocess.Popen(['sleep', '60'])",
     "leaves files open": "os.open(__file__, os.O_RDONLY)",
     "sets a signal handler": "import signal; signal.signal(signal.SIGUSR1, print)",
-    "draws random values": "import random; value = random.random()",
     "has a random generator": "import numpy; rng = numpy.random.default_rng()",
 }
 
@@ -216,6 +215,25 @@ def test_worker_has_what_the_import_has_changed(tmp_path: Path) -> None:
         print(found("forkserver")[0], "one" in sys.modules)
     """
     assert lines_of(source, tmp_path) == ["True 1", "('set by import', '/added/by/import', True) False"]
+
+
+@pytest.mark.extended
+def test_draws_of_an_import_are_those_of_a_worker(tmp_path: Path) -> None:
+    """In a constructor they are from the state of the env, so such a module is left to the workers."""
+    for name in ("one", "two"):
+        add(tmp_path / f"{name}.py", "import random\nEnv.draw = random.random()")
+    source = """
+        def late():
+            import one
+            return one.Env()
+        def draw(env_fn, context):
+            with VectorEnv([env_fn], context=context) as envs:
+                return envs.get_attr("draw")
+        print(draw(late, "forkserver") == draw(late, "spawn"), len(import_client.servers()))
+        import two
+        print(draw(two.Env, "forkserver") == draw(two.Env, "spawn"), len(import_client.servers()))
+    """
+    assert lines_of(source, tmp_path) == ["True 0", "True 1"]
 
 
 def test_output_and_log_records_of_an_import_are_those_of_each_worker(tmp_path: Path) -> None:
