@@ -21,6 +21,7 @@ import numpy as np
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs.toys import NullEnv
+from vecenv.errors import require
 from vecenv.measurement import measure
 from vecenv.measurement.machine import cpu_seconds, usable_cores
 from vecenv.measurement.measure import Mode, Window
@@ -39,6 +40,8 @@ __all__ = [
     "round_trip_us",
     "sleep_efficiency",
     "spin_policy_overhead",
+    "second_start_up_ratio",
+    "second_start_up_seconds",
     "start_up_seconds",
     "to_ceiling",
     "vector_env_round",
@@ -62,6 +65,22 @@ envs.reset(seed=0)
 print(time.perf_counter() - start)
 print(sum(psutil.Process(pid).memory_full_info().uss for pid in envs.worker_pids))
 envs.close()
+"""
+
+
+#: The env function imports torch, and the program has imported it, too, as a training program has.
+_TORCH_START_UPS = """
+import time
+import cloudpickle, gymnasium, numpy, psutil, torch
+from vecenv.vector import VectorEnv
+def make():
+    import torch
+    return gymnasium.make("CartPole-v1")
+for _ in range(2):
+    start = time.perf_counter()
+    with VectorEnv([make] * 8, num_workers=2) as envs:
+        envs.reset(seed=0)
+        print(time.perf_counter() - start)
 """
 
 
@@ -263,6 +282,23 @@ def start_up_growth(effort: Effort) -> list[float]:
         fixed, some, many = (_start_up(num_envs, 2)[0] for num_envs in (64, 4096, 16384))
         growths.append((many - fixed) / (16384 - 64) / ((some - fixed) / (4096 - 64)))
     return growths
+
+
+def second_start_up_seconds(effort: Effort) -> list[float]:
+    """Return the start-up time of the second `VectorEnv` of a program whose envs import torch."""
+    return [_torch_start_ups()[1] for _ in range(effort.repeats)]
+
+
+def second_start_up_ratio(effort: Effort) -> list[float]:
+    """Return the same as a multiple of the time of the first `VectorEnv`."""
+    return [second / first for first, second in (_torch_start_ups() for _ in range(effort.repeats))]
+
+
+def _torch_start_ups() -> list[float]:
+    require("torch", "torch")
+    command = [sys.executable, "-c", _TORCH_START_UPS]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    return [float(line) for line in output.stdout.split()]
 
 
 def memory_per_env_kib(effort: Effort) -> list[float]:

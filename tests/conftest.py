@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from vecenv.core.layout.native import load
+from vecenv.core.processes import import_client
 from vecenv.core.system import stack_dump, start_process
 
 from .skips import job_of
@@ -197,7 +198,8 @@ def _helpers() -> set[int]:
 
 def _fork_servers() -> list[forkserver.ForkServer]:
     """The program's fork server and the pools' own."""
-    return [forkserver._forkserver, *(server for _, server in start_process._servers)]
+    ours = [server for _, server in start_process._servers]
+    return [forkserver._forkserver, *ours, *import_client.servers()]
 
 
 def _helper_descriptors() -> set[int]:

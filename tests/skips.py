@@ -13,6 +13,7 @@ import re
 #: display, or a package without wheels for every Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
+    # DI-engine pins setuptools below the release that builds vecenv, so plain pip does not install both.
     r"could not import '(ding|pufferlib)": "by hand",
     r"EnvPool has no such env": "by hand",
     r"could not import '(envpool|gym'|jax|mpe2|ray|supersuit|torch\.utils\.tensorboard)": "clients",

@@ -30,12 +30,17 @@ from .errors import ConfigError
 __all__ = [
     "add_to_main",
     "apply_registrations",
+    "entry_points_of",
     "ids_kept",
+    "ignore_overriding",
     "has_own_batches",
+    "log_level",
     "named_in_main",
     "pickle_registrations",
     "registered",
+    "registered_specs",
     "running_modules",
+    "set_log_level",
 ]
 
 _MAIN = "__main__"
@@ -115,11 +120,26 @@ def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any]
     return data
 
 
-def apply_registrations(pickled: bytes) -> None:
+def registered_specs() -> Mapping[str, EnvSpec]:
+    """Return the specs that are registered in this process, by id."""
+    return gymnasium.registry
+
+
+def entry_points_of(env_id: str) -> list[Any]:
+    """Return the entry points of an env and its wrappers, 'module:name' or objects; [] for other texts than ids."""
+    spec = gymnasium.registry.get(env_id)
+    return [] if spec is None else [spec.entry_point, *(one.entry_point for one in spec.additional_wrappers)]
+
+
+def apply_registrations(pickled: bytes, further: Mapping[str, EnvSpec] | None = None) -> None:
     """Give this process the settings from `pickle_registrations`.
 
     Later imports do not change the specs of the ids that the registry then has; a call of `gymnasium.register` outside
     an import does.
+
+    Args:
+        pickled: the settings.
+        further: specs of ids that the settings lack, by id.
     """
     settings: _Settings = pickle.loads(pickled)
     add_to_main(settings.named)
@@ -136,9 +156,23 @@ def apply_registrations(pickled: bytes) -> None:
         # a forked worker has the caller's own objects
         is_own = own is not None and _why_not_picklable(own)
         specs[env_id] = own if is_own and own is not None else EnvSpec(env_id, _NotSent(env_id, reason))
-    # A package that is imported later, to create one of these envs, may register it again.
+    ignore_overriding()
+    _set_registry(_Registry({**(further or {}), **specs}))
+
+
+def log_level() -> int:
+    """Return the level of Gymnasium's logger."""
+    return gymnasium.logger.min_level
+
+
+def set_log_level(level: int) -> None:
+    """Set the level of Gymnasium's logger."""
+    gymnasium.logger.min_level = level
+
+
+def ignore_overriding() -> None:
+    """Do not warn about ids that are registered again; a package does that which is imported to create an env."""
     warnings.filterwarnings("ignore", _OVERRIDING, UserWarning)
-    _set_registry(_Registry(specs))
 
 
 @contextlib.contextmanager

@@ -9,9 +9,10 @@ This file starts workers and gives each its envs and the arena. `Supervisor` han
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
@@ -24,6 +25,8 @@ from ..layout.native import implementation
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
+from ..processes.env_modules import find_env_modules
+from ..processes.import_client import find_server, prepare_server, surroundings_of
 from ..processes.measure import Measurement
 from ..processes.worker import (
     Worker,
@@ -47,7 +50,7 @@ from ..system.module_paths import find_sources
 from ..system.process_stat import started_at
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
-from ..system.start_process import modules_of, standard_descriptors
+from ..system.start_process import ForkedServer, modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket, poll_briefly
 from .auto import choose_options
 from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
@@ -161,6 +164,7 @@ class ProcessEngine:
         slots = self._slots.assign(shares, self.options.threads_per_worker)
         pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
         common = self._common_boot()
+        server = self._prepare_server(common)
         for worker_id, env_ids in enumerate(shares):
             mine, by_thread = zip(*slots[worker_id])
             boot = Boot(
@@ -170,7 +174,7 @@ class ProcessEngine:
                 env_fns=pickled[worker_id],
                 **common,
             )
-            self._spawn(boot, list(mine))
+            self._spawn(boot, list(mine), server)
         reports = self._await_reports(group.workers)
         self._spaces = EnvSpaces.of(reports[0], self.options)
         for worker, report in zip(group.workers, reports):
@@ -226,15 +230,16 @@ class ProcessEngine:
         self._check_not_closing = check_not_closing
         self._implementation = implementation()
         try:
+            common = self._common_boot()
             boot = Boot(
                 worker_id=0,
                 env_ids=[0],
                 env_ids_by_thread=[[0]],
                 env_fns=self._pickle_env_fns([0]),
                 measures=True,
-                **self._common_boot(),
+                **common,
             )
-            worker = self._spawn(boot, [0])
+            worker = self._spawn(boot, [0], self._prepare_server(common))
             self._await_reports([worker])
             try:
                 list(self._await([worker], _MEASURE_SECONDS))
@@ -265,6 +270,7 @@ class ProcessEngine:
 
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
+        running, sources = running_modules(), find_sources()
         return {
             "adapt": dump_by_value(self._adapt),
             "registrations": pickle_registrations(),
@@ -281,13 +287,30 @@ class ProcessEngine:
             "snapshotter": dump_by_value(self._snapshotter),
             "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
-            "pool_modules": running_modules(),
-            "sources": find_sources(),
+            "imports": find_env_modules(self.env_fns, {*running, *sources}),
+            "pool_modules": running,
+            "sources": sources,
             "first_env_id": self._first_env_id,
         }
 
-    def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
-        """Start a worker, as a further one of the group or in the place of the last one with its worker_id."""
+    def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:
+        """Have the modules of the env factories imported for all workers, if these are started by a fork server."""
+        if self.options.context != "forkserver":
+            return None
+        return prepare_server(
+            common["modules"],
+            common["imports"],
+            surroundings_of(common["environ"], common["cwd"], common["path"], common["num_threads"]),
+            self.options.limits.construct,
+            functools.partial(self._check_not_closing, "construct"),
+        )
+
+    def _spawn(self, boot: Boot, slots: list[int], server: ForkedServer | None) -> Worker:
+        """Start a worker, as a further one of the group or in the place of the last one with its worker_id.
+
+        Args:
+            server: the fork server to start it; None: any.
+        """
         with signals_deferred():
             worker = start_worker(
                 boot,
@@ -295,6 +318,7 @@ class ProcessEngine:
                 self.options.context,
                 self._group.descriptors(),
                 captures_output=self._output.captures and self._has_descriptors,
+                server=server,
             )
             self._group.put(worker)
         worker.send_boot()
@@ -536,7 +560,9 @@ class ProcessEngine:
         assert old.boot is not None and self._opened is not None and self._waiter is not None
         serves = False
         try:
-            worker = self._spawn(old.boot, old.slots)
+            boot = old.boot
+            server = find_server(boot.imports, surroundings_of(boot.environ, boot.cwd, boot.path, boot.num_threads))
+            worker = self._spawn(boot, old.slots, server)
             self._compare(worker, self._await_reports([worker])[0])
             slots = [(slot, self._slots.served_by(slot, old.env_ids)) for slot in old.slots]
             self._attach_worker(worker, slots, restore_jobs)

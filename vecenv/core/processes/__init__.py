@@ -6,5 +6,9 @@ worker          one worker, as its parent has it
 worker_group    all workers of a pool, with their descriptors and memory
 worker_output   the lines that workers write while they build envs, equal ones once
 measure         the cost of one env
-preload         modules that the fork server imports once
+preload         modules of every fork server
+env_modules     the modules that env factories need
+import_client   starts import servers, which import those modules once, and chooses one
+import_server   an import server itself
+server_end      the end of a fork server whose program was killed
 """

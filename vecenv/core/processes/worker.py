@@ -33,11 +33,12 @@ from ..system.output_capture import OutputPipes
 from ..system.process_stat import started_at
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
-from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
+from ..system.start_process import ForkedServer, ForkServerTimeout, make_process, standard_descriptors
 from ..system.worker_socket import ControlSocket
+from . import import_server
 from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
 
-__all__ = ["Worker", "core_limit", "kill_tree", "start_worker", "usable_cores"]
+__all__ = ["Worker", "core_limit", "kill_tree", "start_process", "start_worker", "usable_cores"]
 
 _Error = TypeVar("_Error", bound=WorkerError)
 
@@ -335,7 +336,13 @@ def _session_members(session: int) -> list[int]:
 
 
 def start_worker(
-    boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...], *, captures_output: bool = False
+    boot: Boot,
+    slots: list[int],
+    context: str,
+    siblings: tuple[int, ...],
+    *,
+    captures_output: bool = False,
+    server: ForkedServer | None = None,
 ) -> Worker:
     """Start the process of one worker. Signal handlers must be deferred; the caller then sends the `Boot` message.
 
@@ -345,6 +352,7 @@ def start_worker(
         context: 'fork', 'forkserver' or 'spawn'.
         siblings: descriptors of this process that a forked worker must close.
         captures_output: whether its output is captured while it builds its envs.
+        server: the fork server to start it; None: any that has `boot.modules`.
 
     Raises:
         ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
@@ -357,18 +365,9 @@ def start_worker(
             mine = (ours.fileno(), *(output.descriptors() if output else ()))
             inherited = (*mine, *siblings) if context == "fork" else ()
             name = f"vecenv worker {boot.worker_id}"
-            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
+            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules, server)
             stack = StackFile(name, len(boot.env_ids_by_thread))
-            if context != "fork":
-                # otherwise it would start in `process.start`, and unblock signals there
-                resource_tracker.ensure_running()
-            _check_descriptors()
-            # A Ctrl-C between fork and setsid would reach the child too. The child unblocks these signals itself.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start_process(process, context)
             pid = process.pid or -1
             pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
             control = ControlSocket(ours)
@@ -381,6 +380,24 @@ def start_worker(
     finally:
         if theirs is not None:
             theirs.close()
+
+
+def start_process(process: Any, context: str) -> None:
+    """Start a process that leads a session of its own and unblocks SIGINT and SIGTERM itself.
+
+    Raises:
+        OSError: the system has no process or descriptor left.
+        EOFError: a fork server could not fork.
+    """
+    if context != "fork":
+        resource_tracker.ensure_running()  # otherwise it would start in `process.start`, and unblock signals there
+    _check_descriptors()
+    # A Ctrl-C between fork and setsid would reach the child too.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_descriptors() -> None:
@@ -437,6 +454,8 @@ def check_may_start() -> None:
                 f"worker processes end by that. Leave these two alone, {_PATCHES[patcher]}(socket=False, "
                 "select=False), or have the envs in the process itself (backend='serial', or a manager of type 'base')"
             )
+    if import_server.is_importing():  # the module is left to the workers
+        raise ConfigError("a module that the envs need starts workers when it is imported")
     module = find_endless_import()
     if module:
         raise ConfigError(

@@ -52,8 +52,10 @@ from ..system.output_capture import OutputCapture, silence
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
 from ..system.stack_dump import enable_stack_dumps, note_phase
+from . import import_server
 from .builder import Builder, EnvThread, build_env
 from .measure import Measurement, measure_env
+from .server_end import let_fork_server_end
 
 __all__ = [
     "Attach",
@@ -93,7 +95,8 @@ class Boot:
         worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
         captures_output: whether two descriptors follow, for standard output and error while the envs are built.
         log_levels: levels of the parent's loggers.
-        modules: modules that it imports to build its envs, so that a fork server can load them before.
+        modules: modules of this package that it imports to build its envs, so that a fork server can load them before.
+        imports: modules of its env factories, as `find_env_modules` returns them.
         pool_modules: result of `running_modules` in the process that created the pool.
         sources: files of modules that `path` does not lead to, as `find_sources` returns them.
         measures: whether the worker only measures its env, and ends.
@@ -121,6 +124,7 @@ class Boot:
     captures_output: bool = False
     log_levels: LogLevels = field(default_factory=LogLevels.now)
     modules: frozenset[str] = frozenset()
+    imports: dict[str, bool] = field(default_factory=dict)
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
     measures: bool = False
@@ -239,7 +243,7 @@ def _construct(
 ) -> tuple[dict[int, Any], dict[int, tuple[int, int]], Report]:
     """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
-        registrations.apply_registrations(boot.registrations)
+        registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
         builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
         builder.build(serially=boot.builds_serially)
@@ -260,18 +264,20 @@ def _set_up_process(boot: Boot) -> None:
     global _modules_of_pool
     _modules_of_pool = boot.pool_modules
     suppress_missing_warning()
+    imported = import_server.surroundings_after_imports()
+    environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
     os.environ.clear()
-    os.environ.update(boot.environ)
+    os.environ.update(environ)
     cap_environment(boot.num_threads)
     cap_loaded_libraries(boot.num_threads)
-    sys.path[:] = boot.path
+    sys.path[:] = path
     import_from(boot.sources)
-    if boot.cwd is None:  # the parent's own was removed
+    if cwd is None:  # the parent's own was removed
         return
     try:
-        os.chdir(boot.cwd)
+        os.chdir(cwd)
     except OSError:  # removed since; an env that needs it will raise its own error
-        sys.stderr.write(f"vecenv: a worker found no folder {boot.cwd}\n")
+        sys.stderr.write(f"vecenv: a worker found no folder {cwd}\n")
 
 
 def running_modules() -> frozenset[str]:
@@ -426,20 +432,6 @@ def describe_envs(env_ids: Sequence[int], first_env_id: int = 0) -> str:
     return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
 
 
-def _let_fork_server_end() -> None:
-    """Close the end of a pipe that keeps the fork server alive, so that the server ends with the parent.
-
-    The end of the fork server continues a stopped worker (native/shm/parent_watch.c). Processes that an env starts do
-    not
-    need that server, although `multiprocessing` passes the pipe on: another fork server is started for them.
-    """
-    module = sys.modules.get("multiprocessing.forkserver")
-    server = getattr(module, "_forkserver", None)
-    if server is not None and server._forkserver_pid is None and server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
-
-
 def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     """Run one worker from its `Boot` message to its `ExitReport`.
 
@@ -453,7 +445,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     for descriptor in inherited:
         os.close(descriptor)
-    _let_fork_server_end()
+    let_fork_server_end()
     try:
         boot: Boot = control.recv()
         _show_title(boot)
@@ -464,6 +456,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         _set_up_process(boot)
         log = LogSender(control)
         log.install(boot.log_levels)
+        import_server.repeat_output(boot.imports)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id) as rngs:
             _run(boot, threads, rngs, control, capture, log)

@@ -17,10 +17,11 @@ import io
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, reduction, spawn
+from multiprocessing import connection, forkserver, reduction, resource_tracker, spawn
 from multiprocessing import process as mp_process
 from multiprocessing.connection import wait
 from multiprocessing.context import set_spawning_popen
@@ -29,7 +30,7 @@ from typing import Any
 
 from ...errors import ConfigError
 
-__all__ = ["ForkServerTimeout", "make_process", "modules_of", "standard_descriptors"]
+__all__ = ["ForkServerTimeout", "ForkedServer", "live_devices", "make_process", "modules_of", "standard_descriptors"]
 
 # The standard Popen classes are extended below; their internal parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
@@ -70,6 +71,63 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
     server.set_forkserver_preload([_PRELOAD, *sorted(modules)])
     _servers.append((modules, server))
     return server
+
+
+class ForkedServer(ForkServer):
+    """A fork server that another fork server has forked.
+
+    Attributes:
+        is_stopped: whether it starts no more processes. It ends together with the last one that it has started.
+    """
+
+    _forkserver_address: str | None
+    _forkserver_alive_fd: int | None
+    _forkserver_pid: int | None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._forkserver_alive_fd is None
+
+    def listen(self) -> tuple[socket.socket, connection.Connection]:
+        """Open the socket for requests and the pipe that keeps the server alive; return both ends of the server."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            address: str = getattr(connection, "arbitrary_address")("AF_UNIX")  # noqa: B009
+            listener.bind(address)
+            os.chmod(address, 0o600)
+            listener.listen()
+            alive_r, self._forkserver_alive_fd = os.pipe()
+        except BaseException:
+            listener.close()
+            raise
+        self._forkserver_address = address
+        return listener, connection.Connection(alive_r, writable=False)
+
+    def note_pid(self, pid: int) -> None:
+        """Record the process that serves."""
+        self._forkserver_pid = pid
+
+    def ensure_running(self) -> None:
+        """Raise ConnectionError if the server was stopped; it is not started again."""
+        resource_tracker.ensure_running()
+        if self.is_stopped:
+            raise ConnectionError("the fork server was stopped")
+
+    def stop(self) -> None:
+        """Request no more processes from it; may be repeated."""
+        if self._forkserver_address is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._forkserver_address)
+            self._forkserver_address = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor of this process."""
+        if self._forkserver_alive_fd is not None:
+            os.close(self._forkserver_alive_fd)
+            self._forkserver_alive_fd = None
+
+    _stop = stop  # the name of `ForkServer`
 
 
 def _reset_in_child() -> None:
@@ -147,15 +205,14 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
         with _start_lock, _start_method_left_open():
             data = _pickle_for(self, process_obj)
             try:
-                writer = self._fork(process_obj.modules)
+                writer = self._fork(process_obj.server or _fork_server(process_obj.modules))
             except _SERVER_DIED_ERRORS:  # it was killed, perhaps a moment ago: the next one is new
-                writer = self._fork(process_obj.modules)
+                writer = self._fork(_fork_server(process_obj.modules))
         with open(writer, "wb") as file:
             file.write(data)
 
-    def _fork(self, modules: frozenset[str]) -> int:
+    def _fork(self, server: ForkServer) -> int:
         """Request a forked process, which waits for its data; return the descriptor to write that data to."""
-        server = _fork_server(modules)
         try:
             with _our_preparation():  # for the server itself, if it is not running yet
                 self.sentinel, writer = server.connect_to_new_process(self._fds)
@@ -207,6 +264,10 @@ def _pickle_for(popen: Any, process_obj: Any) -> bytes:
 class _ForkServerProcess(mp_process.BaseProcess):
     _start_method = "forkserver"
     modules: frozenset[str] = frozenset()
+    server: ForkServer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "server": None}  # the new process does not need it
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
@@ -258,6 +319,7 @@ def make_process(
     args: tuple[Any, ...],
     name: str,
     modules: frozenset[str] = frozenset(),
+    server: ForkServer | None = None,
 ) -> Any:
     """Return a process object that is not started yet.
 
@@ -266,24 +328,36 @@ def make_process(
         target, args: the function to call, and its arguments.
         name: name of the process.
         modules: modules that its fork server must have loaded.
+        server: the fork server to start it, if that is alive; None: any with these modules.
 
     Raises:
         ConfigError: a fork with CUDA or a backend of JAX initialised.
     """
-    process = _make(context, target, args, name, modules)
+    process = _make(context, target, args, name, modules, server)
     process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     return process
 
 
-def _check_fork() -> None:
-    """Raise ConfigError if a library has state in this process that no forked child can use."""
+def live_devices() -> list[str]:
+    """Return the libraries that have state in this process which no forked child can use: 'CUDA', 'JAX'."""
+    found = []
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        raise ConfigError("context='fork' cannot be used once CUDA is initialised; use 'forkserver'", key="context")
+    if hasattr(torch, "cuda") and torch.cuda.is_initialized():  # type: ignore[union-attr]
+        found.append("CUDA")
     # Nothing is imported here: only a computation makes a backend. The function is not public; a release without it
     # is treated as one without a backend.
     bridge = sys.modules.get("jax._src.xla_bridge")
     if getattr(bridge, "backends_are_initialized", lambda: False)():
+        found.append("JAX")
+    return found
+
+
+def _check_fork() -> None:
+    """Raise ConfigError if a library has state in this process that no forked child can use."""
+    found = live_devices()
+    if "CUDA" in found:
+        raise ConfigError("context='fork' cannot be used once CUDA is initialised; use 'forkserver'", key="context")
+    if "JAX" in found:
         raise ConfigError(
             "context='fork' cannot be used once JAX has computed something: the threads of its backend are missing in "
             "a forked worker, and its first computation there would wait for them forever; use 'forkserver'",
@@ -291,7 +365,14 @@ def _check_fork() -> None:
         )
 
 
-def _make(context: str, target: Callable[..., None], args: tuple[Any, ...], name: str, modules: frozenset[str]) -> Any:
+def _make(
+    context: str,
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    name: str,
+    modules: frozenset[str],
+    server: ForkServer | None,
+) -> Any:
     if context == "fork":
         _check_fork()
         return multiprocessing.get_context("fork").Process(target=target, args=args, name=name)
@@ -299,4 +380,5 @@ def _make(context: str, target: Callable[..., None], args: tuple[Any, ...], name
         return _SpawnProcess(target=target, args=args, name=name)
     process = _ForkServerProcess(target=target, args=args, name=name)
     process.modules = modules
+    process.server = server
     return process

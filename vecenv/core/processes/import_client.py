@@ -1,0 +1,216 @@
+"""The parent's end of import servers: start one, and choose the one that starts a worker.
+
+A program has one import server at a time. Further modules are imported by a server that the present one forks, so a
+module is imported once. A new server is started without that if a file of its modules, an environment variable, the
+working directory, sys.path or the limit of threads has changed. A server that is not used any more ends together with
+its last worker.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from multiprocessing import process as mp_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ... import registrations
+from ...own_log import own_logger
+from ..system.clock import Deadline
+from ..system.log_records import LogLevels
+from ..system.signals import signals_deferred
+from ..system.start_process import ForkedServer, make_process, standard_descriptors
+from .import_server import FileStamp, ImportOrder, ImportReport, Surroundings, serve_imports, stamp_of
+from .worker import kill_tree, start_process
+
+__all__ = ["find_server", "prepare_server", "servers", "surroundings_of"]
+
+_LOG = own_logger()
+#: How long the imports of one server may take, in seconds. After that, workers import the modules themselves.
+_IMPORT_SECONDS = 60.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass
+class _ImportServer:
+    """An import server that is ready.
+
+    Attributes:
+        modules: the modules that it has imported.
+        files: stamps of their files, by path.
+    """
+
+    server: ForkedServer
+    modules: frozenset[str]
+    surroundings: Surroundings
+    files: dict[str, FileStamp]
+
+    def fits(self, surroundings: Surroundings) -> bool:
+        """Return whether the server may stand for imports under these settings."""
+        return (
+            not self.server.is_stopped
+            and self.surroundings == surroundings
+            and all(stamp_of(path) == stamp for path, stamp in self.files.items())
+        )
+
+
+_current: _ImportServer | None = None
+#: Modules that no import server may import, and the reasons.
+_refused: dict[str, str] = {}
+#: Held while a server is prepared. A pool of another thread does not wait for that.
+_lock = threading.Lock()
+
+
+def _reset_in_child() -> None:
+    """In a forked child: forget the parent's server, so that it still ends with the parent."""
+    global _current, _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _current.server.forget()
+        _current = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def find_server(imports: Collection[str], surroundings: Surroundings) -> ForkedServer | None:
+    """Return the import server if it has imported one of these modules under these settings; else None."""
+    if _current is None or _current.modules.isdisjoint(imports) or not _current.fits(surroundings):
+        return None
+    return _current.server
+
+
+def prepare_server(
+    modules: frozenset[str],
+    imports: Mapping[str, bool],
+    surroundings: Surroundings,
+    timeout: float | None,
+    check_not_closing: Callable[[], None],
+) -> ForkedServer | None:
+    """Return an import server that has imported these modules; start one if needed.
+
+    Args:
+        modules: modules of this package that its fork server must have loaded.
+        imports: modules of the env factories, as `find_env_modules` returns them.
+        surroundings: settings of the workers.
+        timeout: seconds that the imports may take.
+        check_not_closing: raises if the pool is being closed.
+
+    Returns:
+        The server. None: workers have to be started by another one and to import the modules themselves.
+    """
+    global _current
+    if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
+        return None
+    try:
+        while wanted := imports.keys() - _refused.keys():
+            earlier = _current if _current is not None and _current.fits(surroundings) else None
+            if earlier is not None and wanted <= earlier.modules:
+                return earlier.server
+            missing = wanted if earlier is None else wanted - earlier.modules
+            order = ImportOrder(
+                {name: imports[name] for name in sorted(missing)},
+                surroundings,
+                LogLevels.now(),
+                registrations.log_level(),
+            )
+            started = _start(order, modules, earlier)
+            if started is None:
+                return None
+            report = started.await_report(Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS)), check_not_closing)
+            if report.refused:
+                name, reason = report.refused
+                if not name:  # it was killed before it began
+                    return None
+                _refused[name] = reason
+                _LOG.info("workers import module %r themselves: %s", name, reason)
+                continue
+            with signals_deferred():
+                if _current is not None:
+                    _current.server.stop()
+                _current = _ImportServer(started.server, frozenset(order.modules), surroundings, report.files)
+                if earlier is not None:
+                    _current.modules |= earlier.modules
+                    _current.files.update(earlier.files)
+                return started.server
+        return None
+    finally:
+        _lock.release()
+
+
+def servers() -> list[ForkedServer]:
+    """Return the import server of this process, if there is one."""
+    return [] if _current is None else [_current.server]
+
+
+def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str], num_threads: int) -> Surroundings:
+    """Return these settings with the arguments of the program."""
+    return Surroundings(environ, cwd, path, list(sys.argv), num_threads)
+
+
+@dataclass
+class _StartedServer:
+    """An import server that imports modules now."""
+
+    server: ForkedServer
+    process: Any
+    control: Connection
+
+    def await_report(self, deadline: Deadline, check_not_closing: Callable[[], None]) -> ImportReport:
+        """Wait for the end of the imports; the server is killed unless it can be used."""
+        report, name = None, ""
+        try:
+            while report is None:
+                check_not_closing()
+                if deadline.is_over():
+                    report = ImportReport((name, "its import has not ended in time"))
+                elif wait([self.control], _POLL_SECONDS):
+                    message = self.control.recv()
+                    report, name = (message, name) if isinstance(message, ImportReport) else (None, message)
+        except (EOFError, ConnectionError):
+            report = ImportReport((name, "the process ends during its import"))
+        finally:
+            with signals_deferred():
+                self.control.close()
+                if report is None or report.refused:
+                    kill_tree(self.process.pid)
+                    self.server.stop()
+                self.process._popen.close()
+        return report
+
+
+def _start(order: ImportOrder, modules: frozenset[str], earlier: _ImportServer | None) -> _StartedServer | None:
+    """Start an import server; None if the system has no process or descriptor left: a worker's start reports that."""
+    with signals_deferred(), standard_descriptors():
+        server = ForkedServer()
+        opened: list[Any] = []
+        try:
+            ours, theirs = multiprocessing.Pipe()
+            opened += ours, theirs
+            listener, alive = server.listen()
+            opened += listener, alive
+            process = make_process(
+                "forkserver",
+                serve_imports,
+                (theirs, listener, alive, order),
+                "vecenv import server",
+                modules,
+                None if earlier is None else earlier.server,
+            )
+            start_process(process, "forkserver")
+            server.note_pid(process.pid)
+            # It ends with the pipe to it, so this process need not wait for it at its own end.
+            getattr(mp_process, "_children").discard(process)  # noqa: B009
+            opened.remove(ours)
+            return _StartedServer(server, process, ours)
+        except (OSError, EOFError):
+            server.stop()
+            return None
+        finally:
+            for one in opened:
+                one.close()

@@ -1,0 +1,375 @@
+"""An import server: a process that imports the modules of env factories once, and forks workers that have them.
+
+    parent        asks a fork server for a process, with an `ImportOrder`
+    import server one message per module before its import, then an `ImportReport`; then it is a fork server itself
+    worker        is forked from there, and finds the modules loaded
+
+A forked process lacks the threads of its parent and cannot use its devices. So the server looks after each import
+whether the module has left anything that a worker must have for itself. If it has, the server ends, and workers import
+that module themselves. The main module of a program is never imported.
+
+A worker must not notice where a module was imported. So the server imports under the settings that the worker would
+have (environment, search path, random generators), and keeps the output and the log records of the imports. Each worker
+that needs these modules writes them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from ... import registrations
+from ..host.global_rngs import GlobalRngs
+from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.log_records import LogLevels
+from ..system.output_capture import STREAMS, OutputCapture, write_output
+from ..system.process_title import set_title
+from ..system.start_process import live_devices
+from .server_end import find_listener, let_fork_server_end
+
+__all__ = [
+    "FileStamp",
+    "ImportOrder",
+    "ImportReport",
+    "Surroundings",
+    "imported_registrations",
+    "is_importing",
+    "repeat_output",
+    "serve_imports",
+    "stamp_of",
+    "surroundings_after_imports",
+]
+
+#: `prctl` option: the signal that this process receives when its parent ends.
+_PR_SET_PDEATHSIG = 1
+#: Module-level objects of these types have random states. Forked workers would continue from the same one.
+_GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+
+#: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
+FileStamp = tuple[int, int] | None
+
+
+@dataclass
+class Surroundings:
+    """The settings of a process that an import may depend on.
+
+    Attributes:
+        environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path.
+        argv: arguments of the program.
+        num_threads: limit for the threads of numeric libraries.
+    """
+
+    environ: dict[str, str]
+    cwd: str | None
+    path: list[str]
+    argv: list[str]
+    num_threads: int
+
+
+@dataclass
+class ImportOrder:
+    """The modules that an import server has to import, and under which settings.
+
+    Attributes:
+        modules: the modules; True for those that workers would import in a constructor, where an env has its own random
+            values.
+        log_levels: levels of the parent's loggers.
+        gymnasium_level: level of Gymnasium's logger.
+    """
+
+    modules: dict[str, bool]
+    surroundings: Surroundings
+    log_levels: LogLevels
+    gymnasium_level: int
+
+
+@dataclass
+class ImportReport:
+    """The result of the imports.
+
+    Attributes:
+        refused: the module after which no worker may be forked, and the reason; () if there is none.
+        files: stamps of the files of all modules that were loaded, by path.
+    """
+
+    refused: tuple[str, ...] = ()
+    files: dict[str, FileStamp] = field(default_factory=dict)
+
+
+@dataclass
+class _Step:
+    """The modules of one order, with their output as (stream, bytes), and their log records."""
+
+    modules: frozenset[str]
+    output: list[tuple[int, bytes]]
+    records: list[logging.LogRecord]
+
+
+@dataclass
+class _Imported:
+    """The state of this process after the imports; workers inherit it.
+
+    Attributes:
+        pid: the import server.
+        environ, cwd, path: as the modules have left them.
+        specs: the specs that the modules have registered with Gymnasium, by id.
+    """
+
+    pid: int
+    environ: dict[str, str]
+    cwd: str | None
+    path: list[str]
+    specs: dict[str, Any]
+    steps: list[_Step]
+
+
+#: In an import server and in its workers.
+_imported: _Imported | None = None
+_is_importing = False
+
+
+# ---- for workers ---------------------------------------------------------------------------------
+
+
+def surroundings_after_imports() -> tuple[dict[str, str], str | None, list[str]] | None:
+    """Return environment, working directory and sys.path as the imports have left them; None if there were none."""
+    imported = _of_this_worker()
+    return None if imported is None else (imported.environ, imported.cwd, imported.path)
+
+
+def imported_registrations() -> Mapping[str, Any]:
+    """Return the specs that modules have registered with Gymnasium during their import, by id."""
+    imported = _of_this_worker()
+    return {} if imported is None else imported.specs
+
+
+def repeat_output(modules: Collection[str]) -> None:
+    """Write the output and the log records of the imports of these modules again, for this worker."""
+    imported = _of_this_worker()
+    for step in [] if imported is None else imported.steps:
+        if not step.modules.isdisjoint(modules):
+            for stream, data in step.output:
+                write_output(stream, data)
+            for record in step.records:
+                logger = logging.getLogger(record.name)
+                if logger.isEnabledFor(record.levelno):
+                    logger.handle(record)
+
+
+def _of_this_worker() -> _Imported | None:
+    """Return the state of the import server that has forked this worker; None if another process has."""
+    return _imported if _imported is not None and _imported.pid == os.getppid() else None
+
+
+def is_importing() -> bool:
+    """Return whether this process is an import server that is importing modules."""
+    return _is_importing
+
+
+def stamp_of(path: str) -> FileStamp:
+    """Return the stamp of a file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+# ---- the server ----------------------------------------------------------------------------------
+
+
+def serve_imports(control: Connection, listener: socket.socket, alive: Connection, order: ImportOrder) -> None:
+    """Run an import server until its parent and all its workers have ended.
+
+    Args:
+        control: for the messages to the parent.
+        listener: receives requests for workers.
+        alive: the read end of the pipe whose write ends the parent and the workers hold.
+        order: the modules to import.
+    """
+    os.setsid()  # a Ctrl-C in the terminal does not reach it
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    let_fork_server_end()
+    _set_death_signal(signal.SIGKILL)  # an import may hang when the program ends
+    set_title("vecenv import server", "vecenv imports")
+    end = find_listener()
+    try:
+        report = _carry_out(order, control)
+        _set_death_signal(0)  # before the report: after it, the parent may let the predecessor end
+        control.send(report)
+    except OSError:  # the parent has dropped this server or is gone
+        return
+    control.close()
+    if report.refused:
+        return
+    try:
+        forkserver.main(listener.detach(), alive.fileno(), [])
+    finally:  # workers end by `os._exit`
+        if end is not None:
+            end.clear_up()
+
+
+def _set_death_signal(number: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
+    global _imported, _is_importing
+    loaded, ids = set(sys.modules), set(registrations.registered_specs())
+    _set_up(order.surroundings)
+    registrations.ignore_overriding()
+    registrations.set_log_level(order.gymnasium_level)
+    records = _Records()
+    records.install(order.log_levels)
+    _is_importing = True
+    with _output_kept() as output, GlobalRngs() as rngs:
+        for name, is_late in order.modules.items():
+            control.send(name)
+            reason = _import(name)
+            if rngs.restore_neutral() and is_late and not reason:
+                reason = "its import draws random values"
+            if reason:
+                return ImportReport((name, reason))
+    _is_importing = False
+    specs = {env_id: spec for env_id, spec in registrations.registered_specs().items() if env_id not in ids}
+    earlier = _imported
+    _imported = _Imported(
+        os.getpid(),
+        dict(os.environ),
+        _working_directory(),
+        list(sys.path),
+        {**({} if earlier is None else earlier.specs), **specs},
+        [*([] if earlier is None else earlier.steps), _Step(frozenset(order.modules), output, records.found)],
+    )
+    new = [module for name, module in list(sys.modules.items()) if name not in loaded]
+    return ImportReport(files={path: stamp_of(path) for path in map(_file_of, new) if path})
+
+
+def _set_up(wanted: Surroundings) -> None:
+    """Take over the settings of the parent; those that earlier imports have changed stay changed."""
+    if _imported is None:
+        os.environ.clear()
+        os.environ.update(wanted.environ)
+        cap_environment(wanted.num_threads)
+        cap_loaded_libraries(wanted.num_threads)
+    sys.path[:] = wanted.path if _imported is None else _imported.path  # `multiprocessing` has set another list
+    cwd = wanted.cwd if _imported is None else _imported.cwd
+    if cwd is not None:
+        with contextlib.suppress(OSError):  # removed since; a worker reports that
+            os.chdir(cwd)
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _import(name: str) -> str:
+    """Import a module; return why no worker may be forked after that, or ''."""
+    descriptors, handlers, loaded = _descriptors(), _signal_handlers(), set(sys.modules)
+    try:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:  # an optional one; its import in a worker raises
+            return ""
+        importlib.import_module(name)
+    except BaseException as error:  # a worker raises it again, even a SystemExit
+        return f"its import raises {type(error).__name__}"
+    new = [module for name, module in list(sys.modules.items()) if name not in loaded]
+    num_threads = len(os.listdir("/proc/self/task"))
+    if num_threads > 1:
+        return f"its import starts {num_threads - 1} threads"
+    if live_devices():
+        return f"its import initialises {live_devices()[0]}"
+    if _has_children():
+        return "its import starts a process"
+    if _descriptors() - descriptors:
+        return "its import leaves files open"
+    if _signal_handlers() != handlers:
+        return "its import sets a signal handler"
+    owner = next((module.__name__ for module in new if _has_generator(module)), "")
+    return f"{owner} has a random generator" if owner else ""
+
+
+def _descriptors() -> set[int]:
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the descriptor of the listed folder itself
+            os.fstat(number)
+            found.add(number)
+    return found
+
+
+def _signal_handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _has_generator(module: Any) -> bool:
+    # `isinstance` would load a lazy object
+    types = {type(value) for value in list(getattr(module, "__dict__", {}).values())}
+    return any(issubclass(one, _GENERATORS) and not issubclass(one, random.SystemRandom) for one in types)
+
+
+def _file_of(module: Any) -> str:
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return str(getattr(spec, "origin", None) or "") if getattr(spec, "has_location", False) else ""
+
+
+class _Records(logging.Handler):
+    """Keeps the log records of the imports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[logging.LogRecord] = []
+
+    def install(self, levels: LogLevels) -> None:
+        """Receive the records of all loggers."""
+        logging.root.handlers[:] = [self]
+        levels.apply()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.found.append(record)
+
+
+@contextlib.contextmanager
+def _output_kept() -> Iterator[list[tuple[int, bytes]]]:
+    """Collect the standard output and error of this process, as (stream, bytes); the list is filled at the end."""
+    found: list[tuple[int, bytes]] = []
+    files = [os.memfd_create("vecenv output") for _ in STREAMS]
+    capture = OutputCapture([os.dup(file) for file in files])
+    try:
+        yield found
+    finally:
+        capture.end()
+        for stream, file in zip(STREAMS, files):
+            with open(file, "rb") as opened:
+                opened.seek(0)
+                data = opened.read()
+            if data:
+                found.append((stream, data))
