@@ -13,10 +13,10 @@ import re
 #: display, or a package without wheels for every Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
-    r"could not import '(ding|pufferlib)": "by hand",
+    r"could not import 'ding": "by hand",
     r"EnvPool has no such env": "by hand",
     r"could not import '(envpool|gym'|jax|ray|torch\.utils\.tensorboard)": "clients",
-    r"could not import '(vecenv\.integrations\.)?(tianshou|torchrl)": "clients",
+    r"could not import '(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl)": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",

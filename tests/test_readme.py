@@ -42,6 +42,7 @@ LIBRARIES = {
     "stable_baselines3": "stable_baselines3",
     "torch": "torch",
     "prometheus": "prometheus_client",
+    "pufferlib": "pufferlib",
     "ray": "ray",
     "tianshou": "tianshou",
     "torchrl": "torchrl",

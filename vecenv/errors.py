@@ -70,6 +70,7 @@ EXTRAS = {
     "dm": ("dm-env>=1.6",),
     "gym": ("gym>=0.23",),
     "metrics": ("prometheus-client>=0.19",),
+    "pufferlib": ("pufferlib>=3.0",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
     "tianshou": ("tianshou>=2.0",),
