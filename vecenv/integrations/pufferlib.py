@@ -224,13 +224,17 @@ class VecenvBackend:
             SpaceError: the actions do not fit; nothing was stepped.
         """
         rows = _vector.send_precheck(self, actions)
-        space = self._pool.action_space
-        rows = rows.reshape(-1, *space.shape).astype(space.dtype, copy=False)  # type: ignore[misc]
-        if len(self._blocks) == 1:
-            self._pool.send(rows)
-            return
-        self._pool.send(rows, self._blocks[self._block][0], ordered=False)
-        self._block = (self._block + 1) % len(self._blocks)
+        try:
+            space = self._pool.action_space
+            rows = rows.reshape(-1, *space.shape).astype(space.dtype, copy=False)  # type: ignore[misc]
+            if len(self._blocks) == 1:
+                self._pool.send(rows)
+            else:
+                self._pool.send(rows, self._blocks[self._block][0], ordered=False)
+                self._block = (self._block + 1) % len(self._blocks)
+        except Exception:
+            self.flag = _vector.SEND  # nothing was sent, so other actions may follow
+            raise
 
     def notify(self) -> None:
         """Call `notify` of each env; waits for the steps that are under way."""
@@ -249,8 +253,10 @@ class VecenvBackend:
     def close(self) -> None:
         """Close all envs and end the workers; a second call has no effect."""
         if not self._pool.closed:
-            self.driver_env.close()
-            self.vector_env.close()
+            try:
+                self.driver_env.close()
+            finally:
+                self.vector_env.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._pool.describe()})" if "_pool" in vars(self) else super().__repr__()
