@@ -66,7 +66,7 @@ class Peer(NamedTuple):
 
     def is_for(self, task: Task) -> bool:
         """Return whether the library has the envs of the task."""
-        return self.module != "envpool" or bool(task.envpool_id)
+        return "envpool" not in self.name.lower() or bool(task.envpool_id)
 
 
 # ---- modes ---------------------------------------------------------------------------------------
