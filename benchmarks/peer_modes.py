@@ -66,7 +66,7 @@ class Peer(NamedTuple):
 
     def is_for(self, task: Task) -> bool:
         """Return whether the library has the envs of the task."""
-        return self.module != "envpool" or bool(task.envpool_id)
+        return "envpool" not in self.name.lower() or bool(task.envpool_id)
 
 
 # ---- modes ---------------------------------------------------------------------------------------
@@ -115,11 +115,10 @@ class TianshouMode(_TurnMode):
 
 
 class TorchRLMode(_TurnMode):
-    """`step_and_maybe_reset` of TorchRL's batched envs over `GymWrapper`."""
+    """`step_and_maybe_reset` of an env of TorchRL that contains all envs; `make` builds it."""
 
-    def __init__(self, task: Task, name: str, kind: str, **kwargs: Any) -> None:
+    def __init__(self, task: Task, name: str, make: Callable[[Task], Any]) -> None:
         import torch
-        import torchrl.envs
 
         super().__init__(name)
         space = task.env_fn().action_space
@@ -127,8 +126,7 @@ class TorchRLMode(_TurnMode):
         self._actions = itertools.cycle([torch.as_tensor(row) for row in rows])
         self._num_envs = task.num_envs
         with no_interrupts():
-            env_fns = [functools.partial(_torchrl_env, task.env_fn)] * task.num_envs
-            self._envs = getattr(torchrl.envs, kind)(task.num_envs, env_fns, **kwargs)
+            self._envs = make(task)
             self._data = self._envs.reset()
 
     def _take_turn(self) -> int:
@@ -141,6 +139,27 @@ class TorchRLMode(_TurnMode):
         self._envs.close()
 
 
+def _torchrl_batched(task: Task, kind: str, **kwargs: Any) -> Any:
+    import torchrl.envs
+
+    env_fns = [functools.partial(_torchrl_env, task.env_fn)] * task.num_envs
+    return getattr(torchrl.envs, kind)(task.num_envs, env_fns, **kwargs)
+
+
+def _torchrl_wrapped(task: Task, kind: str, **kwargs: Any) -> Any:
+    import gymnasium.vector
+    from torchrl.envs import GymWrapper
+
+    envs = getattr(gymnasium.vector, kind)(task.env_fns, autoreset_mode="Disabled", **kwargs)
+    return GymWrapper(envs, categorical_action_encoding=True)
+
+
+def _torchrl_vecenv(task: Task) -> Any:
+    from vecenv.integrations.torchrl import VecenvEnv
+
+    return VecenvEnv(task.env_fns, categorical_action_encoding=True)
+
+
 def _torchrl_env(env_fn: EnvFn) -> Any:
     from torchrl.envs import GymWrapper
 
@@ -150,14 +169,13 @@ def _torchrl_env(env_fn: EnvFn) -> Any:
 class DingMode(_TurnMode):
     """`step` of DI-engine's managers: the envs that are ready, {env_id: action} in, {env_id: timestep} out."""
 
-    def __init__(self, task: Task, name: str, kind: str) -> None:
-        import ding.envs.env_manager
+    def __init__(self, task: Task, name: str, kind: str, module: str = "ding.envs.env_manager") -> None:
         from easydict import EasyDict
 
         super().__init__(name)
         rows = itertools.islice(action_rows(task.env_fn().action_space, task.num_envs), NUM_BATCHES)
         self._actions = itertools.cycle([[np.asarray(action) for action in row] for row in rows])
-        manager = getattr(ding.envs.env_manager, kind)
+        manager = getattr(importlib.import_module(module), kind)
         cfg = EasyDict({**manager.default_config(), "episode_num": float("inf")})
         with no_interrupts():
             self._manager = manager([functools.partial(_DingEnv, task.env_fn)] * task.num_envs, cfg)
@@ -198,10 +216,59 @@ class _DingEnv:
         self._env.close()
 
 
+class RLlibMode(_TurnMode):
+    """`sample` of a `SingleAgentEnvRunner` with random actions: a turn is 32 steps of each env, with RLlib's own work.
+
+    Args:
+        task: the envs.
+        name: of the mode.
+        vectorize_mode: "sync", "async", or "vector_entry_point" for the envs of vecenv.
+    """
+
+    _STEPS_PER_TURN = 32
+
+    def __init__(self, task: Task, name: str, vectorize_mode: str) -> None:
+        from ray.rllib.algorithms.ppo import PPOConfig
+        from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+        from ray.tune import register_env
+
+        super().__init__(name)
+        env_id = "vecenv-benchmark"
+        if vectorize_mode == "vector_entry_point":
+            from vecenv.integrations.rllib import register
+
+            register(env_id, _WithoutContext(task.env_fn))
+        else:
+            register_env(env_id, _WithoutContext(task.env_fn))
+        config = PPOConfig().environment(env_id)
+        config.env_runners(gym_env_vectorize_mode=vectorize_mode, num_envs_per_env_runner=task.num_envs)
+        with no_interrupts():
+            self._runner = SingleAgentEnvRunner(config=config)
+        self._num_steps = self._STEPS_PER_TURN * task.num_envs
+
+    def _take_turn(self) -> int:
+        self._runner.sample(num_timesteps=self._num_steps, random_actions=True)
+        return self._num_steps
+
+    def close(self) -> None:
+        """End the processes."""
+        self._runner.stop()
+
+
+class _WithoutContext:
+    """A creator of RLlib, which does not read its context."""
+
+    def __init__(self, env_fn: EnvFn) -> None:
+        self._env_fn = env_fn
+
+    def __call__(self, context: Any) -> Any:
+        return self._env_fn()
+
+
 class _Puffer:
     """PufferLib's vector env with the names of Gymnasium's; it resets in the step after an end, too."""
 
-    def __init__(self, task: Task, backend: str, **kwargs: Any) -> None:
+    def __init__(self, task: Task, backend: Any, **kwargs: Any) -> None:
         import pufferlib.emulation
         import pufferlib.vector
 
@@ -225,12 +292,11 @@ def _puffer_env(env_fn: EnvFn, buf: Any = None, seed: int = 0) -> Any:
 
 
 class _EnvPool:
-    """EnvPool with the names of Gymnasium's; it has one thread per core, and envs in C++."""
+    """EnvPool with the names of Gymnasium's; it has one thread per core, and envs in C++. Or vecenv's module for it."""
 
-    def __init__(self, task: Task) -> None:
-        import envpool
-
-        self._envs = envpool.make_gymnasium(task.envpool_id, num_envs=task.num_envs, num_threads=usable_cores())
+    def __init__(self, task: Task, module: str = "envpool") -> None:
+        make = importlib.import_module(module).make_gymnasium
+        self._envs = make(task.envpool_id, num_envs=task.num_envs, num_threads=usable_cores())
         self.num_envs = task.num_envs
         self.single_action_space = self._envs.action_space
         self.step = self._envs.step
@@ -257,8 +323,14 @@ def _sb3_dummy(task: Task) -> Mode:
     return VecEnvMode("sb3 DummyVecEnv", DummyVecEnv(task.env_fns), [])
 
 
-def _puffer(name: str, backend: str, task: Task, **kwargs: Any) -> Mode:
+def _puffer(name: str, backend: Any, task: Task, **kwargs: Any) -> Mode:
     return SyncMode(name, _Puffer(task, backend, **kwargs), [])
+
+
+def _puffer_vecenv(task: Task) -> Mode:
+    from vecenv.integrations.pufferlib import VecenvBackend
+
+    return _puffer("vecenv VecenvBackend", VecenvBackend, task)
 
 
 def _puffer_processes(task: Task) -> Mode:
@@ -287,9 +359,17 @@ def _vecenv_serial(task: Task) -> Mode:
     return measure.vecenv_sync(task.env_fns, backend="serial")
 
 
+def _vecenv_auto(task: Task) -> Mode:
+    return measure.vecenv_sync(task.env_fns, backend="auto", name="vecenv VectorEnv, auto")
+
+
+def _vecenv_envpool(task: Task) -> Mode:
+    return SyncMode("vecenv make of EnvPool", _EnvPool(task, "vecenv.integrations.envpool"), [])
+
+
 _PIP = "pip install"
 _GYMNASIUM, _SB3, _PUFFER = f"{_PIP} gymnasium", f"{_PIP} stable-baselines3", f"{_PIP} --no-deps pufferlib-core"
-_TIANSHOU, _TORCHRL = f"{_PIP} tianshou", f"{_PIP} torchrl"
+_TIANSHOU, _TORCHRL, _RLLIB = f"{_PIP} tianshou", f"{_PIP} torchrl", f'{_PIP} "ray[rllib]"'
 _DING = f"{_PIP} --no-deps DI-engine (benchmarks/README.md has the rest)"
 
 
@@ -302,9 +382,18 @@ def _vecenv_tianshou(task: Task) -> Mode:
     return TianshouMode(task, "vecenv VecenvVectorEnv", "VecenvVectorEnv", "vecenv.integrations.tianshou")
 
 
-def _torchrl(kind: str, **kwargs: Any) -> Peer:
-    name = f"torchrl {kind}"
-    return Peer(name, "torchrl", _TORCHRL, functools.partial(TorchRLMode, name=name, kind=kind, **kwargs))
+def _torchrl(name: str, make: Callable[..., Any], **kwargs: Any) -> Peer:
+    build = functools.partial(TorchRLMode, name=name, make=functools.partial(make, **kwargs))
+    return Peer(name, "torchrl", _TORCHRL, build)
+
+
+def _rllib(vectorize_mode: str, name: str = "") -> Peer:
+    name = name or f"rllib {vectorize_mode}"
+    return Peer(name, "ray", _RLLIB, functools.partial(RLlibMode, name=name, vectorize_mode=vectorize_mode))
+
+
+def _vecenv_ding(task: Task) -> Mode:
+    return DingMode(task, "vecenv manager in DI-engine", "SyncSubprocessEnvManager", "vecenv")
 
 
 def _ding(kind: str) -> Peer:
@@ -321,15 +410,24 @@ PEERS = (
     Peer("pufferlib Serial", "pufferlib", _PUFFER, lambda task: _puffer("pufferlib Serial", "Serial", task)),
     Peer("pufferlib Multiprocessing", "pufferlib", _PUFFER, _puffer_processes),
     *map(_tianshou, ("DummyVectorEnv", "SubprocVectorEnv", "ShmemVectorEnv")),
-    _torchrl("SerialEnv"),
-    _torchrl("ParallelEnv", mp_start_method="fork"),
+    _torchrl("torchrl SerialEnv", _torchrl_batched, kind="SerialEnv"),
+    _torchrl("torchrl ParallelEnv", _torchrl_batched, kind="ParallelEnv", mp_start_method="fork"),
+    _torchrl("torchrl GymWrapper(SyncVectorEnv)", _torchrl_wrapped, kind="SyncVectorEnv"),
+    _torchrl("torchrl GymWrapper(AsyncVectorEnv)", _torchrl_wrapped, kind="AsyncVectorEnv", context="fork"),
+    *map(_rllib, ("sync", "async")),
     *map(_ding, ("BaseEnvManager", "SyncSubprocessEnvManager")),
     Peer("envpool, envs in C++", "envpool", f"{_PIP} envpool", lambda task: SyncMode("envpool", _EnvPool(task), [])),
     Peer("vecenv VectorEnv", "vecenv", "", lambda task: measure.vecenv_sync(task.env_fns, name="vecenv VectorEnv")),
     Peer("vecenv VectorEnv, recv of half", "vecenv", "", _vecenv_half),
     Peer("vecenv VectorEnv, serial", "vecenv", "", _vecenv_serial),
+    Peer("vecenv VectorEnv, auto", "vecenv", "", _vecenv_auto),
     Peer("vecenv SB3VecEnv", "stable_baselines3", _SB3, lambda task: SB3VecEnvMode(task.env_fns)),
     Peer("vecenv VecenvVectorEnv", "tianshou", _TIANSHOU, _vecenv_tianshou),
+    _torchrl("vecenv VecenvEnv", _torchrl_vecenv),
+    Peer("vecenv VecenvBackend", "pufferlib", _PUFFER, _puffer_vecenv),
+    _rllib("vector_entry_point", "vecenv in RLlib"),
+    Peer("vecenv make of EnvPool", "vecenv", "", _vecenv_envpool),
+    Peer("vecenv manager in DI-engine", "ding", _DING, _vecenv_ding),
     Peer("vecenv manager", "vecenv", "", lambda task: ManagerMode(task.env_fns)),
     Peer("vecenv ParallelAlfEnvironment", "vecenv", "", _alf),
 )

@@ -41,7 +41,8 @@ def main() -> None:
     if options.json:
         check_file("--json", options.json)
     tasks = _tasks(options)
-    peers = list(_installed(options))
+    chosen = [peer for peer in PEERS if _is_chosen(peer, options)]
+    peers = list(find_installed(chosen, options))
     about = machine.describe_machine()
     versions: dict[str, None] = {}  # in the order of the peers
     found: dict[str, list[Result]] = {}
@@ -62,12 +63,19 @@ def _tasks(options: argparse.Namespace) -> list[Task]:
     return [_TASKS[name]._replace(env_fn=check_env(_TASKS[name].env_fn, name)) for name in options.row or _TASKS]
 
 
-def _installed(options: argparse.Namespace) -> Iterator[tuple[Peer, str]]:
-    """Yield the peers to measure with their interpreters; print those that are missing."""
+def _is_chosen(peer: Peer, options: argparse.Namespace) -> bool:
+    return not options.peer or any(part.lower() in peer.name.lower() for part in options.peer)
+
+
+def find_installed(peers: Sequence[Peer], options: argparse.Namespace) -> Iterator[tuple[Peer, str]]:
+    """Yield the peers that can be measured, each with its interpreter; print those that are missing.
+
+    Args:
+        peers: the peers that are wanted.
+        options: `python` contains interpreters by module.
+    """
     missing: dict[str, str] = {}
-    for peer in PEERS:
-        if options.peer and not any(part.lower() in peer.name.lower() for part in options.peer):
-            continue
+    for peer in peers:
         python = options.python.get(peer.module)
         if python or importlib.util.find_spec(peer.module):
             yield peer, python or sys.executable
@@ -112,9 +120,14 @@ def _markdown(found: dict[str, list[Result]], about: dict[str, Any], versions: S
     for name in names:
         cells = [of_modes.get(name) for of_modes in ratios.values()]
         lines.append(f"| {name} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
+    return [*lines, "", machine_line(about, versions)]
+
+
+def machine_line(about: dict[str, Any], versions: Sequence[str]) -> str:
+    """Return a line with the machine and the versions of the libraries, for below a table."""
     release = about["system"].partition("-")[0]
     system = f"{about['processor']}, {about['usable_cores']} usable cores, {release}, Python {about['python']}"
-    return [*lines, "", f"{system}; {', '.join(versions)}"]
+    return f"{system}; {', '.join(versions)}"
 
 
 def _parse() -> argparse.Namespace:
@@ -127,7 +140,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--python",
         action="append",
-        type=_module_and_file,
+        type=module_and_file,
         default=[],
         metavar="MODULE=FILE",
         help="another interpreter for the modes of a library, such as ding=.venv-ding/bin/python",
@@ -140,7 +153,8 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def _module_and_file(text: str) -> tuple[str, str]:
+def module_and_file(text: str) -> tuple[str, str]:
+    """Read an option MODULE=FILE."""
     module, equals, file = text.partition("=")
     if not equals or not Path(file).is_file():
         raise argparse.ArgumentTypeError(f"expected MODULE=FILE, with an interpreter as FILE, got {text!r}")

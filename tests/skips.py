@@ -14,10 +14,10 @@ import re
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
     # DI-engine pins setuptools below the release that builds vecenv, so plain pip does not install both.
-    r"could not import '(ding|pufferlib)": "by hand",
+    r"could not import 'ding": "by hand",
     r"EnvPool has no such env": "by hand",
     r"could not import '(envpool|gym'|jax|mpe2|ray|supersuit|torch\.utils\.tensorboard)": "clients",
-    r"could not import '(vecenv\.integrations\.)?(tianshou|torchrl)": "clients",
+    r"could not import '(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl)": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",

@@ -1,4 +1,4 @@
-"""README and docstrings: examples run, the quick start is two commands, and every file that README names exists."""
+"""README, pages in `docs/` and docstrings: examples run, named files exist, the quick start is two commands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vecenv import ShmBuffer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
 
 
 class Block(NamedTuple):
@@ -24,16 +25,16 @@ class Block(NamedTuple):
     text: str
 
 
-def _blocks() -> list[Block]:
+def _blocks(page: str) -> list[Block]:
     blocks = []
-    for section in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^##? ", page, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL):
             blocks.append(Block(title, language, text))
     return blocks
 
 
-BLOCKS = _blocks()
+BLOCKS = _blocks(README)
 # multiprocessing keeps the memory that it has once mapped, with its descriptors: from here on, not from a test on.
 KEPT = ShmBuffer(np.uint8, (1,))
 #: Modules that an example imports -> the library that is needed.
@@ -41,12 +42,18 @@ LIBRARIES = {
     "stable_baselines3": "stable_baselines3",
     "torch": "torch",
     "prometheus": "prometheus_client",
+    "pufferlib": "pufferlib",
     "ray": "ray",
     "tianshou": "tianshou",
     "torchrl": "torchrl",
     "pettingzoo": "pettingzoo",
 }
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
+EXAMPLES_OF_PAGES = {
+    name: examples
+    for name, page in PAGES.items()
+    if (examples := [block.text for block in _blocks(page) if block.language == "python"])
+}
 
 
 def test_quick_start_is_two_commands_that_set_up_all_they_need():
@@ -61,9 +68,20 @@ def test_quick_start_is_two_commands_that_set_up_all_they_need():
 
 @pytest.mark.parametrize("example", [block.text for block in EXAMPLES], ids=[block.section for block in EXAMPLES])
 def test_example_runs(example: str, tmp_path: Path):
+    _run_example(example, tmp_path)
+
+
+@pytest.mark.parametrize("examples", EXAMPLES_OF_PAGES.values(), ids=EXAMPLES_OF_PAGES)
+def test_examples_of_page_run(examples: list[str], tmp_path: Path):
+    """`.ci/clients` runs those of frameworks that pin other releases."""
+    for example in examples:
+        _run_example(example, tmp_path)
+
+
+def _run_example(example: str, tmp_path: Path) -> None:
     """As a script without a main guard, in a directory of its own, with every warning an error."""
     for module, library in LIBRARIES.items():
-        if re.search(rf"\b{module}[.\w]* import", example):
+        if re.search(rf"\b{module}[.\w]* import|^import {module}\b", example, flags=re.MULTILINE):
             pytest.importorskip(library, exc_type=ImportError)
     script = tmp_path / "example.py"
     script.write_text(example)
@@ -79,11 +97,19 @@ def test_example_runs(example: str, tmp_path: Path):
 
 def test_example_exists():
     assert len(EXAMPLES) >= 1
+    assert len(EXAMPLES_OF_PAGES) >= 1
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:vecenv|native|tests|benchmarks)/[\w./]*)`", README))))
-def test_files_named_in_the_readme_exist(path: str):
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/{name}" for name in PAGES)])
+def test_files_named_in_page_exist(name: str):
+    page = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:vecenv|native|tests|benchmarks|docs)/[\w./]*)`", page)
+    linked = [(ROOT / name).parent / link for link in re.findall(r"\]\((?!http)([\w./]+)", page)]
+    assert [path for path in [*(ROOT / path for path in named), *linked] if not path.exists()] == []
+
+
+def test_readme_links_every_page():
+    assert [name for name in PAGES if f"](docs/{name})" not in README] == []
 
 
 def _modules_with_examples() -> list[str]:

@@ -72,6 +72,7 @@ EXTRAS = {
     "gym": ("gym>=0.23",),
     "metrics": ("prometheus-client>=0.19",),
     "pettingzoo": ("pettingzoo>=1.25",),
+    "pufferlib": ("pufferlib>=3.0",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
     "tianshou": ("tianshou>=2.0",),

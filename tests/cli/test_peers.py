@@ -63,7 +63,7 @@ def test_missing_peers_are_listed_with_their_command(
     find_spec = importlib.util.find_spec
     missing = {"tianshou", "torchrl", "pufferlib", "ding"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find_spec(name))
-    found = [peer.module for peer, _ in peers._installed(_options())]
+    found = [peer.module for peer, _ in peers.find_installed(PEERS, _options())]
     assert not missing & set(found) and {"gymnasium", "vecenv"} <= set(found)
     lines = capsys.readouterr().out
     for module in missing:
@@ -72,7 +72,7 @@ def test_missing_peers_are_listed_with_their_command(
 
 def test_other_interpreter_is_used_without_the_module_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = list(peers._installed(_options(python={"ding": "/other/python"})))
+    found = list(peers.find_installed(PEERS, _options(python={"ding": "/other/python"})))
     assert {(peer.module, python) for peer, python in found} == {("ding", "/other/python")}
 
 
