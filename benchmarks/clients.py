@@ -172,6 +172,20 @@ CLIENTS = (
         "ding BaseEnvManager",
     ),
     Client(
+        "DI-engine's configurations",
+        "ding.md",
+        'env_manager=dict(type="subprocess")',
+        'env_manager=dict(type="vecenv_subprocess", import_names=["vecenv.integrations.ding"])',
+        "trained weights",
+    ),
+    Client(
+        "PettingZoo, SuperSuit",
+        "pettingzoo.md",
+        "concat_vec_envs_v1(pettingzoo_env_to_vec_env_v1(env), N)",
+        "PettingZooVectorEnv(parallel_fn, N)",
+        "all outputs, trained weights",
+    ),
+    Client(
         "ALF",
         "alf.md",
         "ParallelAlfEnvironment(env_fns)",
