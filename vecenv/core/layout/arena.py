@@ -26,7 +26,18 @@ from ...errors import ConfigError
 from .counters import LINE, CountersPlan
 from .spec import Array, Spec
 
-__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "PRIVATE_BLOCK", "ArenaPlan", "BlockViews"]
+__all__ = [
+    "ABI",
+    "CHAIN",
+    "HEADER_WORDS",
+    "INFO_KEYS",
+    "INFO_KEY_NBYTES",
+    "LINE",
+    "PRIVATE_BLOCK",
+    "RECORD",
+    "ArenaPlan",
+    "BlockViews",
+]
 
 MAGIC = 0x766E6365766E6501
 ABI = 12
@@ -62,7 +73,7 @@ HEADER_WORDS = (
 _EPISODE_COUNTERS = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
 
 #: One of the two records of an env, as in native/shm/layout.h.
-_RECORD = np.dtype(
+RECORD = np.dtype(
     {
         "names": ["step_id", "digest", "episode", "length", "seed", "return", "began_ns", "is_over"],
         "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8", "<i8", "<u4"],
@@ -237,8 +248,8 @@ class ArenaPlan:
         return self.view(memory, self.words["control"] + NOTICE_OFFSET, np.uint32, (1,))
 
     def records(self, memory: Any) -> Array:
-        """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""
-        return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
+        """Return the two records of each env, (num_envs, 2), with the fields of `RECORD`."""
+        return self.view(memory, self.words["records"], RECORD, (self.num_envs, 2))
 
 
 class BlockViews:

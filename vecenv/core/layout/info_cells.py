@@ -121,6 +121,10 @@ class InfoColumns:
             if shape is not None and self._is_new(path):
                 self._add(path, shape, add_key)
 
+    def close(self) -> None:
+        """Add no further keys: another table decides about them."""
+        self._is_full = True
+
     def _is_new(self, path: tuple[str, ...]) -> bool:
         """Return whether a path may get cells.
 

@@ -7,7 +7,8 @@ fixed layout, calls. The bytes travel in the rings of native/shm/byte_ring.h, or
     up      step_id, env_id (int64 each) | pickle of a Reply
     down    pickle of a Payload
 
-The two numbers before a reply identify its command and env even if the pickle cannot be read here.
+The two numbers before a reply identify its command and env even if the pickle cannot be read here. They count also if
+they differ from those in the pickle: a pool whose envs are in several shards replaces them by its own (`renumber`).
 
 A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` take the place of `dump`
 and `dump_reply`, and `load` and `load_reply` return the object unchanged.
@@ -46,7 +47,9 @@ __all__ = [
     "dump_reply",
     "load",
     "load_reply",
+    "numbers_of",
     "pack_error",
+    "renumber",
     "unpack_error",
 ]
 
@@ -237,7 +240,19 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
         failure.__cause__ = error
         locate(failure, env_ids=(env_id,), step_id=step_id)
         return Reply(step_id, env_id, error=pack_error(failure), is_unread=True)
+    reply.step_id, reply.env_id = step_id, env_id
     return reply
+
+
+def numbers_of(data: bytes) -> tuple[int, int]:
+    """Return step_id and env_id of a pickled reply, without unpickling it."""
+    step_id, env_id = _HEAD.unpack_from(data)
+    return step_id, env_id
+
+
+def renumber(data: bytes, step_id: int, env_id: int) -> bytes:
+    """Return a pickled reply with another step_id and env_id."""
+    return _HEAD.pack(step_id, env_id) + data[_HEAD.size :]
 
 
 def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
@@ -333,10 +348,12 @@ def _rebuild(builtin: Any, cls: type, args: tuple[Any, ...], attributes: dict[st
     return error
 
 
-def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Exception:
+def unpack_error(packed: tuple[bytes | None, str, str, str], *, first_env_id: int = 0, **where: Any) -> Exception:
     """Rebuild an exception from `pack_error`, with the remote traceback as its cause.
 
     Args:
+        packed: the result of `pack_error`.
+        first_env_id: number of env 0 in the text.
         where: 'worker_id', 'env_ids', 'op' and 'step_id' of the command, for the text and fields of an `EnvError` and
             for `errors.place_of`.
 
@@ -351,7 +368,7 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Ex
         except Exception:  # its module is missing on this side
             error = None
     if not isinstance(error, Exception):
-        place = "".join(f" of env {env_id}" for env_id in where.get("env_ids", ()))
+        place = "".join(f" of env {first_env_id + env_id}" for env_id in where.get("env_ids", ()))
         what = f"{where.get('op', 'call')}{place} raised {name}: {message}"
         error = locate(EnvError(what, exception_type=name), **where)
     elif (

@@ -208,7 +208,8 @@ class Batch:
         for row, reply in self.replies().items():
             if reply.error is not None:
                 op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
-                where = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id, "worker_id": reply.worker_id}
+                where: dict[str, Any] = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id}
+                where["worker_id"] = reply.worker_id
                 found[reply.env_id] = unpack_error(reply.error, **where)
                 if reply.request is not None:
                     add_notes(found[reply.env_id], [self._describe_request(row, where, *reply.request)])

@@ -78,8 +78,20 @@ class Inbox:
         self.payloads: dict[int, tuple[int, bytes]] = {}
         self._queued_warnings: list[tuple[str, str]] = []
         self._warned: set[str] = set()
+        self._relay: Callable[[bytes], None] | None = None
         self.infos = InfoColumns()
         self.pickled_infos = PickledInfos()
+
+    def relay_to(self, receiver: Callable[[bytes], None]) -> None:
+        """Pass on each message about a row or call as it arrived, to a pool of which these envs are a part.
+
+        That pool emits the warnings and decides which info keys get cells, so that is not done here.
+
+        Args:
+            receiver: called with a message, in the thread that uses the pool.
+        """
+        self._relay = receiver
+        self.infos.close()
 
     def add_slot(self) -> None:
         """Take messages from one more slot, the next one."""
@@ -107,11 +119,14 @@ class Inbox:
             self.pickled_infos.note(info, len(data), now_ns() - began_ns)
         if reply.error is not None:
             reply.worker_id = self._worker_of(slot)
-        self._queued_warnings += reply.warnings
+        if self._relay is None:
+            self._queued_warnings += reply.warnings
         if reply.snapshot is not None or reply.outcome is not None:
             self._notify_listener(reply)
             return
         self.payloads.pop(reply.step_id, None)
+        if self._relay is not None:
+            self._relay(data)
         if self._is_awaited(reply, delivered):
             self._replies[reply.step_id] = reply
             if reply.objects is not None and self._listener is not None:

@@ -8,7 +8,7 @@ that a further engine must provide.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,19 +17,18 @@ from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.messages import Payload
 from ..layout.rows import Autoreset
-from ..layout.spec import Space, Spec
+from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions, check_options
 from ..parent.hub import Hub, SlotState
 from ..parent.inbox import Inbox, Listener
 from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
-from ..recovery.journal import Journal
 from ..recovery.resume import Resume
 from .slots import SlotTable
 from .waiting import WaitingCheck
 
-__all__ = ["AskedEnvs", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
+__all__ = ["AskedEnvs", "CommandLog", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,47 @@ class EnvSpaces:
         return options.leases if is_worth_it and not options.debug else 0
 
 
+class CommandLog(Protocol):
+    """The part of `recovery.journal.Journal` that requests use; see there."""
+
+    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Record a request of steps that has just been sent."""
+
+    def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Record a step request that was interrupted by a signal handler, if it had already been sent."""
+
+    def note_commands(
+        self,
+        op: int,
+        first: int,
+        env_ids: Sequence[int],
+        arguments: Sequence[int],
+        flags: Sequence[int],
+        payloads: Sequence[bytes | None],
+        names: Sequence[str | None],
+        seeded: Sequence[bool],
+    ) -> None:
+        """Record a request of resets, calls, or steps with payloads."""
+
+    def note_cancelled(self, env_id: int, step_id: int) -> None:
+        """Record that a command was cancelled."""
+
+    def has_cancelled(self, env_id: int) -> bool:
+        """Return whether a command was cancelled since the env's restore point."""
+
+    def forget(self, env_id: int) -> None:
+        """Start the log of an env again, because the env was built again."""
+
+    def forget_call(self, env_id: int, step_id: int) -> None:
+        """Drop a call that raised."""
+
+    def payload(self, env_id: int, step_id: int) -> bytes | None:
+        """Return the payload of a reset or step; None if it was dropped."""
+
+    def is_half_full(self) -> bool:
+        """Return whether new restore points are useful."""
+
+
 @dataclass(frozen=True)
 class OpenedEnvs:
     """The result of `Engine.open`: envs that are built and wait for commands.
@@ -131,7 +171,7 @@ class OpenedEnvs:
     hub: Hub
     num_slots: int
     slots: SlotTable | None = None
-    journal: Journal | None = None
+    journal: CommandLog | None = None
     listener: Listener | None = None
     before_request: Callable[[], None] | None = None
     waiting_check: WaitingCheck | None = None

@@ -28,6 +28,7 @@ from ...errors import InternalError, StateError
 from ...report import Report
 from ...statistics import Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
+from ..layout.arena import ArenaPlan
 from ..layout.rows import Autoreset, Form, Op
 from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions
@@ -498,6 +499,33 @@ class Pool:
             "send", requests.send_commands, op, env_ids, arguments, flags, payloads, ordered, names, seeded
         )
         return first
+
+    def wait_for_replies(self, timeout: float) -> None:
+        """Wait until all calls under way are answered, and leave their results to `collect_calls`.
+
+        Args:
+            timeout: seconds; after that WorkerTimeoutError is raised, and the calls stay under way.
+        """
+        self._call("call", self._waiter.wait_for_replies, timeout)
+
+    def relay_messages(self, receiver: Callable[[bytes], None]) -> None:
+        """Pass on the messages of envs as they arrive, to the pool that they are a part of; see `Inbox.relay_to`."""
+        self._waiter.inbox.relay_to(receiver)
+
+    def add_info_key(self, name: str) -> int:
+        """Give an info key the next cell of a row; return its index, or -1 if it cannot have one."""
+        return self._hub.add_info_key(name)
+
+    def count_steps(self) -> int:
+        """Return how many steps the envs have made; 0 if the pool is not open."""
+        if not self._lifecycle.is_open:
+            return 0
+        return sum(self._hub.state(slot).num_steps for slot in range(self._envs.plan.num_slots))
+
+    @property
+    def plan(self) -> ArenaPlan:
+        """The layout of the rows; known after `start`."""
+        return self._envs.plan
 
     def read_records(self, env_ids: Sequence[int] | Array | None = None) -> Array:
         """Return the newest records of envs, from which another pool can continue; see `recovery.resume.read_records`.

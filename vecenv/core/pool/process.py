@@ -58,7 +58,7 @@ from .monitor import WorkerTable, announce
 from .pool import Pool
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
-from .starting import ConstructReports, Progress, StartLimits, running_constructors
+from .starting import ConstructReports, Progress, StartLimits, pickle_env_fns, running_constructors
 from .supervisor import Supervisor, death_of
 from .waiting import WaitingCheck
 
@@ -162,7 +162,7 @@ class ProcessEngine:
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
-        pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
+        pickled = [pickle_env_fns(self.env_fns, env_ids) for env_ids in shares]
         common = self._common_boot()
         server = self._prepare_server(common)
         for worker_id, env_ids in enumerate(shares):
@@ -235,7 +235,7 @@ class ProcessEngine:
                 worker_id=0,
                 env_ids=[0],
                 env_ids_by_thread=[[0]],
-                env_fns=self._pickle_env_fns([0]),
+                env_fns=pickle_env_fns(self.env_fns, [0]),
                 measures=True,
                 **common,
             )
@@ -251,22 +251,6 @@ class ProcessEngine:
                 return Measurement(failure=f"its first steps took longer than {_MEASURE_SECONDS:g} s")
         finally:
             self._group.end(0.0)
-
-    def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
-        fns = {env_id: self.env_fns[env_id] for env_id in env_ids}
-        try:
-            return dump_by_value(fns)
-        except Exception:  # find out which one it is
-            for env_id in env_ids:
-                try:
-                    dump_by_value(self.env_fns[env_id])
-                except Exception as error:
-                    raise ConfigError(
-                        f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
-                        "from values that pickle",
-                        key="env_fns",
-                    ) from error
-            raise
 
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
@@ -345,7 +329,7 @@ class ProcessEngine:
             if report.error is not None:
                 env_id, packed = report.error
                 where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
-                error = unpack_error(packed, **where)
+                error = unpack_error(packed, first_env_id=self._first_env_id, **where)
                 self._note_place(error, where)
                 raise error
             reports[worker.worker_id] = report
@@ -604,7 +588,7 @@ class ProcessEngine:
                 env_id = worker.exit_report.env_id
                 env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
                 where = {"worker_id": worker.worker_id, "env_ids": env_ids, "op": "close"}
-                error = unpack_error(worker.exit_report.error, **where)
+                error = unpack_error(worker.exit_report.error, first_env_id=self._first_env_id, **where)
                 self._note_place(error, where)
                 return error
         return None

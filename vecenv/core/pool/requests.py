@@ -25,6 +25,7 @@ from ..layout.rows import FORM_MASK, CommandFlag, Form, Op
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
+from ..recovery.journal import Journal
 from ..recovery.resume import QueuedCommand, Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
@@ -321,7 +322,7 @@ class Requests:
             if self._journal is not None and not reply.is_unread:
                 self._journal.forget_call(reply.env_id, reply.step_id)
             env_ids, worker_id = (reply.env_id,), reply.worker_id
-            where = {"env_ids": env_ids, "op": "call", "step_id": reply.step_id, "worker_id": worker_id}
+            where: dict[str, Any] = {"env_ids": env_ids, "op": "call", "step_id": reply.step_id, "worker_id": worker_id}
             errors[reply.env_id] = unpack_error(reply.error, **where)
             if reply.request is not None:
                 add_notes(errors[reply.env_id], [describe_place(where)])
@@ -424,7 +425,7 @@ class Requests:
 
         Called once, before any other request.
         """
-        assert self._journal is not None
+        assert isinstance(self._journal, Journal)
         env_ids = resume.reset_envs()
         takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
         self._note_reset(np.array(env_ids, np.int64), takes_seed)

@@ -1,20 +1,45 @@
-"""Time limits and log lines while the envs of a pool are built."""
+"""Pickle the constructors of envs; time limits and log lines while the envs of a pool are built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from ...errors import ConfigError
 from ...own_log import own_logger
+from ..layout.messages import dump_by_value
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns
 from ..system.stack_dump import PhaseNote
 
-__all__ = ["ConstructReports", "Progress", "StartLimits", "running_constructors"]
+__all__ = ["ConstructReports", "Progress", "StartLimits", "pickle_env_fns", "running_constructors"]
 
 _LOG = own_logger()
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
 _FIRST_LINE_SECONDS = 5.0
+
+
+def pickle_env_fns(env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int]) -> bytes:
+    """Return the pickle of {env_id: constructor} of these envs.
+
+    Raises:
+        ConfigError: a constructor cannot be pickled.
+    """
+    fns = {env_id: env_fns[env_id] for env_id in env_ids}
+    try:
+        return dump_by_value(fns)
+    except Exception:  # find out which one it is
+        for env_id, env_fn in fns.items():
+            try:
+                dump_by_value(env_fn)
+            except Exception as error:
+                raise ConfigError(
+                    f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
+                    "from values that pickle",
+                    key="env_fns",
+                ) from error
+        raise
 
 
 class Progress:

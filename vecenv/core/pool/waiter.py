@@ -259,6 +259,17 @@ class Waiter:
         self._engine.check_alive()
         return self._hub.wait(deadline_ns)
 
+    def wait_for_replies(self, timeout: float) -> None:
+        """Wait until all calls under way are answered, without collecting the answers; see `wait_for_calls`."""
+        self._wait(self._poll_replies, "not all answers", timeout)
+
+    def _poll_replies(self, deadline_ns: int) -> bool | Event:
+        self.inbox.poll()
+        if self.inbox.has_all_calls():
+            return True
+        self._engine.check_alive()
+        return self._hub.wait(deadline_ns)
+
     # ---- the wait --------------------------------------------------------------------------
 
     def _wait(
