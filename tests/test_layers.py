@@ -22,7 +22,7 @@ NATIVE = ROOT / "native"
 
 # Rooms of a part, lowest first: a room imports the rooms before it, and files beside the rooms that import none above.
 ROOMS = {
-    "core": ["system", "layout", "host", "parent", "fallback", "processes", "recovery", "pool"],
+    "core": ["system", "layout", "host", "parent", "fallback", "processes", "recovery", "pool", "shards"],
     "alf": ["base", "gym", "wrappers", "batched"],
     "envs": ["state", "check"],
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import gc
 import math
@@ -35,22 +36,34 @@ from vecenv.core.parent import watchdog
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
+from vecenv.core.shards.local_carrier import LocalCarrier
+from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system.clock import now_ns
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError, WorkerTimeoutError
 
 OpenPool = Callable[..., Pool]
 
+
+def sharded_pool(env_fns: list[Any], options: PoolOptions) -> Pool:
+    """Make a pool of two shards, which are child processes and share the workers; for one worker, of one shard."""
+    num_shards = 1 if options.num_workers == 1 else 2
+    num_workers = -(-options.num_workers // 2) if isinstance(options.num_workers, int) else options.num_workers
+    options = dataclasses.replace(options, num_workers=num_workers, context="fork")
+    return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=num_shards))
+
+
 ENGINES = [
     pytest.param((engine, implementation), id=f"{name}-{implementation}", marks=marks)
-    for name, engine in (("process", ProcessPool), ("serial", SerialPool))
+    for name, engine in (("process", ProcessPool), ("serial", SerialPool), ("sharded-local", sharded_pool))
     for implementation, marks in (
         ("native", pytest.mark.skipif(load() is None, reason="the extension was not built")),
-        ("python", ()),
+        ("python", pytest.mark.slow if name == "sharded-local" else ()),
     )
 ]
 
 WORKERS = [param for param in ENGINES if param.values[0][0] is ProcessPool]
+IN_THIS_PROCESS = [param for param in ENGINES if param.values[0][0] is SerialPool]
 
 
 @pytest.fixture(params=ENGINES)
@@ -1012,7 +1025,7 @@ def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_poo
     reset(pool)
     pool.send(np.zeros(2, np.int64))
     batch = pool.recv()
-    if isinstance(pool, ProcessPool):
+    if not isinstance(pool, SerialPool):
         assert list(batch.errors()) == [0]
         with pytest.raises(TypeError, match="^info/lock: .*cannot pickle '_thread.lock' object"):
             batch.raise_errors()
@@ -1057,7 +1070,7 @@ def _give_unreadable(env: Any) -> Any:
     return BrokenPickle()
 
 
-@pytest.mark.parametrize("open_pool", [param for param in ENGINES if param not in WORKERS], indirect=True)
+@pytest.mark.parametrize("open_pool", IN_THIS_PROCESS, indirect=True)
 def test_call_in_this_process_passes_function_and_value_by_reference(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     lock, values = threading.Lock(), [1]
@@ -1071,7 +1084,7 @@ def test_call_in_this_process_passes_function_and_value_by_reference(open_pool: 
     assert values == [1, 10, 10]
 
 
-@pytest.mark.parametrize("open_pool", [param for param in ENGINES if param not in WORKERS], indirect=True)
+@pytest.mark.parametrize("open_pool", IN_THIS_PROCESS, indirect=True)
 def test_pool_in_this_process_refers_to_an_action_only_until_its_step(open_pool: OpenPool) -> None:
     class Action:
         def __call__(self) -> None:
@@ -1108,7 +1121,7 @@ def test_close_raises_the_first_of_several_errors(threads: int, open_pool: OpenP
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
     with pytest.raises(ValueError, match="of env 0") as caught:
         pool.close()
-    where = " in worker 0" if isinstance(pool, ProcessPool) else ""
+    where = "" if isinstance(pool, SerialPool) else " in worker 0"
     assert caught.value.__notes__ == [f"raised by close of env 0{where}"]
 
 

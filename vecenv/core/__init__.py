@@ -11,6 +11,7 @@ One step of all envs passes these files (files of native/ in brackets):
 
 Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__init__.py` of each lists its files:
 
+    shards      pools in other processes or on other machines, behind one pool
     pool        the interface that all front ends stand on, and the engines behind it
     recovery    the log of the commands of each env, and the decisions after a failure
     processes   start, end and kill workers
@@ -40,6 +41,10 @@ Words:
     payload     pickled arguments of a command; a reply is the pickled answer that has no column
     journal     the commands of each env since its restore point
     record      a digest of the newest answers of an env; its successor is compared with that
+    shard       a pool in another process, which runs some of the envs of the driver's pool
+    driver      the process with the pool that the caller uses, as seen from its shards
+    carrier     the transport between the driver and its shards
+    frame       a reply of a shard, as one flat buffer
     snapshot    the state of an env between two episodes, from which it can be restored
     resume      the state of a pool whose workers are lost, from which another pool continues
     park        sleep until a doorbell is rung

@@ -1,0 +1,13 @@
+"""Shards: pools in other processes or on other machines, behind one pool of the driver.
+
+    sharded_engine   starts, fences and replaces shards; the engine of the driver's pool
+    shard_hub        the hub of the driver's pool: commands to all shards, rows and messages from them
+    ledger           which env owes which answer
+    row_store        the newest row of each env, and batches of these rows
+    shard_journals   the log of the driver's pool: one journal per shard
+    shard_link       numbered requests to one shard, each executed exactly once
+    carrier          the interface to the transport; local_carrier: child processes
+    shard            the other end: a pool that executes numbered requests
+    requests         the contents of a request
+    frames           replies as flat buffers, which travel in pieces
+"""

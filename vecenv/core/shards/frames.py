@@ -1,0 +1,239 @@
+"""Frames: a reply of a shard as one flat buffer, and a buffer as pieces of a size that the transport handles well.
+
+    header     int64: seq, kind, count, flags, num_final, num_steps, mail_nbytes
+    columns    step_id, env_id, reward, ..., one after the other, `count` rows each; every column begins at a
+               multiple of 8 bytes
+    obs        the leaves of the observation, `count` rows each
+    info       the cells of infos, `count` rows each; only if a row is flagged INFO, or FINAL_INFO
+    final      the leaves of final observations, only for the rows flagged FINAL
+    mail       pickled messages; empty for plain steps
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..layout.arena import INFO_KEYS, RECORD, ArenaPlan
+from ..layout.rows import RowFlag, Rows
+from ..layout.spec import Array
+
+__all__ = ["Buffer", "Frame", "FrameKind", "FrameLayout", "count_pieces", "join", "pack_bare", "split", "unpack_bare"]
+
+#: Size of a piece. Ray sends values below about 100 KiB in the message itself; larger ones pass its object store.
+PIECE_NBYTES = 96 << 10
+#: Larger buffers are sent as one value: beyond about 10 MiB, Ray puts each piece into its store.
+MOST_SPLIT_NBYTES = 8 << 20
+
+#: Anything that a memoryview can be made of.
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct("<7q")
+_ALIGN = 8
+#: Columns of every row, beside the reward: name -> dtype.
+_COLUMNS = {
+    "step_id": "<u8", "env_id": "<i8", "terminated": "?", "truncated": "?", "flags": "<u4", "episode": "<i8",
+    "length": "<i8", "seed": "<i8", "return": "<f8", "seconds": "<f8",
+}  # fmt: skip
+#: Columns of the cells of infos: flag of the rows that have cells -> name -> dtype. A row has `INFO_KEYS` cells.
+_CELLS = {
+    RowFlag.INFO: {"info_tags": "u1", "info_values": "<u8"},
+    RowFlag.FINAL_INFO: {"final_tags": "u1", "final_values": "<u8"},
+}
+
+
+def count_pieces(nbytes: int) -> int:
+    """Return the number of pieces into which a buffer of `nbytes` bytes is split; at least 1."""
+    if nbytes > MOST_SPLIT_NBYTES:
+        return 1
+    return max(1, -(-nbytes // PIECE_NBYTES))
+
+
+def split(data: Buffer, num_pieces: int) -> list[memoryview]:
+    """Cut a buffer into exactly `num_pieces` pieces, without a copy.
+
+    Every piece but the last one has at most `PIECE_NBYTES` bytes; the last one has all the rest. Pieces that are not
+    needed are empty.
+    """
+    view = memoryview(data).cast("B")
+    cuts = [min(number * PIECE_NBYTES, len(view)) for number in range(num_pieces)]
+    return [view[start:stop] for start, stop in zip(cuts, [*cuts[1:], len(view)])]
+
+
+def join(pieces: Sequence[Buffer]) -> Buffer:
+    """Undo `split`; one piece is returned as it is."""
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class FrameKind:
+    """Kinds of frames."""
+
+    EXECUTED = 0  #: the reply to a request
+    REFUSED = 1  #: the shard has not executed an earlier request yet; the driver sends both again
+    FAILED = 2  #: no pool could be opened; the mail contains the exception
+    OPENED = 3  #: the pool is open; the mail contains a `ShardReport`
+
+
+@dataclass
+class Frame:
+    """One reply of a shard. Arrays are views of the buffer, possibly read-only.
+
+    Attributes:
+        seq: number of the request; 0: the reply to the start.
+        kind: a `FrameKind`.
+        count: number of rows.
+        flags: union of the flags of all rows.
+        num_steps: steps that the envs of the shard have made since its start.
+        columns: name -> array (count, ...). The names are those of `Rows.column`, and 'record': the record of the
+            answer (`arena.RECORD`), if the shard keeps records.
+        obs: the observation leaves, (count, *S) each.
+        final_rows: int64 (num_final,): rows that have a final observation.
+        final: its leaves, (num_final, *S) each.
+        mail: pickled messages.
+    """
+
+    seq: int
+    kind: int = FrameKind.EXECUTED
+    count: int = 0
+    flags: int = 0
+    num_steps: int = 0
+    columns: dict[str, Array] = field(default_factory=dict)
+    obs: list[Array] = field(default_factory=list)
+    final_rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    final: list[Array] = field(default_factory=list)
+    mail: Buffer = b""
+
+
+class _Part(NamedTuple):
+    """One array of a frame: which list it belongs to, its name or index there, dtype and shape."""
+
+    group: str
+    key: Any
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+class FrameLayout:
+    """Packs rows into frames, and unpacks them; both ends have an equal one.
+
+    Args:
+        plan: of an arena with the same spaces; the number of envs does not matter.
+        has_records: whether each row travels with its record.
+    """
+
+    def __init__(self, plan: ArenaPlan, *, has_records: bool) -> None:
+        self._leaves = plan.obs.leaves
+        self._columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
+        self._columns += [(name, np.dtype(dtype), ()) for name, dtype in _COLUMNS.items()]
+        self._columns.append(("reward", np.dtype("<f8"), plan.reward_shape))
+        if has_records:
+            self._columns.append(("record", RECORD, ()))
+        self._has_final = plan.has_final
+
+    def _parts(self, count: int, flags: int, num_final: int) -> Iterator[_Part]:
+        """Yield the arrays of a frame, in their order."""
+        for name, dtype, shape in self._columns:
+            yield _Part("columns", name, dtype, (count, *shape))
+        for leaf in self._leaves:
+            yield _Part("obs", leaf.index, leaf.dtype, (count, *leaf.shape))
+        for flag, columns in _CELLS.items():
+            if flags & flag:
+                for name, cell in columns.items():
+                    yield _Part("columns", name, np.dtype(cell), (count, INFO_KEYS))
+        if num_final:
+            yield _Part("final_rows", 0, np.dtype("<i8"), (num_final,))
+            for leaf in self._leaves:
+                yield _Part("final", leaf.index, leaf.dtype, (num_final, *leaf.shape))
+
+    def most_nbytes(self, count: int) -> int:
+        """Return the size of a frame of `count` rows that have everything a row can have, without mail."""
+        flags = RowFlag.INFO | (RowFlag.FINAL_INFO if self._has_final else 0)
+        num_final = count if self._has_final else 0
+        return _HEADER.size + sum(_aligned(part.nbytes) for part in self._parts(count, flags, num_final))
+
+    def pack(
+        self, seq: int, rows: Rows | None, records: Array | None = None, *, num_steps: int = 0, mail: Buffer = b""
+    ) -> bytearray:
+        """Copy rows into a new frame.
+
+        Args:
+            seq: number of the request.
+            rows: None: there are no rows.
+            records: the record of each row, (count,), if the layout has records.
+            num_steps, mail: as in `Frame`.
+        """
+        if rows is None:
+            return pack_bare(seq, FrameKind.EXECUTED, mail, num_steps)
+        row_flags = rows.column("flags")
+        flags = int(np.bitwise_or.reduce(row_flags, initial=0))
+        final_rows = np.flatnonzero(row_flags & RowFlag.FINAL) if self._has_final and flags & RowFlag.FINAL else _NONE
+        parts = list(self._parts(rows.count, flags, len(final_rows)))
+        data = bytearray(_HEADER.size + sum(_aligned(part.nbytes) for part in parts) + len(mail))
+        head = seq, FrameKind.EXECUTED, rows.count, flags, len(final_rows), num_steps, len(mail)
+        _HEADER.pack_into(data, 0, *head)
+        at = _HEADER.size
+        for part in parts:
+            group, key, _, _ = part
+            if group == "columns":
+                values = records if key == "record" else rows.column(key)
+            elif group == "obs":
+                values = rows.obs(key)
+            else:
+                values = final_rows if group == "final_rows" else rows.final(key)[final_rows]
+            _array(data, at, part)[...] = values
+            at += _aligned(part.nbytes)
+        data[at:] = mail
+        return data
+
+    def unpack(self, data: Buffer) -> Frame:
+        """Return the contents of a frame, as views."""
+        view = memoryview(data).cast("B")
+        seq, kind, count, flags, num_final, num_steps, mail_nbytes = _HEADER.unpack_from(view)
+        frame = Frame(seq, kind, count, flags, num_steps)
+        at = _HEADER.size
+        for part in self._parts(count, flags, num_final) if count else ():
+            values = _array(view, at, part)
+            if part.group == "columns":
+                frame.columns[part.key] = values
+            elif part.group == "final_rows":
+                frame.final_rows = values
+            else:
+                (frame.obs if part.group == "obs" else frame.final).append(values)
+            at += _aligned(part.nbytes)
+        frame.mail = view[len(view) - mail_nbytes :]
+        return frame
+
+
+def pack_bare(seq: int, kind: int, mail: Buffer = b"", num_steps: int = 0) -> bytearray:
+    """Return a frame without rows; it needs no layout."""
+    data = bytearray(_HEADER.pack(seq, kind, 0, 0, 0, num_steps, len(mail)))
+    data += mail
+    return data
+
+
+def unpack_bare(data: Buffer) -> Frame:
+    """Return number, kind and mail of a frame; its rows are left out."""
+    view = memoryview(data).cast("B")
+    seq, kind, _, _, _, num_steps, mail_nbytes = _HEADER.unpack_from(view)
+    return Frame(seq, kind, num_steps=num_steps, mail=view[len(view) - mail_nbytes :])
+
+
+_NONE: Array = np.empty(0, np.int64)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def _array(data: Buffer, at: int, part: _Part) -> Array:
+    values: Array = np.frombuffer(data, part.dtype, math.prod(part.shape), at)
+    return values.reshape(part.shape)

@@ -1,0 +1,262 @@
+"""LocalCarrier: shards as child processes on this machine, each behind a socket; for tests, and without a cluster.
+
+driver -> shard    one frame with the settings of the process and the boot, then one per request
+shard -> driver    the frames of `Shard`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import sys
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from ...errors import describe_exit
+from ..processes.worker import kill_tree
+from ..system.clock import Deadline, now_ns
+from ..system.process_title import set_title
+from ..system.signals import signals_deferred
+from ..system.start_process import make_process, modules_of, standard_descriptors
+from ..system.worker_socket import ControlSocket
+from .carrier import CarrierEvent, Lost, Replied
+from .shard import Shard
+
+__all__ = ["LocalCarrier"]
+
+#: How long processes may take to end by themselves, and then after a kill.
+_END_SECONDS = 5.0
+#: Longest sleep of one poll in milliseconds; system calls take them as int32.
+_LONGEST_POLL_MS = 1_000_000
+
+
+class _Settings(NamedTuple):
+    """The first message to the process of a shard."""
+
+    environ: dict[str, str]
+    cwd: str
+    path: list[str]
+    boot: bytes
+
+
+@dataclass
+class _Child:
+    """The process of one shard."""
+
+    process: Any
+    control: ControlSocket
+    pidfd: int
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+    def release(self) -> int | None:
+        """Reap a process that has ended, and close its descriptors; return its exit code."""
+        self.process.join()
+        exitcode: int | None = self.process.exitcode
+        self.control.close()
+        os.close(self.pidfd)
+        self.process.close()
+        return exitcode
+
+
+class LocalCarrier:
+    """Starts shards as child processes; see `Carrier` for the calls.
+
+    Args:
+        context: start method of the processes: 'forkserver', 'spawn' or 'fork'.
+    """
+
+    def __init__(self, context: str = "forkserver") -> None:
+        self._context = context
+        self._owner_pid = os.getpid()
+        self._children: dict[int, _Child] = {}
+        self._ending: list[_Child] = []  # that were killed
+        self._pids: dict[int, int] = {}  # of the newest process of each shard
+        self._events: deque[CarrierEvent] = deque()
+        self._wake_ends = os.pipe()
+        for end in self._wake_ends:
+            os.set_blocking(end, False)
+
+    # ---- shards ----------------------------------------------------------------------------
+
+    def start(self, shard: int, boot: bytes) -> None:
+        """Start the process of a shard."""
+        settings = _Settings(dict(os.environ), os.getcwd(), list(sys.path), boot)
+        with signals_deferred(), standard_descriptors():
+            ours, theirs = multiprocessing.Pipe()
+            inherited = (ours.fileno(), *self._descriptors()) if self._context == "fork" else ()
+            name = f"vecenv shard {shard}"
+            process = make_process(self._context, _shard_main, (theirs, inherited, name), name, modules_of(_shard_main))
+            try:
+                process.start()
+            finally:
+                theirs.close()
+            self._children[shard] = _Child(process, ControlSocket(ours), os.pidfd_open(process.pid))
+            self._pids[shard] = process.pid
+        self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
+
+    def _descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors that a forked shard must close."""
+        children = [*self._children.values(), *self._ending]
+        return tuple(end for child in children for end in (child.control.fileno(), child.pidfd))
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+        """Write a request into the socket of a shard; without effect if its process has ended."""
+        if shard in self._children:
+            self._children[shard].control.send_frame(request)
+
+    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+        """Return the events that have happened, or wait for some."""
+        while not self._events:
+            left_ns = deadline_ns - now_ns()
+            woken = self._poll(min(_LONGEST_POLL_MS, max(0, math.ceil(left_ns / 1e6))))
+            if woken or left_ns <= 0:
+                break
+        with signals_deferred():
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def _poll(self, timeout_ms: int) -> bool:
+        """Wait for sockets and the ends of processes, and take their events; return whether `interrupt` was called."""
+        poll = select.poll()
+        poll.register(self._wake_ends[0], select.POLLIN)
+        for child in self._children.values():
+            if not child.control.is_at_eof():
+                poll.register(child.control.fileno(), child.control.poll_events())
+            poll.register(child.pidfd, select.POLLIN)
+        for child in self._ending:
+            poll.register(child.pidfd, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout_ms)}
+        with signals_deferred():
+            for shard, child in list(self._children.items()):
+                if child.control.fileno() in ready:
+                    child.control.pump()
+                self._take_frames(shard, child)
+                if child.pidfd in ready:
+                    del self._children[shard]
+                    self._take_frames(shard, child)  # the last ones may have come since
+                    exitcode = child.release()
+                    self._events.append(Lost(shard, describe_exit(exitcode), exitcode=exitcode))
+            for child in [child for child in self._ending if child.pidfd in ready]:
+                self._ending.remove(child)
+                child.release()
+        if self._wake_ends[0] in ready:
+            os.read(self._wake_ends[0], 4096)
+            return True
+        return False
+
+    def _take_frames(self, shard: int, child: _Child) -> None:
+        while (frame := child.control.take_frame()) is not None:
+            self._events.append(Replied(shard, frame))
+
+    def kill(self, shard: int) -> None:
+        """Kill the process of a shard; its workers end with it."""
+        with signals_deferred():
+            child = self._children.pop(shard, None)
+            self._events = deque(event for event in self._events if event.shard != shard)
+            if child is not None:
+                self._ending.append(child)
+                _kill(child)
+
+    def waiting_for(self, shard: int) -> str:
+        """Return '': a process has its place at once."""
+        return ""
+
+    def describe(self, shard: int) -> str:
+        """Return the newest process of a shard."""
+        return f"process {self._pids[shard]}" if shard in self._pids else "no process"
+
+    def pid_of(self, shard: int) -> int:
+        """Return the process id of the newest process of a shard."""
+        return self._pids[shard]
+
+    # ---- end -------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Wake up `wait`."""
+        if self._wake_ends[1] >= 0:
+            with contextlib.suppress(BlockingIOError):  # it is woken up already
+                os.write(self._wake_ends[1], b"\0")
+
+    def close(self) -> None:
+        """End all processes: those that do not end when their socket is closed are killed."""
+        if self._owner_pid != os.getpid() or self._wake_ends[0] < 0:
+            return
+        children = [*self._children.values(), *self._ending]
+        self._children.clear()
+        self._ending.clear()
+        try:
+            for child in children:
+                child.control.shut_down_write()
+            self._await_ends(children)
+        finally:
+            for child in children:
+                _kill(child)
+                child.release()
+            self._events.clear()
+            ends, self._wake_ends = self._wake_ends, (-1, -1)
+            for end in ends:
+                os.close(end)
+
+    def _await_ends(self, children: list[_Child]) -> None:
+        """Wait a few seconds at most until these processes have ended; drop the frames that they still write."""
+        deadline = Deadline(_END_SECONDS)
+        running = {child.pidfd: child for child in children}
+        while running and not deadline.is_over():
+            poll = select.poll()
+            for pidfd, child in running.items():
+                poll.register(pidfd, select.POLLIN)
+                if not child.control.is_at_eof():
+                    poll.register(child.control.fileno(), select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(math.ceil(1e3 * (deadline.seconds_left() or 0.0)))}
+            for pidfd, child in list(running.items()):
+                while child.control.take_frame() is not None:
+                    pass
+                if pidfd in ready:
+                    del running[pidfd]
+
+    end_if_unclosed = close
+
+
+def _kill(child: _Child) -> None:
+    if child.process.is_alive():
+        kill_tree(child.pid)
+        with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+
+
+# ---- the process of a shard -----------------------------------------------------------------
+
+
+def _shard_main(connection: Connection, inherited: tuple[int, ...], name: str) -> None:
+    """Execute the requests that come over a connection, until the driver closes it or ends."""
+    os.setsid()  # so that Ctrl-C in the terminal does not reach it
+    for descriptor in inherited:
+        os.close(descriptor)
+    set_title(name, name.removeprefix("vecenv "))
+    shard = None
+    try:
+        settings: _Settings = pickle.loads(connection.recv_bytes())
+        os.environ.clear()
+        os.environ.update(settings.environ)
+        os.chdir(settings.cwd)
+        sys.path[:] = settings.path
+        shard = Shard(settings.boot)
+        connection.send_bytes(shard.open())
+        while True:
+            connection.send_bytes(shard.execute(connection.recv_bytes()))
+    except (EOFError, ConnectionError):  # the driver has ended, or closed the pool
+        pass
+    finally:
+        if shard is not None:
+            shard.close()

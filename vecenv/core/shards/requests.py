@@ -1,0 +1,153 @@
+"""Requests to a shard: numbered lists of operations; and the mail of replies, with everything that has no column.
+
+Env ids and step_ids are those of the shard: its envs have the ids 0, 1, ..., and its commands are numbered one by one.
+The driver numbers them in the same way, so that both know the step_id of each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..layout.commands import RestorePoint
+from ..layout.messages import Outcome
+from ..layout.spec import Array
+from ..options import Limits, PoolOptions
+from ..recovery.resume import Resume
+
+__all__ = [
+    "AddInfoKey",
+    "Cancel",
+    "Close",
+    "Commands",
+    "Mail",
+    "Op",
+    "PackedError",
+    "Request",
+    "SetLimits",
+    "ShardBoot",
+    "ShardReport",
+    "Steps",
+]
+
+#: An exception for another process, from `messages.pack_error`.
+PackedError = tuple[bytes | None, str, str, str]
+
+
+class Steps(NamedTuple):
+    """One step per env; see `Pool.send_leaves`. `env_ids`: int64, None for all envs of the shard."""
+
+    env_ids: Array | None
+    leaves: tuple[Array, ...]
+    form: int
+
+
+class Commands(NamedTuple):
+    """One reset, call or step with a payload per env; see `Pool.send_commands`."""
+
+    op: int
+    env_ids: Array
+    arguments: Array
+    flags: Array
+    payloads: Sequence[bytes | None]
+    names: Sequence[str | None] = ()
+    seeded: Sequence[bool] = ()
+
+
+class Cancel(NamedTuple):
+    """Cancel the outstanding command of an env."""
+
+    env_id: int
+
+
+class SetLimits(NamedTuple):
+    """Use these time limits of operations from now on."""
+
+    limits: Limits
+
+
+class AddInfoKey(NamedTuple):
+    """Give an info key the next cell; all shards get the same keys in the same order."""
+
+    name: str
+
+
+class Close(NamedTuple):
+    """Close the pool; `timeout` is that of `Pool.close`. The mail has the exception of an env's `close`."""
+
+    timeout: float | None
+
+
+Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | Close
+
+
+class Request(NamedTuple):
+    """A request of the driver to one shard.
+
+    Attributes:
+        seq: its number; the requests to a shard count up from 1.
+        ack: the driver has the replies to all requests up to this number.
+        ops: operations, in their order.
+        least: the shard answers as soon as it has so many rows; 0: as soon as all calls under way are answered.
+        patience: seconds after which it answers in any case, also without any row.
+    """
+
+    seq: int
+    ack: int
+    ops: Sequence[Op]
+    least: int
+    patience: float
+
+
+class Mail(NamedTuple):
+    """The part of a reply that is pickled.
+
+    Attributes:
+        messages: replies of envs, as `messages.dump_reply` makes them: messages of rows, and the results of calls.
+        restore_points: (env_id, point) of new points from which envs can be restored.
+        outcomes: (env_id, outcome) of envs that were restored within the shard.
+        counts: the shard's counts of failures if they have changed, else None; see `Pool.statistics`.
+        error: an exception that the pool of the shard has raised, or None.
+    """
+
+    messages: list[bytes]
+    restore_points: list[tuple[int, RestorePoint]]
+    outcomes: list[tuple[int, Outcome]]
+    counts: dict[str, Any] | None = None
+    error: PackedError | None = None
+
+
+@dataclass
+class ShardBoot:
+    """Everything that a shard needs to open its pool.
+
+    Attributes:
+        env_fns: pickled constructors of its envs, {env_id: constructor} in their order.
+        adapt, snapshotter: pickled; see `ProcessEngine`.
+        registrations: Gymnasium's settings of the driver, from `pickle_registrations`.
+        options: of its pool.
+        first_env_id: number of its env 0 among all envs, for messages and for the global random generators.
+        info_keys: the info keys that have cells so far.
+        resume: the state of its predecessor; None: the envs are new.
+    """
+
+    env_fns: bytes
+    adapt: bytes
+    snapshotter: bytes
+    registrations: bytes
+    options: PoolOptions
+    first_env_id: int
+    info_keys: list[str] = field(default_factory=list)
+    resume: Resume | None = None
+
+
+@dataclass
+class ShardReport:
+    """The first reply of a shard whose pool is open: spaces and properties of its env 0; see `Pool`."""
+
+    observation_space: Any
+    action_space: Any
+    reward_space: Any
+    properties: dict[str, Any]
+    implementation: str

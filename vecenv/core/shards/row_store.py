@@ -1,0 +1,104 @@
+"""RowStore: the newest row of each env that has arrived, and the batches that are made of these rows.
+
+Block 0 of the driver's arena has one row per env. A batch is gathered from there into the next one of the other blocks,
+in the order that the caller asked for; it stays as it is until the blocks after it are used up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..layout.arena import ArenaPlan, BlockViews
+from ..layout.rows import RowFlag, RowRange
+from ..layout.spec import Array
+from .frames import Frame
+
+__all__ = ["RowStore"]
+
+#: Columns that every row has: as a block has them, and as a frame has them.
+_BLOCK_COLUMNS = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode_counters", "seconds")
+_FRAME_COLUMNS = ("reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return", "seconds")
+#: Columns of the cells of infos, by the flag of the rows that have cells.
+_CELLS = {RowFlag.INFO: ("info_tags", "info_values"), RowFlag.FINAL_INFO: ("final_tags", "final_values")}
+
+
+class RowStore:
+    """Rows of all envs, in the memory of an arena that belongs to this process alone.
+
+    Args:
+        plan, memory: the arena.
+    """
+
+    def __init__(self, plan: ArenaPlan, memory: Any) -> None:
+        self._newest = BlockViews(plan, memory, 0)
+        self._blocks = [BlockViews(plan, memory, number) for number in range(1, plan.depth + 1)]
+        self._next_block = 0
+        self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # of the newest observations, in the numbers of the shards
+
+    def take(self, frame: Frame, is_taken: Array, env_ids: Array, step_ids: Array) -> None:
+        """Copy rows of a frame into the rows of their envs.
+
+        Args:
+            frame: the frame.
+            is_taken: which rows of it, bool (count,).
+            env_ids, step_ids: of these rows, in the numbers of the pool.
+        """
+        rows: Any = slice(None) if len(env_ids) == frame.count else np.flatnonzero(is_taken)
+        columns = self._newest.columns
+        columns["env_id"][env_ids], columns["step_id"][env_ids] = env_ids, step_ids
+        names = list(_FRAME_COLUMNS)
+        for flag, cells in _CELLS.items():
+            names += cells if frame.flags & flag else ()
+        for name in names:
+            columns[name][env_ids] = frame.columns[name][rows]
+        if len(frame.final_rows):
+            every_id = np.zeros(frame.count, np.int64)
+            every_id[rows] = env_ids
+            is_kept = is_taken[frame.final_rows]
+            for ours, theirs in zip(self._newest.final, frame.final):
+                ours[every_id[frame.final_rows[is_kept]]] = theirs[is_kept]
+        if frame.flags & RowFlag.ERROR:  # rows with errors have no observation
+            has_obs = (frame.columns["flags"][rows] & RowFlag.ERROR) == 0
+            rows, env_ids = np.arange(frame.count)[rows][has_obs], env_ids[has_obs]
+        for ours, theirs in zip(self._newest.obs, frame.obs):
+            ours[env_ids] = theirs[rows]
+        self._obs_ids[env_ids] = frame.columns["step_id"][rows]
+
+    def deliver(self, env_ids: Array) -> tuple[RowRange, int]:
+        """Copy the rows of these envs into the next block; return them and the union of their flags."""
+        block, newest, count = self._blocks[self._next_block], self._newest, len(env_ids)
+        self._next_block = (self._next_block + 1) % len(self._blocks)
+        flags = int(np.bitwise_or.reduce(newest.columns["flags"][env_ids]))
+        names = list(_BLOCK_COLUMNS)
+        for flag, cells in _CELLS.items():
+            names += cells if flags & flag else ()
+        for name in names:
+            block.columns[name][:count] = newest.columns[name][env_ids]
+        for ours, theirs in zip(block.obs, newest.obs):
+            ours[:count] = theirs[env_ids]
+        if flags & RowFlag.FINAL:
+            for ours, theirs in zip(block.final, newest.final):
+                ours[:count] = theirs[env_ids]
+        return RowRange(block, 0, count), flags
+
+    def newest_obs(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env, one array per leaf; None if there is none.
+
+        Args:
+            env_id: the env.
+            before: only an observation before this command counts, in the numbers of its shard; 0: there is no limit.
+        """
+        if not 0 < int(self._obs_ids[env_id]) < (before or 1 << 63):
+            return None
+        return [column[env_id].copy() for column in self._newest.obs]
+
+    def newest_seed(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the newest row of an env, if that is before a step_id of the pool; None if it had none."""
+        seed, step_id = (int(self._newest.columns[name][env_id]) for name in ("seed", "step_id"))
+        return seed if seed >= 0 and 0 < step_id < (before or 1 << 63) else None
+
+    def forget(self, env_ids: slice) -> None:
+        """Forget the observations of envs that are new."""
+        self._obs_ids[env_ids] = 0

@@ -1,0 +1,236 @@
+"""Shard: the other end of a link, in another process: a pool that executes numbered requests exactly once.
+
+Request -> its operations -> Pool -> worker processes
+Frame   <- rows and messages <- Pool.recv, until there are enough rows or the patience of the request is over
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
+from ...registrations import apply_registrations
+from ..layout import messages
+from ..layout.commands import RestorePoint
+from ..layout.messages import Outcome
+from ..layout.rows import Form
+from ..layout.rows import Op as CommandOp
+from ..layout.spec import Array
+from ..parent.batch import Batch
+from ..pool.pool import Pool
+from ..pool.process import ProcessEngine
+from .frames import FrameKind, FrameLayout, pack_bare
+from .requests import (
+    AddInfoKey,
+    Cancel,
+    Close,
+    Commands,
+    Mail,
+    Op,
+    PackedError,
+    Request,
+    SetLimits,
+    ShardBoot,
+    ShardReport,
+    Steps,
+)
+
+__all__ = ["Shard"]
+
+
+class Shard:
+    """A pool of worker processes that executes the requests of a driver.
+
+    Args:
+        boot: a pickled `ShardBoot`.
+    """
+
+    def __init__(self, boot: bytes) -> None:
+        self._boot = boot
+        self._pool: Pool | None = None
+        self._first_env_id = 0
+        self._last = 0  # number of the last request that was executed
+        self._replies: dict[int, bytearray] = {}  # that are not acknowledged, by number
+        self._mail = Mail([], [], [])  # of the next reply
+        self._counts: dict[str, Any] = {}  # as they were sent last
+        self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
+
+    def open(self) -> bytearray:
+        """Build all envs; return a frame with the `ShardReport`, or with the exception that this has raised."""
+        try:
+            boot: ShardBoot = pickle.loads(self._boot)
+            self._boot = b""
+            return pack_bare(0, FrameKind.OPENED, messages.dump(self._open(boot)))
+        except Exception as error:  # of a constructor, for example; the driver raises it
+            self.close()
+            return pack_bare(0, FrameKind.FAILED, pickle.dumps(self._pack_error(error)))
+
+    def _open(self, boot: ShardBoot) -> ShardReport:
+        apply_registrations(boot.registrations)
+        self._first_env_id = boot.first_env_id
+        self._engine = ProcessEngine(
+            list(pickle.loads(boot.env_fns).values()),
+            boot.options,
+            adapt=pickle.loads(boot.adapt),
+            snapshotter=pickle.loads(boot.snapshotter),
+            first_env_id=boot.first_env_id,
+            resume=boot.resume,
+            listener=self,
+        )
+        pool = self._pool = Pool(self._engine)
+        pool.start()
+        pool.relay_messages(self._mail_message)
+        for name in boot.info_keys:
+            pool.add_info_key(name)
+        self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
+        self._has_records = boot.options.failures.recovers
+        return ShardReport(
+            pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation
+        )
+
+    def close(self) -> None:
+        """End all workers at once; may be called repeatedly."""
+        if self._pool is not None:
+            self._pool.close(0.0)
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def execute(self, request: bytes) -> bytearray:
+        """Execute a request, unless that was done before; return the frame of its reply.
+
+        The reply to a request that comes again is sent again. A request that comes too early is refused.
+
+        Args:
+            request: a pickled `Request`.
+        """
+        asked: Request = pickle.loads(request)
+        for seq in [seq for seq in self._replies if seq <= asked.ack]:
+            del self._replies[seq]
+        if asked.seq > self._last + 1:
+            return pack_bare(asked.seq, FrameKind.REFUSED)
+        if asked.seq <= self._last:
+            return self._replies.get(asked.seq) or pack_bare(asked.seq, FrameKind.EXECUTED)
+        reply = self._replies[asked.seq] = self._perform(asked)
+        self._last = asked.seq
+        return reply
+
+    def _perform(self, request: Request) -> bytearray:
+        batch, error = None, self._broken
+        try:
+            if error is None:
+                self._apply_all(request.ops)
+                batch = self._collect(request.least, request.patience)
+        except Exception as raised:  # of the pool; the driver raises it
+            error = self._pack_error(raised)
+        rows, records = None, None
+        if batch is not None:
+            rows, records = batch.rows, self._records_of(batch) if self._has_records else None
+        mail = self._take_mail(error)
+        return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, mail=mail)
+
+    def _apply_all(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            try:
+                self._apply(op)
+            except Exception as error:
+                if not isinstance(op, Close):
+                    self._broken = self._pack_error(error)  # envs owe answers that will never come
+                raise
+
+    def _apply(self, op: Op) -> None:
+        pool = self._pool
+        assert pool is not None
+        if isinstance(op, Steps):
+            pool.send_leaves(op.leaves, op.env_ids, ordered=False, form=Form(op.form))
+        elif isinstance(op, Commands):
+            kind = CommandOp(op.op)
+            pool.send_commands(
+                *(kind, op.env_ids, op.arguments, op.flags, op.payloads),
+                ordered=False,
+                names=op.names,
+                seeded=op.seeded,
+            )
+        elif isinstance(op, Cancel):
+            pool.cancel([op.env_id])
+        elif isinstance(op, SetLimits):
+            pool.set_limits(op.limits)
+        elif isinstance(op, AddInfoKey):
+            pool.add_info_key(op.name)
+        else:
+            pool.close(op.timeout)
+
+    def _collect(self, least: int, patience: float) -> Batch | None:
+        """Wait for as many rows as the driver wants, or for the results of all calls; return the rows."""
+        pool = self._pool
+        assert pool is not None
+        if pool.closed:
+            return None
+        owed = pool.outstanding()
+        try:
+            if least and owed:
+                return pool.recv(min(least, owed), timeout=patience)
+            if not least:
+                pool.wait_for_replies(patience)
+        except WorkerTimeoutError as error:
+            if error.op is not None:  # of an env, and not of this wait
+                raise
+        return self._collect_arrived() if owed else None
+
+    def _collect_arrived(self) -> Batch | None:
+        """Return the rows that have arrived; None if there are none."""
+        assert self._pool is not None
+        try:
+            return self._pool.recv(1, timeout=0.0)
+        except WorkerTimeoutError as error:
+            if error.op is not None:
+                raise
+        return None
+
+    # ---- replies ---------------------------------------------------------------------------
+
+    @property
+    def _num_steps(self) -> int:
+        assert self._pool is not None
+        return self._pool.count_steps()
+
+    def _records_of(self, batch: Batch) -> Array:
+        """Return the record of each row. The mail of the same reply has the restore points before these rows."""
+        assert self._pool is not None
+        found = self._pool.read_records(batch.env_ids)
+        newest = (found["step_id"] == batch.step_ids[:, None]).argmax(1)
+        records: Array = found[np.arange(len(batch)), newest]
+        return records
+
+    def _take_mail(self, error: PackedError | None) -> bytes:
+        """Return the pickled mail of a reply; b'' if there is nothing to say."""
+        mail, self._mail = self._mail, Mail([], [], [])
+        counts = self._engine.statistics()
+        changed = {name: count for name, count in counts.items() if name != "log_nbytes"}
+        if changed != self._counts:
+            self._counts = changed
+            mail = mail._replace(counts=counts)
+        if error is not None:
+            mail = mail._replace(error=error)
+        return pickle.dumps(mail, protocol=5) if any(mail) else b""
+
+    def _pack_error(self, error: Exception) -> PackedError:
+        """Describe an exception for the driver, whose env ids it gets."""
+        if isinstance(error, WorkerError) and error.env_ids:
+            env_ids = [self._first_env_id + env_id for env_id in error.env_ids]
+            locate(error, **{**place_of(error), "env_ids": env_ids})
+        return messages.pack_error(error)
+
+    def _mail_message(self, message: bytes) -> None:
+        self._mail.messages.append(message)
+
+    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
+        """Send a new restore point to the driver, too."""
+        self._mail.restore_points.append((env_id, restore_point))
+
+    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
+        """Send the result of restoring an env to the driver, too."""
+        self._mail.outcomes.append((env_id, outcome))

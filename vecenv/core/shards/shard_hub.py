@@ -1,0 +1,574 @@
+"""ShardHub: the hub of the driver's pool. Commands go to the shards of their envs, and rows of all shards come back.
+
+    send    -> Ledger -> ShardLink -> carrier -> shards
+    recv    <- RowStore <- Ledger <- frames <- carrier <- shards
+
+Numbers. The pool numbers commands over all envs, each shard numbers its own ones: `ShardLink.next_step_id`. The ledger
+has both numbers of the newest command of each env. Rows and messages of other commands are superseded, and dropped.
+The arena belongs to this process alone: shards have arenas of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ...errors import WorkerError, add_notes, locate, place_of
+from ..layout import messages
+from ..layout.arena import INFO_KEY_NBYTES, INFO_KEYS, ArenaPlan
+from ..layout.rows import Form, Op, Rows
+from ..layout.spec import Array
+from ..parent.hub import Event, Hub, Refusal, SlotState
+from ..recovery.resume import QueuedCommand
+from ..system.clock import now_ns
+from ..system.signals import signals_deferred
+from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
+from .frames import Frame, FrameLayout, unpack_bare
+from .ledger import Ledger
+from .requests import AddInfoKey, Cancel, Close, Commands, Mail, Steps
+from .row_store import RowStore
+from .shard_link import ShardLink
+
+__all__ = ["Part", "ShardHub", "ShardSupervisor"]
+
+
+class Part(NamedTuple):
+    """The part of a request that goes to one shard.
+
+    Attributes:
+        shard: number of the shard.
+        first: step_id of the first command, in the numbers of the shard; those of the next ones count up from it.
+        env_ids: int64 (n,), in the numbers of the shard; None for all of its envs.
+        chosen: which elements of the request belong to it.
+        command: the operation to send; None for steps without payload, which are sent already.
+        leaves: the actions of steps without payload.
+    """
+
+    shard: int
+    first: int
+    env_ids: Array | None
+    chosen: slice | Array
+    command: Commands | None = None
+    leaves: tuple[Array, ...] = ()
+
+
+class _Call(NamedTuple):
+    """A call that is not answered: its env, and its number in the pool."""
+
+    env_id: int
+    step_id: int
+    flags: int
+
+
+class ShardSupervisor(Protocol):
+    """The part of `ShardedEngine` that the hub calls. None of these methods blocks or raises."""
+
+    def advance(self, now: int) -> int:
+        """Take the steps that are due for lost shards and for their successors; return when to call this again."""
+
+    def take_failure(self) -> bool:
+        """Return whether a shard was given up since the last call."""
+
+    def note_opened(self, shard: int, frame: Frame) -> None:
+        """Note the first reply of a shard."""
+
+    def note_lost(self, event: Lost) -> None:
+        """Note that a shard is lost."""
+
+    def note_news(self, shard: int, mail: Mail) -> None:
+        """Note the restore points, outcomes and counts of a shard."""
+
+    def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
+        """Note the newest records of envs, whose ids are in the numbers of the shard."""
+
+
+class ShardHub(Hub):
+    """The driver's end of all shards; see `Hub` for the public methods.
+
+    Args:
+        plan, memory: the arena.
+        shares: the env ids of each shard, which are consecutive.
+        carrier: the transport.
+        layout: of frames.
+        supervisor: starts and replaces shards.
+        has_cells: whether infos may have cells, as with C.
+
+    Attributes:
+        links: the requests to each shard.
+        info_keys: the keys that have cells.
+    """
+
+    def __init__(
+        self,
+        plan: ArenaPlan,
+        memory: Any,
+        shares: Sequence[Sequence[int]],
+        links: Sequence[ShardLink],
+        carrier: Carrier,
+        layout: FrameLayout,
+        supervisor: ShardSupervisor,
+        *,
+        has_cells: bool,
+    ) -> None:
+        self._plan = plan
+        self._carrier = carrier
+        self._layout = layout
+        self._supervisor = supervisor
+        self.links = links
+        self._parts: list[Part] = []
+        self.info_keys: list[str] = []
+        self._has_cells = has_cells
+        self._slices = [slice(share[0], share[-1] + 1) for share in shares]
+        self._shard_of = np.concatenate([np.full(len(share), shard) for shard, share in enumerate(shares)])
+        self._first_of = np.array([share[0] for share in shares])
+        self._most_nbytes = [layout.most_nbytes(len(share)) for share in shares]
+        self._all_ids = np.arange(plan.num_envs)
+        self._ledger = Ledger(self._shard_of, len(shares))
+        self._store = RowStore(plan, memory)
+        self._next_step_id = 1
+        # the contents of the newest command of each env
+        self._actions = plan.actions(memory)
+        self._arguments = np.zeros(plan.num_envs, np.int64)
+        self._flags = np.zeros(plan.num_envs, np.int64)
+        self._payloads: dict[int, bytes] = {}
+        self._calls: list[dict[int, _Call]] = [{} for _ in shares]  # by shard and local number
+        self._local_calls: dict[int, int] = {}  # local number of each of the newest calls
+        self._messages: list[list[bytes]] = [[] for _ in shares]
+        self._errors: list[tuple[int, Exception]] = []  # raised in shards, with their numbers
+        self._num_steps = [0] * len(shares)
+        self._steps_before = [0] * len(shares)  # of predecessors
+        self._first_wait_ns = self._waited_ns = 0
+
+    def continue_from(self, step_id: int, /) -> None:
+        if step_id < self._next_step_id:
+            raise ValueError("step_ids must not decrease")
+        self._next_step_id = step_id
+
+    # ---- sending ---------------------------------------------------------------------------
+
+    def send(
+        self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
+    ) -> tuple[str, int] | None:
+        refusal = self._ledger.refusal(Op.STEP, env_ids, ordered)
+        if refusal is not None:
+            return refusal
+        with signals_deferred():
+            rows = slice(None) if env_ids is None else env_ids
+            count = self._plan.num_envs if env_ids is None else len(env_ids)
+            for leaf, column, values in zip(self._plan.action.leaves, self._actions, leaves):
+                column[rows] = values.reshape(count, *leaf.shape)
+            self._flags[rows] = int(form)
+            for env_id in self._payloads.keys() & (self._payloads if env_ids is None else set(env_ids.tolist())):
+                del self._payloads[env_id]
+            self._parts = [
+                part._replace(leaves=tuple(leaf[part.chosen] for leaf in leaves)) for part in self._split(env_ids)
+            ]
+            self._register(Op.STEP, env_ids, ordered)
+            for part in self._parts:
+                self.links[part.shard].add(Steps(part.env_ids, part.leaves, int(form)))
+                self._ask(part.shard, all_rows=ordered)
+        return None
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; `dispatch` sends them, once the names of calls are known; see `Hub`."""
+        refusal = self._ledger.refusal(op, env_ids, ordered)
+        if refusal is not None:
+            return refusal
+        first = self._next_step_id
+        with signals_deferred():
+            self._parts = []
+            for part in self._split(env_ids):
+                chosen = np.arange(len(env_ids))[part.chosen]
+                mine = [payloads[i] for i in chosen.tolist()]
+                local = env_ids[chosen] - self._first_of[part.shard]
+                command = Commands(int(op), local, seeds[chosen], flags[chosen], mine)
+                self._parts.append(part._replace(env_ids=local, chosen=chosen, command=command))
+            if op == Op.CALL:
+                self._register_calls(env_ids, flags)
+                return first
+            self._arguments[env_ids], self._flags[env_ids] = seeds, flags
+            for env_id, payload in zip(env_ids.tolist(), payloads):
+                self._payloads.pop(env_id, None)
+                if payload is not None:
+                    self._payloads[env_id] = payload
+            self._register(op, env_ids, ordered)
+        return first
+
+    def dispatch(self, parts: Sequence[Part], names: Sequence[str | None], seeded: Sequence[bool]) -> None:
+        """Send the commands of a request, with the names of calls, and whether resets have a seed."""
+        for part in parts:
+            if part.command is not None:
+                chosen = np.arange(len(names))[part.chosen].tolist()
+                mine = [names[i] for i in chosen], [seeded[i] for i in chosen]
+                self.links[part.shard].add(part.command._replace(names=mine[0], seeded=mine[1]))
+                is_call = part.command.op == Op.CALL
+                self._ask(part.shard, all_rows=self._ledger.is_ordered and not is_call, least=0 if is_call else 1)
+
+    def take_parts(self) -> list[Part]:
+        """Return the parts of the newest request, once."""
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _split(self, env_ids: Array | None) -> list[Part]:
+        """Divide a request by shards, and number its commands."""
+        if env_ids is None:
+            return [
+                Part(shard, link.number_commands(mine.stop - mine.start), None, mine)
+                for shard, (link, mine) in enumerate(zip(self.links, self._slices))
+            ]
+        parts = []
+        shards = self._shard_of[env_ids]
+        for shard in np.unique(shards).tolist():
+            chosen = np.flatnonzero(shards == shard)
+            first = self.links[shard].number_commands(len(chosen))
+            parts.append(Part(shard, first, env_ids[chosen] - self._first_of[shard], chosen))
+        return parts
+
+    def _register(self, op: Op, env_ids: Array | None, ordered: bool) -> None:
+        """Enter the newest request, whose parts are known, into the ledger."""
+        ids = self._all_ids if env_ids is None else env_ids
+        step_ids = np.arange(self._next_step_id, self._next_step_id + len(ids))
+        self._next_step_id += len(ids)
+        local_ids = np.empty(len(ids), np.int64)
+        for part in self._parts:
+            mine = local_ids[part.chosen]
+            local_ids[part.chosen] = np.arange(part.first, part.first + len(mine))
+        self._ledger.add(op, ids, step_ids, local_ids, ordered)
+
+    def _register_calls(self, env_ids: Array, flags: Array) -> None:
+        self._local_calls.clear()
+        for part in self._parts:
+            index = np.arange(len(env_ids))[part.chosen]
+            for number, i in enumerate(index.tolist()):
+                local, step_id = part.first + number, self._next_step_id + i
+                self._calls[part.shard][local] = _Call(int(env_ids[i]), step_id, int(flags[i]))
+                self._local_calls[step_id] = local
+        self._next_step_id += len(env_ids)
+
+    def _ask(self, shard: int, *, all_rows: bool, least: int = 1) -> None:
+        """Send the operations that are queued for a shard, unless two requests are in flight.
+
+        Args:
+            shard: number of the shard.
+            all_rows: whether the shard answers only when it has all rows.
+            least: else with so many.
+        """
+        owed = self._ledger.num_missing_of[shard]
+        self.links[shard].ask(owed if all_rows else min(least, owed), self._most_nbytes[shard])
+
+    def tell(self, shard: int, op: Any) -> None:
+        """Queue an operation for a shard that no row answers, and send it soon."""
+        self.links[shard].add(op)
+        self._ask(shard, all_rows=False, least=0)
+
+    # ---- receiving -------------------------------------------------------------------------
+
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        ledger = self._ledger
+        event = self._wait_until(lambda: ledger.gather(min_count), lambda: ledger.count_wanted(min_count), deadline_ns)
+        if event is not None:
+            return event
+        with signals_deferred():
+            return self._store.deliver(ledger.take(max_count))
+
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        ledger = self._ledger
+        event = self._wait_until(
+            lambda: ledger.have_arrived(env_ids), lambda: len(ledger.missing(env_ids)), deadline_ns
+        )
+        if event is not None:
+            return event
+        with signals_deferred():
+            for env_id in env_ids.tolist():
+                ledger.forget(env_id)
+            return self._store.deliver(env_ids)
+
+    def _wait_until(
+        self, is_done: Callable[[], bool], count_wanted: Callable[[], int], deadline_ns: int
+    ) -> Event | None:
+        """Wait until `is_done` returns True, then return None; return the event if another one comes first.
+
+        Args:
+            is_done: checked after each change.
+            count_wanted: returns how many further rows the caller waits for; 0: for the results of calls.
+            deadline_ns: see `Hub.recv`.
+        """
+        if deadline_ns < 0:
+            deadline_ns = now_ns() - deadline_ns
+        while not is_done():
+            began_ns = now_ns()
+            event = self._wait_once(count_wanted(), deadline_ns)
+            self._first_wait_ns = self._first_wait_ns or began_ns
+            self._waited_ns += now_ns() - began_ns
+            if event is not None and not is_done():
+                return event
+        return None
+
+    def _wait_once(self, wanted: int, deadline_ns: int) -> Event | None:
+        """Send the requests that are due, and handle the events of one wait of the carrier."""
+        if self._errors:
+            raise self._errors.pop(0)[1]
+        now = now_ns()
+        due_ns = min(self._supervisor.advance(now), *(link.advance(now) for link in self.links))
+        self._ask_idle_shards(wanted)
+        events = self._carrier.wait(min(deadline_ns, due_ns))
+        waited_ns = now_ns() - now
+        with signals_deferred():
+            for event in events:
+                self._take(event)
+        heard = {event.shard for event in events if isinstance(event, Replied)}
+        for shard, link in enumerate(self.links):
+            if shard not in heard:
+                link.note_silence(waited_ns)
+        if self._supervisor.take_failure():
+            return Event("descriptor", -1)
+        late_ns = now_ns() - deadline_ns
+        if not events and late_ns >= 0:
+            return Event("timeout", -1, late_ns)
+        if not events and now_ns() < due_ns:  # `interrupt` was called
+            return Event("message", -1)
+        return None
+
+    def _ask_idle_shards(self, wanted: int) -> None:
+        """Send a request to each shard that has none and whose answers are awaited, or that has operations queued."""
+        ledger = self._ledger
+        num_missing = ledger.num_missing
+        for shard, link in enumerate(self.links):
+            owed = ledger.num_missing_of[shard]
+            waits = link.num_in_flight == 0 and (owed if wanted > 0 else bool(self._calls[shard]))
+            if waits or link.has_ops:
+                share = math.ceil(wanted * owed / num_missing) if wanted > 0 else 0
+                self._ask(shard, all_rows=ledger.is_ordered and wanted > 0, least=share)
+
+    def wait(self, deadline_ns: int, /) -> Event:
+        """Sleep until a message arrives, or another event occurs."""
+        return self._wait_until(lambda: any(self._messages), int, deadline_ns) or Event("message", -1)
+
+    def waits(self) -> tuple[int, int]:
+        return self._first_wait_ns, self._waited_ns
+
+    # ---- events of the carrier -------------------------------------------------------------
+
+    def _take(self, event: CarrierEvent) -> None:
+        link = self.links[event.shard]
+        if isinstance(event, Lost):
+            self._supervisor.note_lost(event)
+        elif isinstance(event, Unavailable):
+            link.repeat_after_pause(now_ns())
+        elif not link.is_open:
+            self._supervisor.note_opened(event.shard, unpack_bare(event.data))
+        else:
+            self._take_replies(event)
+
+    def _take_replies(self, event: Replied) -> None:
+        for frame in self.links[event.shard].receive(self._layout.unpack(event.data)):
+            self._num_steps[event.shard] = frame.num_steps
+            if len(frame.mail):
+                self._take_mail(event.shard, pickle.loads(frame.mail))
+            if "record" in frame.columns:
+                self._supervisor.note_records(event.shard, frame.columns["record"], frame.columns["env_id"])
+            if frame.count:
+                self._take_rows(event.shard, frame)
+
+    def _take_mail(self, shard: int, mail: Mail) -> None:
+        self._supervisor.note_news(shard, mail)
+        for message in mail.messages:
+            self._take_message(shard, message)
+        if mail.error is not None:
+            error = messages.unpack_error(mail.error)
+            if isinstance(error, WorkerError):  # for `Pool.restart`: the workers of the pool are the shards
+                locate(error, **{**place_of(error), "worker_id": shard})
+                add_notes(error, [f"raised in shard {shard}"])
+            self._errors.append((shard, error))
+
+    def _take_message(self, shard: int, message: bytes) -> None:
+        """Keep a message under the numbers of the pool, unless its command was superseded."""
+        local, env_id = messages.numbers_of(message)
+        env_id += int(self._first_of[shard])
+        call = self._calls[shard].pop(local, None)
+        if call is not None:
+            step_id = call.step_id
+        elif local and not self._ledger.awaits(env_id, local):
+            return
+        else:
+            step_id = int(self._ledger.step_ids[env_id]) if local else 0  # 0: a warning only
+        self._messages[shard].append(messages.renumber(message, step_id, env_id))
+
+    def _take_rows(self, shard: int, frame: Frame) -> None:
+        """Take the rows of a frame, except those of superseded commands."""
+        ids = frame.columns["env_id"] + self._first_of[shard]
+        is_taken = self._ledger.select_awaited(ids, frame.columns["step_id"])
+        ids = ids[is_taken]
+        if len(ids):
+            self._store.take(frame, is_taken, ids, self._ledger.step_ids[ids])
+            self._ledger.arrive(shard, ids)
+
+    # ---- messages and state ----------------------------------------------------------------
+
+    def take_messages(self, slot: int) -> list[bytes]:
+        found, self._messages[slot] = self._messages[slot], []
+        return found
+
+    def take_notice(self) -> bool:
+        """Return False: log records stay in the shards."""
+        return False
+
+    def outstanding(self) -> int:
+        return self._ledger.num_owed
+
+    def owed(self, env_id: int, /) -> tuple[int, int]:
+        return self._ledger.owed(env_id)
+
+    def cancel(self, env_id: int, /) -> None:
+        if self._ledger.owed(env_id)[0] != Op.NONE:
+            shard = int(self._shard_of[env_id])
+            self.tell(shard, Cancel(env_id - int(self._first_of[shard])))
+        self._ledger.forget(env_id)
+
+    def add_info_key(self, name: str, /) -> int:
+        fits = len(self.info_keys) < INFO_KEYS and len(name.encode()) < INFO_KEY_NBYTES and "\0" not in name
+        if not self._has_cells or not fits:
+            return -1
+        self.info_keys.append(name)
+        for link in self.links:
+            link.add(AddInfoKey(name))
+        return len(self.info_keys) - 1
+
+    def last_delivered_seed(self, env_id: int, before: int) -> int | None:
+        return self._store.newest_seed(env_id, before)
+
+    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env; `before` is in the numbers of its shard."""
+        return self._store.newest_obs(env_id, before)
+
+    def state(self, slot: int) -> SlotState:
+        """Return the number of steps of a shard; it watches its operations itself."""
+        return SlotState(int(Op.NONE), 0, 0, 0, 0, self._steps_before[slot] + self._num_steps[slot])
+
+    def pending(self, slot: int, /) -> tuple[int, int, int]:
+        return int(Op.NONE), 0, 0
+
+    def save_rows(self, rows: Rows) -> None:
+        """Do nothing: the store has the newest rows, and debug mode does not overwrite those."""
+
+    def pump(self) -> bool:
+        """Return False: the carrier writes by itself."""
+        return False
+
+    def stop(self) -> None:
+        """Do nothing: the engine ends the shards."""
+
+    # ---- shards that are replaced ------------------------------------------------------------
+
+    def local_id(self, env_id: int, step_id: int) -> int:
+        """Return the number of a command in its shard: of a call, or of the newest other command of an env."""
+        return self._local_calls.get(step_id) or int(self._ledger.local_ids[env_id])
+
+    def owes(self, shard: int) -> bool:
+        """Return whether an env of a shard owes an answer that has not arrived."""
+        return self._ledger.num_missing_of[shard] > 0
+
+    def queued(self, shard: int, payload_of_call: Callable[[int], bytes | None]) -> list[QueuedCommand]:
+        """Return the commands of a shard that are not answered, in the numbers of the shard.
+
+        Args:
+            shard: number of the shard.
+            payload_of_call: returns the payload of a call by its number in the pool; None if it needs not be made.
+        """
+        found = []
+        ledger, first, index = self._ledger, int(self._first_of[shard]), self._slices[shard]
+        for env_id in ledger.missing(range(index.start, index.stop)):
+            payload = self._payloads.get(env_id)
+            op = int(ledger.ops[env_id])
+            is_plain = op == Op.STEP and payload is None
+            found.append(
+                QueuedCommand(
+                    op=op,
+                    env_id=env_id - first,
+                    step_id=int(ledger.local_ids[env_id]),
+                    argument=int(self._arguments[env_id]),
+                    flags=int(self._flags[env_id]),
+                    payload=payload,
+                    action=tuple(column[env_id].tobytes() for column in self._actions) if is_plain else (),
+                )
+            )
+        for local, call in self._calls[shard].items():
+            payload = payload_of_call(call.step_id)
+            if payload is not None:
+                found.append(QueuedCommand(int(Op.CALL), call.env_id - first, local, 0, call.flags, payload))
+        return found
+
+    def awaits(self, env_id: int, local_id: int) -> bool:
+        """Return whether the command with this number in its shard is the one that an env owes the answer to."""
+        return self._ledger.awaits(env_id, local_id)
+
+    def begin_again(self, shard: int, *, is_new: bool) -> None:
+        """Prepare for another process of a shard: nothing that was sent to the old one counts any more.
+
+        Args:
+            shard: number of the shard.
+            is_new: whether its envs are new, so that its commands are numbered from 1.
+        """
+        self._steps_before[shard] += self._num_steps[shard]
+        self._num_steps[shard] = 0
+        self.links[shard].begin(is_new=is_new)
+        if is_new:
+            self._calls[shard].clear()
+            self._store.forget(self._slices[shard])
+
+    def serve(self, shard: int) -> None:
+        """Begin to send requests to a shard that has opened its envs."""
+        self.links[shard].open()
+        if self.links[shard].has_ops or self.owes(shard):
+            self._ask(shard, all_rows=self._ledger.is_ordered)
+
+    def wait_briefly(self, deadline_ns: int) -> None:
+        """Handle the events of one wait; rows and messages are kept."""
+        self._wait_once(0, deadline_ns)
+
+    def close_envs(self, timeout: float | None, until_ns: int) -> Exception | None:
+        """Have all shards close their envs; return the exception of the first shard in which this raises one.
+
+        Args:
+            timeout: seconds that each shard has for that; None: no limit.
+            until_ns: when to stop waiting for their replies, on the monotonic clock.
+        """
+        self._errors.clear()
+        for link in self.links:
+            link.add(Close(timeout))
+        while now_ns() < until_ns:
+            for link in self.links:
+                if link.has_ops:
+                    link.ask(0, 0)
+            if not any(link.num_in_flight for link in self.links):
+                break
+            for event in self._carrier.wait(min(until_ns, *(link.advance(now_ns()) for link in self.links))):
+                if isinstance(event, Lost):
+                    self.links[event.shard].begin()
+                elif self.links[event.shard].is_open:
+                    self._take(event)
+        return min(self._errors, key=lambda pair: pair[0], default=(0, None))[1]
+
+    # ---- workers, which shards have by themselves --------------------------------------------
+
+    def reap(self, slot: int) -> None:
+        """Do nothing; see `begin_again`."""
+
+    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+        """Return []; see `queued`."""
+        return []
+
+    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
+        """Do nothing: commands are sent with their payloads."""
+
+    def attach_worker(self, worker: Any) -> None:
+        """Do nothing: no worker belongs to the driver."""
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Do nothing: envs stay in their shard."""
