@@ -16,7 +16,8 @@ JOBS: dict[str, str] = {
     # DI-engine pins setuptools below the release that builds vecenv, so plain pip does not install both.
     r"could not import 'ding": "by hand",
     r"EnvPool has no such env": "by hand",
-    r"could not import '(envpool|gym'|jax|mpe2|ray|supersuit|torch\.utils\.tensorboard)": "clients",
+    r"could not import 'ray'": "ray",
+    r"could not import '(envpool|gym'|jax|mpe2|ray\.|supersuit|torch\.utils\.tensorboard)": "clients",
     r"could not import '(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl)": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",

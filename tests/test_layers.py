@@ -37,6 +37,7 @@ BASE = {
     "nested",
     "options",
     "own_log",
+    "ray_options",
     "registrations",
     "registry",
     "replaying",
@@ -58,6 +59,7 @@ MAY_IMPORT = {
     "first_seeds": set(),
     "options": {"checks", "errors"},
     "own_log": set(),
+    "ray_options": {"checks", "errors", "options"},
     "registrations": {"errors"},
     "registry": {"errors"},
     "replaying": set(),
@@ -81,7 +83,11 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 # Exceptions: one file -> the parts that it may import beyond those of its part.
-MAY_ALSO_IMPORT = {"managers/gym_vector.py": {"vector"}}  # is built on it
+MAY_ALSO_IMPORT = {
+    "managers/gym_vector.py": {"vector"},  # is built on it
+    "integrations/ray/actor.py": {"__init__"},  # compares releases
+    "core/pool/backends.py": {"integrations"},  # makes an engine by its name, as that over Ray
+}
 
 # Part -> foreign libraries that it may import; the parts in ANY_LAZILY import others in functions.
 FOREIGN: dict[str, set[str]] = {
@@ -90,6 +96,7 @@ FOREIGN: dict[str, set[str]] = {
     "config": set(),
     "options": set(),
     "own_log": set(),
+    "ray_options": set(),
     "registrations": {"cloudpickle", "gymnasium"},
     "registry": set(),
     "replaying": set(),

@@ -52,7 +52,8 @@ EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 EXAMPLES_OF_PAGES = {
     name: examples
     for name, page in PAGES.items()
-    if (examples := [block.text for block in _blocks(page) if block.language == "python"])
+    if name != "ray.md"  # which needs a cluster: tests/integrations/ray runs it
+    and (examples := [block.text for block in _blocks(page) if block.language == "python"])
 }
 
 

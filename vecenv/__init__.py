@@ -99,6 +99,8 @@ _MODULE_OF = {
     "ObsTransposeWrapper": "wrappers",
     "ParallelAlfEnvironment": "alf.batched.parallel",
     "RamWrapper": "wrappers",
+    "RayEnvManager": "managers",
+    "RayOptions": "ray_options",
     "RecordVideo": "wrappers",
     "RecoveryReport": "envs.check.recovery",
     "Registry": "registry",
@@ -108,6 +110,7 @@ _MODULE_OF = {
     "RunningMeanStd": "wrappers",
     "ScaledFloatFrame": "wrappers",
     "ScaledFloatFrameWrapper": "wrappers",
+    "ShardInfo": "statistics",
     "ShmBuffer": "envs.buffers",
     "ShmBufferContainer": "envs.buffers",
     "SpaceError": "errors",
@@ -201,6 +204,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.integrations.envpool.tasks import *
     from vecenv.managers import *
     from vecenv.options import *
+    from vecenv.ray_options import *
     from vecenv.registry import *
     from vecenv.replaying import *
     from vecenv.report import *

@@ -73,6 +73,7 @@ EXTRAS = {
     "metrics": ("prometheus-client>=0.19",),
     "pettingzoo": ("pettingzoo>=1.25",),
     "pufferlib": ("pufferlib>=3.0",),
+    "ray": ("ray>=2.50",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
     "tianshou": ("tianshou>=2.0",),

@@ -163,7 +163,7 @@ class FailurePolicy(_Options):
     reproducer_dir: str | os.PathLike[str] | None = None
 
 
-_Values = TypeVar("_Values", Timeouts, FailurePolicy)
+_Values = TypeVar("_Values")
 
 
 # ---- checks --------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def read_timeouts(timeouts: Any, *, owner: str = "", **limits: Any) -> Timeouts:
     Raises:
         ConfigError: a value is wrong, or a limit is given twice.
     """
-    found = _read("timeouts", Timeouts, timeouts, owner)
+    found = read_fields("timeouts", Timeouts, timeouts, owner)
     given: dict[str, Any] = {}
     for name, value in limits.items():
         if value is not UNSET:
@@ -280,7 +280,7 @@ def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePo
     Raises:
         ConfigError: a value is wrong, or an option is given twice.
     """
-    found = _read("failures", FailurePolicy, failures, owner)
+    found = read_fields("failures", FailurePolicy, failures, owner)
     given: dict[str, Any] = {}
     for name, value in single.items():
         if value is not UNSET:
@@ -289,14 +289,25 @@ def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePo
     return dataclasses.replace(found, **given)
 
 
-def _read(argument: str, cls: type[_Values], value: Any, owner: str) -> _Values:
+def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "") -> _Values:
+    """Return an argument that is a value of a dataclass, a dict of its fields, or None for the defaults.
+
+    Args:
+        argument: its name.
+        cls: the dataclass.
+        value: as the user gave it.
+        owner: class of the front end, for messages.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is wrong.
+    """
     if isinstance(value, cls):
         return value
     where = f"{owner}: {argument}" if owner else argument
     if value is not None and not isinstance(value, Mapping):
         raise ConfigError(f"{where}: expected a {cls.__name__} or a dict, got {value!r}", key=argument)
     given = dict(value or {})
-    known = [one.name for one in dataclasses.fields(cls)]
+    known = [one.name for one in dataclasses.fields(cls)]  # type: ignore[arg-type]  # it is a dataclass
     for key in given:
         if key not in known:
             near = nearest(key, known)

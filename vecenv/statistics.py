@@ -6,15 +6,37 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["CallerTimes", "Durations", "EnvTimes", "Statistics", "WorkerTimes"]
+__all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Statistics", "WorkerTimes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: The table lists so many envs and workers.
 _MOST_LINES = 8
+
+
+class ShardInfo(NamedTuple):
+    """One shard of a pool over several machines.
+
+    Attributes:
+        shard: its number.
+        pid: of its process; 0 if it has none yet.
+        node_id, node_ip: of the node where that runs, '' without nodes.
+        env_ids: its envs.
+        state: 'opening' or 'building' (its envs are built, or it waits for room), 'serving', 'lost' (it will be
+            replaced), or 'dead'.
+        restarts: how often it was replaced.
+    """
+
+    shard: int
+    pid: int
+    node_id: str
+    node_ip: str
+    env_ids: tuple[int, ...]
+    state: str
+    restarts: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +206,8 @@ class Statistics(Mapping[str, Any]):
             reused, half of that at most, and a few messages of each env that are always kept.
         num_workers, threads_per_worker: at the start, 0 and 1 if the envs live in this process.
         choice: the reason why 'auto' has chosen them, '' if they were given.
+        shards_replaced: with `backend="ray"`: shards that were replaced because they died or hung.
+        shard_calls, bytes_up, bytes_down: with `backend="ray"`: requests to shards, and the bytes sent and received.
         envs: times of each env.
         workers: load of each worker.
         caller: times of the thread that uses the pool.
@@ -205,6 +229,10 @@ class Statistics(Mapping[str, Any]):
     envs: EnvTimes
     workers: WorkerTimes
     caller: CallerTimes
+    shards_replaced: int = 0
+    shard_calls: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
 
     # ---- the mapping -----------------------------------------------------------------------
 

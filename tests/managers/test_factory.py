@@ -16,6 +16,7 @@ NAMES = {
     "subprocess": "SyncSubprocessEnvManager",
     "subprocess_v2": "SubprocessEnvManagerV2",
     "gym_vector": "GymVectorEnvManager",
+    "ray": "RayEnvManager",
 }
 
 

@@ -143,7 +143,7 @@ def create_environment(
         if parallel_environment_ctor is not None:
             env = parallel_environment_ctor(constructors, **kwargs, **options)
         else:
-            if per_env > 1 and options.get("backend") != "auto":
+            if per_env > 1 and options.get("backend") not in ("auto", "ray"):
                 options.setdefault("num_workers", size // per_env)
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
         if getattr(env, "can_seed", True):

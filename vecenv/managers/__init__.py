@@ -3,6 +3,7 @@
     manager         EnvManager, the base of all managers: calls and properties over the parts below
     base            BaseEnvManager: launch, reset, step, close; envs in this process
     subprocess      the same over worker processes: synchronous, asynchronous
+    ray             the synchronous one on the nodes of a Ray cluster
     v2              the same with a sequence of actions and trees as results
     gym_vector      the same over a vector env
     factory         from a config to a manager
@@ -25,6 +26,7 @@ The managers stand above the pool: a batch of the pool comes in, {env_id: timest
 from .base import BaseEnvManager
 from .factory import create_env_manager, get_env_manager_cls
 from .gym_vector import GymVectorEnvManager
+from .ray import RayEnvManager
 from .states import EnvState
 from .subprocess import AsyncSubprocessEnvManager, SyncSubprocessEnvManager
 from .v2 import BaseEnvManagerV2, SubprocessEnvManagerV2
@@ -35,6 +37,7 @@ __all__ = [
     "BaseEnvManagerV2",
     "EnvState",
     "GymVectorEnvManager",
+    "RayEnvManager",
     "SubprocessEnvManagerV2",
     "SyncSubprocessEnvManager",
     "create_env_manager",

@@ -87,7 +87,7 @@ class BaseEnvManager(EnvManager):
 
     config: ClassVar[dict[str, Any]] = BASE_CONFIG
 
-    _has_workers: ClassVar[bool] = False
+    _backend: ClassVar[str] = "serial"
     _is_async: ClassVar[bool] = False
     _buffers_class: ClassVar[type[TimestepBuffers]] = TimestepBuffers
 
@@ -126,7 +126,7 @@ class BaseEnvManager(EnvManager):
         spaces = EnvSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
         self._launch = Launch(
             *(name, fns, self._cfg, self._retry),
-            has_workers=self._has_workers,
+            backend=self._backend,
             is_async=self._is_async,
             reset_inplace=self._reset_inplace,
         )
@@ -172,6 +172,11 @@ class BaseEnvManager(EnvManager):
         self._launch.apply_limits()
 
     # ---- properties ------------------------------------------------------------------------
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether the envs live in other processes."""
+        return self._backend != "serial"
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

@@ -30,12 +30,12 @@ class Launch:
         env_fns: constructors of the envs.
         cfg: the manager's config; limits in it may change.
         retry: how failed resets are repeated; may change.
-        has_workers: envs live in worker processes; else in this process.
+        backend: name of the backend, see `make_pool`.
         is_async: a step returns before all envs have answered.
         reset_inplace: the last timestep of an episode has the first observation of the next one.
 
     Attributes:
-        has_workers: as the argument.
+        has_workers: envs live in worker processes; else in this process.
         num_spares_per_env: number of spare envs of each env.
         pool: None before launch and after close.
         local_pool: the pool of a manager without workers. It is kept after close, until the next launch; None before.
@@ -50,7 +50,7 @@ class Launch:
         cfg: Config,
         retry: RetryPolicy,
         *,
-        has_workers: bool,
+        backend: str,
         is_async: bool,
         reset_inplace: bool,
     ) -> None:
@@ -58,8 +58,9 @@ class Launch:
         self._env_fns = env_fns
         self._cfg = cfg
         self._retry = retry
-        self.has_workers = has_workers
-        self.num_spares_per_env = cfg.get("num_spare_envs", 0) // len(env_fns) if has_workers else 0
+        self._backend = backend
+        self.has_workers = backend != "serial"
+        self.num_spares_per_env = cfg.get("num_spare_envs", 0) // len(env_fns) if self.has_workers else 0
         # A pool with spare envs begins the next episode by a reset, which needs no round trip either.
         can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
         self._can_autoreset = can_autoreset and not self.num_spares_per_env
@@ -95,11 +96,12 @@ class Launch:
         autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
         num_spares = self.num_spares_per_env * len(factories)
         pool = self.pool = make_pool(
-            "process" if self.has_workers else "serial",
+            self._backend,
             factories,
             pool_options(self._cfg, autoreset),
             snapshotter=DriverSnapshotter(),
             spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
+            ray=self._cfg["ray"] if self._backend == "ray" else None,
         )
         try:
             pool.start()  # a signal handler may call `close` meanwhile

@@ -84,7 +84,7 @@ V2_CONFIG: dict[str, Any] = {
 }
 
 #: Keys that no manager warns about: a config for another class of manager is not a mistake.
-OTHER_KEYS = (*PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
+OTHER_KEYS = (*PROCESS_CONFIG, *V2_CONFIG, "ray", "type", "import_names", "cfg_type")
 
 
 _CHOICES = {

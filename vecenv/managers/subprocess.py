@@ -41,7 +41,7 @@ class SyncSubprocessEnvManager(BaseEnvManager):
     """
 
     config: ClassVar[dict[str, Any]] = PROCESS_CONFIG
-    _has_workers = True
+    _backend = "process"
 
 
 @ENV_MANAGER_REGISTRY.register("async_subprocess")
@@ -57,7 +57,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
     """
 
     config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
-    _has_workers = True
+    _backend = "process"
     _is_async = True
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:

@@ -23,6 +23,7 @@ from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
+from ..statistics import ShardInfo
 from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
 
 __all__ = ["BaseVectorEnv", "check_method", "check_name"]
@@ -97,6 +98,10 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     @abc.abstractmethod
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every env."""
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard of `backend="ray"`; [] with other backends."""
+        return self._pool.shards()
 
     # ---- start -------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..ray_options import RayOptions
 from ..report import Report
 from ..statistics import Statistics
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
@@ -104,13 +105,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         worker_output: str = "once",
         timings: bool = True,
         monitor: bool = True,
+        ray: RayOptions | Mapping[str, Any] | None = None,
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings, monitor:
-                as for `vecenv.VectorEnv`.
+            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings, monitor,
+                ray: as for `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
             failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
@@ -156,7 +158,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             limits=resolve(limits, Limits()),
             failures=policy,
         )
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER, ray=ray)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})
         self.render_mode = pool.properties.get("render_mode")

@@ -35,6 +35,7 @@ from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..ray_options import RayOptions
 from ..registrations import has_own_batches
 from ..report import Report
 from ..statistics import Statistics
@@ -122,6 +123,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         worker_output: str = "once",
         timings: bool = True,
         monitor: bool = True,
+        ray: RayOptions | Mapping[str, Any] | None = None,
     ) -> None:
         """Start the workers and build all envs.
 
@@ -141,7 +143,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             max_concurrency: AsyncVectorEnv's name of `num_workers`.
             backend: 'process' (default), or 'serial' for envs in this thread. 'auto' measures as `num_workers='auto'`,
                 and may choose 'serial' where steps are cheap and few. Serial envs survive no segmentation fault, and
-                a hang of one does not end.
+                a hang of one does not end. 'ray': workers on the nodes of a Ray cluster, see docs/ray.md.
             num_workers: number of processes. None (default): one per usable core, at most one per env. Envs with
                 process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
                 process: they need `num_workers=num_envs`. `vecenv check` finds them.
@@ -206,9 +208,11 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
             monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or
                 the temporary folder. It costs nothing while `vecenv top` does not run.
+            ray: options of `backend="ray"`, a `vecenv.RayOptions` or a dict of its fields. Default: its defaults.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
+            DependencyError: with `backend="ray"`, Ray is not installed.
             SpaceError: the envs' spaces differ (also a RuntimeError).
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: raised by a constructor, with the remote traceback as its cause.
@@ -257,7 +261,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         adapt = adapt_and_build if is_same else without_bounds
         num_spares = check_whole("num_spare_envs", num_spare_envs, 0)
         spares = SpareRule(num_spares, episode_seed) if num_spares else None
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares, ray=ray)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
         if num_spares % self.num_envs and self.batch_size not in (None, self.num_envs):

@@ -21,7 +21,10 @@ from .env import OPTION_NAMES, VectorEnv, check_options
 __all__ = ["make_vec", "register_vec"]
 
 #: Backend of each vectorization mode: our names, then Gymnasium's.
-_BACKEND_OF = {"process": "process", "serial": "serial", "auto": "auto", "async": "process", "sync": "serial"}
+_BACKEND_OF = {
+    **{name: name for name in ("process", "serial", "auto", "ray")},
+    "async": "process", "sync": "serial",
+}
 #: Keys in the spec of a vector env that are not arguments of its envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 #: Prefix of the entry point that `register_vec` registers; the env's id follows.
@@ -41,7 +44,8 @@ def make_vec(
     Args:
         id: registered name, or a spec, which may be that of a vector env. A name `module:id` imports the module first.
         num_envs: number of envs, 1 by default.
-        vectorization_mode: 'process' (default), 'serial' or 'auto'. Gymnasium's names 'async' and 'sync' mean the same.
+        vectorization_mode: 'process' (default), 'serial', 'auto' or 'ray'. Gymnasium's names 'async' and 'sync' mean
+            the same as the first two.
         vector_kwargs: options of `VectorEnv`.
         wrappers: applied to each env in this order, in its worker.
         **kwargs: options of `VectorEnv` by their names, such as `timeouts` and `failures`. All others are passed to the

@@ -48,6 +48,7 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
+from vecenv.ray_options import RayOptions
 from vecenv.report import Report
 from vecenv.statistics import Statistics
 from vecenv.vector.infos import InfoReader
@@ -103,6 +104,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         backend: str = "process",
         timeouts: Timeouts | Mapping[str, Any] | None = None,
         failures: FailurePolicy | Mapping[str, Any] | None = None,
+        ray: RayOptions | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """Start the workers and build all environments.
@@ -120,11 +122,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
                 None (default): yes with spare envs, and if a reset of one env takes more than 1 ms when all are reset.
             tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
                 arrays or tensors.
-            backend: 'process' (default), 'serial' for envs in this thread, or 'auto' as for `vecenv.VectorEnv`.
+            backend: 'process' (default), 'serial' for envs in this thread, or 'auto' or 'ray' as for
+                `vecenv.VectorEnv`.
             timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
                 no limit for the others.
             failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
                 Default: both are recovered.
+            ray: options of `backend="ray"`, a `vecenv.RayOptions` or a dict of its fields. Default: its defaults.
             **options: options of the pool (`num_workers`, `threads_per_worker`, `build`, `context`, `depth`, ...), as
                 for `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
                 `construct_timeout`, `call_timeout`, `close_timeout` (seconds, None: no limit), `on_failure`,
@@ -147,12 +151,12 @@ class ParallelAlfEnvironment(AlfEnvironment):
         self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
         check_choice("backend", backend, BACKENDS)
         self._tensors = wants_tensors(tensors)
-        if self._num_spares and options.get("num_workers") is None and backend != AUTO:
+        if self._num_spares and options.get("num_workers") is None and backend not in (AUTO, "ray"):
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
-        self._pool = make_pool(backend, env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
+        self._pool = make_pool(backend, env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER, ray=ray)
         self._pool.start()
         try:
             self._read_descriptions()

@@ -21,8 +21,8 @@ from .spare_pool import SparePool, SpareRule
 
 __all__ = ["BACKENDS", "make_pool", "measure_first_env"]
 
-#: Names of backends; 'auto' measures env 0 and chooses one of the others.
-BACKENDS = ("process", "serial", AUTO)
+#: Names of backends; 'auto' measures env 0 and chooses 'process' or 'serial'.
+BACKENDS = ("process", "serial", "ray", AUTO)
 
 
 def make_pool(
@@ -33,6 +33,7 @@ def make_pool(
     adapt: Callable[[Any], Any] | None = None,
     snapshotter: Snapshotter,
     spares: SpareRule | None = None,
+    ray: Any = None,
 ) -> Pool:
     """Make the pool of a front end.
 
@@ -42,17 +43,23 @@ def make_pool(
         env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
         spares: None: no spare envs. Else spare env j is built by the constructor of env `j % num_envs`. Each env has a
             worker of its own then, unless `options.num_workers` is given, so that a slow reset delays no other env.
+            With 'ray' the CPUs of the shards decide.
+        ray: with 'ray' only: a `RayOptions`, a dict of its fields, or None.
 
     Raises:
         ConfigError: an argument is wrong.
+        DependencyError: with 'ray', Ray is not installed.
         Exception: with 'auto', the exception of the constructor of env 0.
     """
     check_choice("backend", backend, BACKENDS)
+    if ray is not None and backend != "ray":
+        raise ConfigError(f"ray: only with backend='ray', and backend is {backend!r}", key="ray")
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)
         env_fns = fns + [fns[number % len(fns)] for number in range(spares.num_spares)]
-        num_workers = len(env_fns) if options.num_workers is None and backend != AUTO else options.num_workers
+        chosen = options.num_workers is not None or backend in (AUTO, "ray")
+        num_workers = options.num_workers if chosen else len(env_fns)
         options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:
         if options.num_workers not in (None, AUTO):
@@ -63,8 +70,13 @@ def make_pool(
         found = measure_first_env(fns, options, adapt=adapt, snapshotter=snapshotter)
         options = choose_options(options, len(fns), found, may_be_serial=True)
         backend = "serial" if options.num_workers is None else "process"
+    engine: Engine
+    if backend == "ray":
+        from ...integrations.ray.engine import make_ray_engine  # the only use of Ray below front ends
+
+        engine = make_ray_engine(env_fns, options, ray, adapt=adapt, snapshotter=snapshotter)
+        return Pool(engine) if spares is None else SparePool(engine, spares, mode)
     if spares is not None:
-        engine: Engine
         if backend == "serial":
             engine = SerialEngine(env_fns, options, adapt=adapt)
         else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...errors import SpaceError, WorkerTimeoutError
+from ...statistics import ShardInfo
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.messages import Payload
@@ -406,6 +407,9 @@ class Engine(WorkerDirectory, Protocol):
         Raises:
             ConfigError: a limit is not a number of seconds above 0.
         """
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard; [] if the envs live on this machine."""
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures since the start, as `Pool.statistics` names them; {} if there are none to count.

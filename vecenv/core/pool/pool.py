@@ -26,7 +26,7 @@ import numpy as np
 
 from ...errors import InternalError, StateError
 from ...report import Report
-from ...statistics import Statistics
+from ...statistics import ShardInfo, Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.rows import Autoreset, Form, Op
@@ -209,7 +209,11 @@ class Pool:
             num_envs: the number of envs; None: that of the pool.
         """
         name = env_name or self.properties.get("name", "not started")
-        counts = f"num_workers={len(self.worker_pids)}, threads_per_worker={self.options.threads_per_worker}"
+        num_shards, num_workers = len(self._engine.shards()), len(self.worker_pids)
+        if num_shards:
+            num_workers = self._engine.statistics().get("num_workers", 0)
+        counts = f"num_workers={num_workers}, threads_per_worker={self.options.threads_per_worker}"
+        counts = f"num_shards={num_shards}, {counts}" if num_shards else counts
         where = "backend='serial'" if self._engine.runs_here else counts
         num_spares = self._engine.num_envs - self.num_envs
         spares = f", num_spare_envs={num_spares}" if num_spares else ""
@@ -639,6 +643,13 @@ class Pool:
         return Statistics(
             steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
         )
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard; [] if the envs live on this machine.
+
+        A loss is shown once a call of this pool has noticed it.
+        """
+        return self._engine.shards()
 
     def report(self, names: SettingNames = _NAMES) -> Report:
         """Return verdicts about the speed since the start: causes of lost time, and the settings that remove them.

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
 from ...registrations import pickle_registrations
+from ...statistics import ShardInfo
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History, RestorePlan, RestorePoint
@@ -652,6 +653,10 @@ class ProcessEngine:
         self.options = with_limits(self.options, limits)
         if self.recovery is not None:
             self.recovery.set_limits(limits)
+
+    def shards(self) -> list[ShardInfo]:
+        """Return []: the envs live on this machine."""
+        return []
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures, and the workers and threads."""

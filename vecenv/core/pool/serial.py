@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...errors import DifferentSpacesError, StateError, add_notes
+from ...statistics import ShardInfo
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
@@ -300,6 +301,10 @@ class SerialEngine:
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations."""
         self.options = with_limits(self.options, limits)
+
+    def shards(self) -> list[ShardInfo]:
+        """Return []: the envs live on this machine."""
+        return []
 
     def statistics(self) -> dict[str, Any]:
         """Return {}: failures are not recovered here."""

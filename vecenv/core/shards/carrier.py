@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from .frames import Buffer
 
-__all__ = ["Carrier", "CarrierEvent", "Lost", "Replied", "Unavailable"]
+__all__ = ["Carrier", "CarrierEvent", "Lost", "Replied", "ShardPlace", "Unavailable"]
 
 
 class Replied(NamedTuple):
@@ -55,6 +55,14 @@ class Lost(NamedTuple):
 
 
 CarrierEvent = Replied | Unavailable | Lost
+
+
+class ShardPlace(NamedTuple):
+    """The process of a shard: its pid, and the name and the IP address of its node; '' without nodes."""
+
+    pid: int
+    node_id: str = ""
+    node_ip: str = ""
 
 
 class Carrier(Protocol):
@@ -109,6 +117,9 @@ class Carrier(Protocol):
 
     def waiting_for(self, shard: int) -> str:
         """Name the resources that a process which is being started waits for; '' if it has a place already."""
+
+    def place_of(self, shard: int) -> ShardPlace | None:
+        """Return the process of a shard; None if there is none yet."""
 
     def describe(self, shard: int) -> str:
         """Return the place of a shard, for messages, such as 'process 4711' or 'node 10.0.0.3, process 4711'."""

@@ -26,7 +26,7 @@ from ..system.process_title import set_title
 from ..system.signals import signals_deferred
 from ..system.start_process import make_process, modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket
-from .carrier import CarrierEvent, Lost, Replied
+from .carrier import CarrierEvent, Lost, Replied, ShardPlace
 from .shard import Shard
 
 __all__ = ["LocalCarrier"]
@@ -171,6 +171,11 @@ class LocalCarrier:
     def waiting_for(self, shard: int) -> str:
         """Return '': a process has its place at once."""
         return ""
+
+    def place_of(self, shard: int) -> ShardPlace | None:
+        """Return the process of a shard."""
+        child = self._children.get(shard)
+        return None if child is None else ShardPlace(child.pid)
 
     def describe(self, shard: int) -> str:
         """Return the newest process of a shard."""

@@ -367,7 +367,9 @@ class ShardHub(Hub):
             self._take_replies(event)
 
     def _take_replies(self, event: Replied) -> None:
-        for frame in self.links[event.shard].receive(self._layout.unpack(event.data)):
+        link = self.links[event.shard]
+        link.bytes_down += len(event.data)
+        for frame in link.receive(self._layout.unpack(event.data)):
             self._num_steps[event.shard] = frame.num_steps
             if len(frame.mail):
                 self._take_mail(event.shard, pickle.loads(frame.mail))
@@ -553,6 +555,9 @@ class ShardHub(Hub):
                     self.links[event.shard].begin()
                 elif self.links[event.shard].is_open:
                     self._take(event)
+                    if self.links[event.shard].num_in_flight or self.links[event.shard].has_ops:
+                        # of an earlier request: only exceptions of `close` are returned
+                        self._errors = [pair for pair in self._errors if pair[0] != event.shard]
         return min(self._errors, key=lambda pair: pair[0], default=(0, None))[1]
 
     # ---- workers, which shards have by themselves --------------------------------------------

@@ -36,6 +36,8 @@ class ShardLink:
 
     Attributes:
         next_step_id: step_id of the next command, in the numbers of the shard.
+        num_calls, bytes_up, bytes_down: number of requests that were sent, repeated ones included, their bytes, and
+            those of replies.
         is_open: whether the shard executes requests; until then operations are queued.
         silent_ns: for how long waits have waited for a reply of this shard since the last one.
     """
@@ -44,6 +46,7 @@ class ShardLink:
         self._shard = shard
         self._carrier = carrier
         self.next_step_id = 1
+        self.num_calls = self.bytes_up = self.bytes_down = 0
         self.is_open = False
         self.begin()
 
@@ -104,8 +107,14 @@ class ShardLink:
         request = pickle.dumps(Request(self._last, self._received, self._ops, least, PATIENCE_SECONDS), protocol=5)
         self._ops = []
         self._in_flight[self._last] = request, most_nbytes
-        self._carrier.ask(self._shard, self._last, request, most_nbytes)
+        self._send(self._last)
         return True
+
+    def _send(self, seq: int) -> None:
+        request, most_nbytes = self._in_flight[seq]
+        self.num_calls += 1
+        self.bytes_up += len(request)
+        self._carrier.ask(self._shard, seq, request, most_nbytes)
 
     # ---- receiving -------------------------------------------------------------------------
 
@@ -141,8 +150,8 @@ class ShardLink:
     def repeat(self) -> None:
         """Send the requests in flight again, in their order."""
         self._repeat_at_ns = NEVER_NS
-        for seq, (request, most_nbytes) in self._in_flight.items():
-            self._carrier.ask(self._shard, seq, request, most_nbytes)
+        for seq in self._in_flight:
+            self._send(seq)
 
     def note_silence(self, waited_ns: int) -> None:
         """Count the time of a wait in which nothing came from this shard."""

@@ -28,6 +28,7 @@ from ...errors import (
 )
 from ...own_log import own_logger
 from ...registrations import pickle_registrations
+from ...statistics import ShardInfo
 from ..host.replay import Snapshotter
 from ..layout.messages import Reply, dump_by_value, pack_error, unpack_error
 from ..layout.spec import Array
@@ -43,7 +44,7 @@ from ..recovery.resume import Resume, make_resume
 from ..system.clock import NEVER_NS, Deadline, limit_of, now_ns
 from ..system.segment import private_segment
 from ..system.signals import signals_deferred
-from .carrier import Carrier, Lost, Replied
+from .carrier import Carrier, Lost, Replied, ShardPlace
 from .frames import Frame, FrameKind, FrameLayout, unpack_bare
 from .requests import Mail, SetLimits, ShardBoot, ShardReport
 from .shard_hub import ShardHub
@@ -77,6 +78,7 @@ class _ShardStatus:
     Attributes:
         env_ids: its envs.
         state: see the text of this module.
+        num_replaced: how often it was replaced.
         lost_ns: when it was lost, on the monotonic clock; its successors may have been lost since.
         due_ns: if it is lost: when it is started again. If it is being built: when it must have a place.
         why: if it is dead: the reason, for messages; else of the last loss.
@@ -87,6 +89,7 @@ class _ShardStatus:
 
     env_ids: list[int]
     state: _State = _State.OPENING
+    num_replaced: int = 0
     lost_ns: int = 0
     due_ns: int = NEVER_NS
     why: str = ""
@@ -213,7 +216,7 @@ class ShardedEngine:
             for shard in range(len(self._shards)) if limit.is_over() else ():  # constructors have limits in the shards
                 if shard not in reports and (waiting_for := self._carrier.waiting_for(shard)):
                     raise ConfigError(
-                        f"{self.describe_worker(shard)} found no place within {self.options.limits.construct} s; it "
+                        f"{self.describe_worker(shard)} found no place within {self.options.limits.construct:g} s; it "
                         f"waits for {waiting_for}"
                     )
             for event in self._carrier.wait(now_ns() + _POLL_NS):
@@ -347,6 +350,7 @@ class ShardedEngine:
             recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
             self._carrier.start(shard, self._boot(shard, resume))
             status.state = _State.BUILDING
+            status.num_replaced += 1
             status.due_ns = now_ns() + int(self._replace_timeout * _NS)
 
     def _begin_again(self, shard: int, *, is_new: bool = False) -> None:
@@ -495,6 +499,22 @@ class ShardedEngine:
             for counts in (status.counts, status.counts_before):
                 for name, count in counts.items():
                     found[name] = found.get(name, 0) + count
+        found["shards_replaced"] = sum(status.num_replaced for status in self._shards)
+        links = [] if self._hub is None else self._hub.links
+        found["shard_calls"] = sum(link.num_calls for link in links)
+        found["bytes_up"] = sum(link.bytes_up for link in links)
+        found["bytes_down"] = sum(link.bytes_down for link in links)
+        if isinstance(self.options.num_workers, int):  # else each shard decides for itself
+            found["num_workers"] = sum(min(self.options.num_workers, len(share)) for share in self._shares)
+        found["threads_per_worker"] = self.options.threads_per_worker
+        return found
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard."""
+        found = []
+        for shard, status in enumerate(self._shards):
+            place = self._carrier.place_of(shard) or ShardPlace(0)
+            found.append(ShardInfo(shard, *place, tuple(status.env_ids), status.state.value, status.num_replaced))
         return found
 
     # ---- shards as workers -------------------------------------------------------------------

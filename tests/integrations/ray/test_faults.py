@@ -1,0 +1,265 @@
+"""Deaths of actors and nodes: the stream of every env equals that of an undisturbed run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.faults.traces import play, undisturbed, wait_until
+from tests.integrations.ray.cluster import SimulatedCluster, run_program, title_of
+from tests.integrations.ray.pools import ray_pool
+from vecenv import RayOptions, WorkerDiedError, WorkerTimeoutError
+from vecenv.core.pool.pool import Pool
+from vecenv.core.system.process_stat import state_of
+from vecenv.envs.toys import CountEnv, NoisyGlobal, ToyEnv
+
+ray = pytest.importorskip("ray", exc_type=ImportError)
+
+pytestmark = [pytest.mark.ray, pytest.mark.extended]
+
+
+def kill(pool: Pool, shard: int) -> None:
+    """Kill the actor of a shard, and wait until it has ended."""
+    pid = pool.shards()[shard].pid
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until the process of an actor has ended."""
+    wait_until(lambda: not title_of(pid).startswith("ray::ShardActor"))
+
+
+def remove_node(cluster: SimulatedCluster, pool: Pool, shard: int) -> Any:
+    """Kill the node of a shard, and wait until its actor has ended; return the node."""
+    info = pool.shards()[shard]
+    node = cluster.node_of(info.node_id)
+    cluster.remove_node(node)
+    wait_for_end(info.pid)
+    return node
+
+
+def test_actors_killed_at_any_moment_lose_no_step(cluster: SimulatedCluster) -> None:
+    def before(pool: Pool, number: int) -> None:
+        if number == 2:  # idle
+            kill(pool, 0)
+        if number == 9:  # two at once
+            kill(pool, 0)
+            kill(pool, 1)
+
+    def amid(pool: Pool, number: int) -> None:
+        if number in (0, 5):  # 0: the first reset
+            kill(pool, 1)
+
+    with ray_pool([NoisyGlobal] * 4) as pool:
+        ours = play(pool, 12, amid, before=before)
+        assert [shard.restarts for shard in pool.shards()] == [2, 3]
+        assert pool.statistics().shards_replaced == 5
+    assert ours.rows == undisturbed([NoisyGlobal] * 4, 12).rows
+    assert any(ours.marks)
+
+
+def test_actor_killed_amid_its_replacement_loses_no_step(cluster: SimulatedCluster) -> None:
+    def inject(pool: Pool, number: int) -> None:
+        if number == 3:
+            kill(pool, 0)
+            for restarts in (1, 2):
+                while (shard := pool.shards()[0]).restarts < restarts or not shard.pid:
+                    with contextlib.suppress(WorkerTimeoutError):
+                        pool.recv(timeout=0.01)
+                if restarts == 1:
+                    kill(pool, 0)
+
+    with ray_pool([ToyEnv] * 4) as pool:
+        ours = play(pool, 6, inject)
+    assert ours.rows == undisturbed([ToyEnv] * 4, 6).rows
+
+
+def test_stopped_actor_is_replaced_and_its_processes_end(cluster: SimulatedCluster) -> None:
+    old: list[int] = []
+
+    def inject(pool: Pool, number: int) -> None:
+        if number == 3:
+            pid = pool.shards()[1].pid
+            old[:] = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: state_of(pid) == "T")
+
+    with ray_pool([ToyEnv] * 4, RayOptions(num_shards=2, cpus_per_shard=1, shard_timeout=3.0)) as pool:
+        ours = play(pool, 6, inject)
+        wait_until(lambda: not any(psutil.pid_exists(pid) and title_of(pid) for pid in old))
+    assert len(old) > 1 and ours.rows == undisturbed([ToyEnv] * 4, 6).rows
+
+
+def test_worker_killed_within_a_shard_is_replaced_there(cluster: SimulatedCluster) -> None:
+    def inject(pool: Pool, number: int) -> None:
+        if number == 4:
+            children = psutil.Process(pool.shards()[0].pid).children(recursive=True)
+            (worker,) = [child for child in children if title_of(child.pid).startswith("vecenv worker")]
+            worker.kill()
+
+    with ray_pool([NoisyGlobal] * 4) as pool:
+        ours = play(pool, 8, inject)
+        assert pool.statistics().restarts == 1 and pool.statistics().shards_replaced == 0
+    assert ours.rows == undisturbed([NoisyGlobal] * 4, 8).rows
+
+
+def test_calls_survive_the_death_of_an_actor(cluster: SimulatedCluster) -> None:
+    from vecenv.envs.remote import GetAttribute
+
+    with ray_pool([CountEnv] * 4) as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1, 2, 3])
+        pool.recv()
+        pool.submit_calls([GetAttribute("metadata")] * 4)
+        kill(pool, 0)
+        assert len(pool.collect_calls()) == 4
+
+
+def test_raise_policy_names_the_shard_and_the_other_shards_go_on(cluster: SimulatedCluster) -> None:
+    with ray_pool([ToyEnv] * 4, on_failure="raise") as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1, 2, 3])
+        pool.recv()
+        kill(pool, 1)
+        pool.send(np.zeros(4, np.int64))
+        with pytest.raises(WorkerDiedError, match=r"shard 1 \(envs 2-3\).*node") as found:
+            pool.recv()
+        assert found.value.env_ids == (2, 3) and isinstance(found.value.__cause__, ray.exceptions.RayError)
+        pool.cancel([2, 3])
+        assert pool.recv().env_ids.tolist() == [0, 1]
+
+
+def test_removed_node_is_replaced_by_a_spare_one(cluster: SimulatedCluster) -> None:
+    spare = cluster.add_node()
+    removed: list[Any] = []
+
+    def inject(pool: Pool, number: int) -> None:
+        if number == 3:
+            removed.append(remove_node(cluster, pool, 0))
+
+    options = RayOptions(num_shards=2, cpus_per_shard=2, placement="STRICT_SPREAD")
+    with ray_pool([ToyEnv] * 4, options) as pool:
+        ours = play(pool, 6, inject)
+        assert pool.shards()[0].restarts >= 1
+    assert ours.rows == undisturbed([ToyEnv] * 4, 6).rows
+    assert removed and (spare in cluster.nodes or len(cluster.nodes) == 2)
+
+
+def test_shard_waits_for_a_node_that_comes_later(cluster: SimulatedCluster) -> None:
+    def before(pool: Pool, number: int) -> None:
+        if number == 3:
+            remove_node(cluster, pool, 1)
+
+    def inject(pool: Pool, number: int) -> None:
+        if number == 3:
+            while pool.shards()[1].restarts < 1:
+                with contextlib.suppress(WorkerTimeoutError):
+                    pool.recv(timeout=0.1)
+            cluster.add_node()
+
+    options = RayOptions(num_shards=2, cpus_per_shard=2)
+    with ray_pool([ToyEnv] * 4, options) as pool:
+        ours = play(pool, 6, inject, before=before)
+    assert ours.rows == undisturbed([ToyEnv] * 4, 6).rows
+
+
+def test_shard_without_room_is_given_up_and_others_go_on(cluster: SimulatedCluster) -> None:
+    options = RayOptions(num_shards=2, cpus_per_shard=2, replace_timeout=2.0)
+    with ray_pool([ToyEnv] * 4, options) as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1, 2, 3])
+        pool.recv()
+        remove_node(cluster, pool, 1)
+        pool.send(np.zeros(4, np.int64))
+        with pytest.raises(WorkerDiedError, match=r"no place within 2 s.*CPU 2 of bundle 1.*node .* free of"):
+            pool.recv()
+        pool.cancel([2, 3])
+        assert pool.recv().env_ids.tolist() == [0, 1]
+        cluster.add_node()
+        pool.restart(1)
+        pool.reset([2, 3], seeds=[7, 8])
+        assert sorted(pool.recv().env_ids.tolist()) == [2, 3]
+
+
+_RPC_PROGRAM = """
+import os
+os.environ["RAY_testing_rpc_failure"] = (
+    '{"CoreWorkerService.grpc_client.PushTask":{"num_failures":8,"req_failure_prob":20,"resp_failure_prob":20,'
+    '"in_flight_failure_prob":0}}'
+)
+import ray
+from tests.faults.traces import play, undisturbed
+from tests.integrations.ray.pools import ray_pool
+from vecenv.envs.toys import ToyEnv
+
+ray.init(ADDRESS, log_to_driver=False, logging_level="error")
+with ray_pool([ToyEnv] * 4) as pool:
+    ours = play(pool, 60)
+    calls = pool.statistics().shard_calls
+assert ours.rows == undisturbed([ToyEnv] * 4, 60).rows
+assert not any(ours.marks)
+print("repeated", calls > 2 * 61)
+ray.shutdown()
+"""
+
+
+def test_lost_requests_and_replies_are_repeated(cluster: SimulatedCluster) -> None:
+    assert run_program(cluster, _RPC_PROGRAM).split() == ["repeated", "True"]
+
+
+_SHUTDOWN = """
+import ray
+from vecenv import ConfigError, VectorEnv
+from vecenv.envs.toys import ToyEnv
+
+ray.init(ADDRESS, log_to_driver=False, logging_level="error")
+envs = VectorEnv([ToyEnv] * 4, backend="ray", ray={"num_shards": 2, "cpus_per_shard": 1})
+envs.reset(seed=0)
+ray.shutdown()
+try:
+    envs.step(envs.action_space.sample())
+except ConfigError as error:
+    print(error)
+envs.close()
+print(ray.is_initialized())
+"""
+
+
+def test_pool_ends_with_the_ray_that_it_was_made_in(cluster: SimulatedCluster) -> None:
+    assert run_program(cluster, _SHUTDOWN).splitlines() == [
+        "backend='ray': Ray was shut down, and the shards ended with it; close the envs",
+        "False",
+    ]
+
+
+_DRIVER = """
+import signal, os, sys
+import ray
+from vecenv import VectorEnv
+from vecenv.envs.toys import ToyEnv
+
+ray.init(ADDRESS, log_to_driver=False, logging_level="error")
+envs = VectorEnv([ToyEnv] * 4, backend="ray", ray={"num_shards": 2, "cpus_per_shard": 1})
+envs.reset(seed=0)
+if END == "kill":
+    print(*(shard.pid for shard in envs.shards()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+print(*(shard.pid for shard in envs.shards()))
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "exit"])
+def test_end_of_the_driver_ends_everything(cluster: SimulatedCluster, end: str) -> None:
+    program = _DRIVER.replace("END", repr(end))
+    output = run_program(cluster, program, returncode=-signal.SIGKILL if end == "kill" else 0)
+    pids = [int(word) for word in output.split()]
+    assert len(pids) == 2  # the leak guard waits for the rest
+    for pid in pids:
+        wait_for_end(pid)

@@ -1,0 +1,152 @@
+"""Front ends over a simulated cluster: the results equal those of the other backends."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.faults.traces import play, undisturbed
+from tests.integrations.ray.cluster import ROOT, SimulatedCluster, run_program
+from tests.integrations.ray.pools import ray_pool
+from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf, create_env_manager
+from vecenv.core.layout.rows import Autoreset
+from vecenv.envs.toys import FrameEnv, HugeInfo, NoisyGlobal, SpaceEnv, ToyEnv
+
+ray = pytest.importorskip("ray", exc_type=ImportError)
+
+pytestmark = [pytest.mark.ray, pytest.mark.extended]
+
+TWO = {"num_shards": 2, "cpus_per_shard": 1}
+
+
+def cartpole() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("options", [TWO, {}], ids=str)
+def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, options: dict[str, Any]) -> None:
+    ours = VectorEnv([cartpole] * 5, backend="ray", ray=options)
+    theirs = VectorEnv([cartpole] * 5, backend="serial")
+    try:
+        actions = np.random.default_rng(0).integers(0, 2, (60, 5))
+        np.testing.assert_array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
+        for action in actions:
+            for mine, other in zip(ours.step(action)[:4], theirs.step(action)[:4]):
+                np.testing.assert_array_equal(mine, other)
+        assert ours.call("spec")[0].id == "CartPole-v1"
+        shards = ours.shards()
+        assert [shard.state for shard in shards] == ["serving"] * len(shards)
+        assert sorted(env_id for shard in shards for env_id in shard.env_ids) == [0, 1, 2, 3, 4]
+        assert len({shard.node_id for shard in shards}) == len(shards) == options.get("num_shards", 2)
+        found = ours.statistics()
+        assert found.steps == theirs.statistics().steps > 200 and found.shards_replaced == 0
+        assert found.num_workers == (2 if options else 4)
+        assert f"num_shards={len(shards)}, num_workers={found.num_workers}, threads" in repr(ours)
+        assert found.shard_calls >= 60 and found.bytes_up > 0 and found.bytes_down > 0
+        assert theirs.shards() == []
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize("env", [NoisyGlobal, HugeInfo, FrameEnv])
+def test_streams_of_hard_envs_equal_those_of_a_serial_pool(cluster: Any, env: Any) -> None:
+    with ray_pool([env] * 4, autoreset=Autoreset.SAME_STEP) as pool:
+        ours = play(pool, 12)
+    assert ours == undisturbed([env] * 4, 12, autoreset=Autoreset.SAME_STEP)
+
+
+def test_async_stream_equals_that_of_a_serial_pool(cluster: Any) -> None:
+    with ray_pool([ToyEnv] * 5) as pool:
+        assert play(pool, 20, in_order=False) == undisturbed([ToyEnv] * 5, 20)
+
+
+def test_manager_gives_the_timesteps_of_the_base_manager(cluster: Any) -> None:
+    results = []
+    for cfg in ({"type": "base"}, {"type": "ray", "ray": TWO}):
+        with create_env_manager({**cfg, "auto_reset": True}, [cartpole] * 3) as manager:
+            manager.seed(5)
+            manager.launch()
+            rng = np.random.default_rng(1)
+            steps = []
+            for _ in range(40):
+                found = manager.step({env_id: int(rng.integers(2)) for env_id in manager.ready_obs})
+                steps.append(
+                    {key: (step.obs.tobytes(), step.reward.tobytes(), step.done) for key, step in found.items()}
+                )
+            results.append(steps)
+    assert results[0] == results[1]
+
+
+def test_sb3_vec_env_gives_the_results_of_the_serial_backend(cluster: Any) -> None:
+    pytest.importorskip("stable_baselines3", exc_type=ImportError)
+    from vecenv.integrations.sb3 import SB3VecEnv
+
+    results = []
+    for options in ({"backend": "serial"}, {"backend": "ray", "ray": TWO}):
+        envs = SB3VecEnv([cartpole] * 4, **options)
+        try:
+            envs.seed(3)
+            rows = [envs.reset()]
+            for action in np.random.default_rng(2).integers(0, 2, (40, 4)):
+                obs, rewards, dones, infos = envs.step(action)
+                rows += [obs, rewards, dones]
+                assert len(infos) == 4
+            results.append([row.tobytes() for row in rows])
+        finally:
+            envs.close()
+    assert results[0] == results[1]
+
+
+def test_batched_vector_envs_and_alf_environments_step_over_ray(cluster: Any) -> None:
+    from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+    batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, backend="ray", ray=TWO)
+    try:
+        assert batches.reset(seed=0)[0].shape == (6, 4)
+        assert batches.step(batches.action_space.sample())[0].shape == (6, 4)
+    finally:
+        batches.close()
+    env = alf.create_environment("CartPole-v1", num_parallel_environments=4, tensors=False, backend="ray", ray=TWO)
+    try:
+        assert env.reset().observation.shape == (4, 4)
+        assert env.step(np.zeros(4, np.int64)).observation.shape == (4, 4)
+    finally:
+        env.close()
+
+
+def test_placement_group_of_the_program_is_used_and_stays(cluster: Any) -> None:
+    group = ray.util.placement_group([{"CPU": 1}] * 3, strategy="PACK")
+    try:
+        ray.get(group.ready())
+        given = RayOptions(placement_group=group, first_bundle=1)
+        with ray_pool([ToyEnv] * 4, given) as pool:
+            assert play(pool, 3) == undisturbed([ToyEnv] * 4, 3)
+            assert len(pool.shards()) == 2
+        assert ray.util.placement_group_table(group)["state"] == "CREATED"
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def test_program_of_the_page_runs(cluster: SimulatedCluster) -> None:
+    page = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = run_program(cluster, program).splitlines()
+    assert lines[0].startswith("steps 6,")
+    assert [line.count("state='serving'") for line in lines[-2:]] == [1, 1]
+
+
+def test_spaces_of_all_kinds_travel(cluster: Any) -> None:
+    space = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        text=gymnasium.spaces.Text(8),
+        number=gymnasium.spaces.Discrete(5),
+    )
+    fns = [functools.partial(SpaceEnv, space)] * 3
+    with ray_pool(fns) as pool:
+        assert play(pool, 5) == undisturbed(fns, 5)

@@ -1,0 +1,325 @@
+"""RayCarrier: each shard is an actor of Ray; requests are calls of its methods, and Ray's errors become events.
+
+    start     a new actor -> its place and versions -> its first frame
+    ask       a call; a reply of up to 8 MiB returns as several small values, which Ray sends in its messages
+    kill      `ray.kill`, and a task on the node of the actor that kills a process which `ray.kill` cannot reach
+
+Actors are never restarted, and calls never repeated, by Ray: a restarted actor would have lost its envs, and a repeated
+step would be a second step. The engine replaces actors, and the links number requests.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...core.layout import messages
+from ...core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
+from ...core.shards.frames import FrameKind, count_pieces, join, pack_bare
+from ...core.shards.shard import Shard
+from ...core.system.clock import NEVER_NS, Deadline, now_ns
+from ...errors import ConfigError
+from .actor import Place, ShardActor, kill_process, to_pieces, versions
+from .placement import Placement
+
+__all__ = ["RayCarrier"]
+
+#: Longest wait before `interrupt` is noticed.
+_SLICE_NS = 50_000_000
+#: Seconds within which the values of a call that has returned must have arrived from their node.
+_GET_SECONDS = 10.0
+#: Pause before an actor that could not be reached is asked for its first frame again.
+_RETRY_NS = 500_000_000
+#: Seconds that `close` waits for the end of actors, and of processes that `ray.kill` cannot reach.
+_CLOSE_SECONDS = 5.0
+
+
+class _Actor:
+    """One actor of a shard, from its start until it is killed.
+
+    Attributes:
+        shard: number of the shard.
+        handle: of Ray.
+        boot: pieces of the boot, until the first frame has arrived.
+        place: None until the actor has a process.
+        retry_at_ns: when to ask for its place or first frame again.
+        is_lost: whether `Lost` was reported.
+    """
+
+    def __init__(self, shard: int, handle: Any, boot: Sequence[Any]) -> None:
+        self.shard = shard
+        self.handle = handle
+        self.boot: Sequence[Any] | None = boot
+        self.place: Place | None = None
+        self.retry_at_ns = NEVER_NS
+        self.is_lost = False
+
+
+class _Sent(NamedTuple):
+    """A call that has not returned: its actor, the number of the request, and the references of its values.
+
+    Attributes:
+        seq: None for the place of the actor; 0 for its first frame.
+    """
+
+    actor: _Actor
+    seq: int | None
+    refs: list[Any]
+
+
+class RayCarrier:
+    """Shards as actors of Ray; see `carrier.Carrier` for the methods.
+
+    Args:
+        placement: the bundles of the shards.
+        make_shard: makes a shard from its boot, in the actor.
+
+    Attributes:
+        placement: as the argument.
+    """
+
+    def __init__(self, placement: Placement, make_shard: Callable[[bytes], Any] = Shard) -> None:
+        import ray
+
+        self._ray = ray
+        self._owner_pid = os.getpid()
+        self._job = ray.get_runtime_context().get_job_id()
+        self.placement = placement
+        self._make_shard = make_shard
+        self._actor_class = ray.remote(ShardActor)
+        self._kill_process = ray.remote(kill_process)
+        self._actors: dict[int, _Actor] = {}
+        self._sent: dict[Any, _Sent] = {}  # by the reference of the first value
+        self._fences: list[Any] = []  # references of tasks that kill processes
+        self._events: list[CarrierEvent] = []
+        self._is_interrupted = False
+        self._is_closed = False
+        self._warned: set[str] = set()
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether Ray is still the one that the actors live in. Its functions start a new one otherwise."""
+        return bool(self._ray.is_initialized()) and self._ray.get_runtime_context().get_job_id() == self._job
+
+    # ---- start -----------------------------------------------------------------------------
+
+    def start(self, shard: int, boot: bytes) -> None:
+        """Make an actor, which waits for its bundle, and ask it for its place."""
+        if not self._is_connected:
+            raise ConfigError("backend='ray': Ray was shut down, and the shards ended with it; close the envs")
+        options = self.placement.actor_options(shard)
+        actor_class = self._actor_class.options(max_restarts=0, max_task_retries=0, max_concurrency=1, **options)
+        actor = _Actor(shard, actor_class.remote(self._make_shard), to_pieces(boot, count_pieces(len(boot))))
+        self._actors[shard] = actor
+        self._ask_to_open(actor)
+
+    def _ask_to_open(self, actor: _Actor) -> None:
+        """Ask for the place of an actor, or, if that is known, for its first frame."""
+        actor.retry_at_ns = NEVER_NS
+        if actor.place is None:
+            self._note_sent(_Sent(actor, None, [actor.handle.locate.remote()]))
+        elif actor.boot is not None:
+            self._note_sent(_Sent(actor, 0, [actor.handle.open.remote(*actor.boot)]))
+
+    def _note_sent(self, sent: _Sent) -> None:
+        self._sent[sent.refs[0]] = sent
+
+    def _note_place(self, actor: _Actor, place: Place) -> None:
+        """Ask for the first frame, unless the node has another vecenv."""
+        actor.place = place
+        ours = versions()
+        differing = [name for name, version in ours.items() if place.versions.get(name) != version]
+        text = ", ".join(f"{name} {place.versions.get(name)} there and {ours[name]} here" for name in differing)
+        if "vecenv" in differing:
+            error = ConfigError(
+                f"{self.describe(actor.shard)} has {text}; install the same release there, or ship it by runtime_env"
+            )
+            mail = pickle.dumps(messages.pack_error(error))
+            self._events.append(Replied(actor.shard, pack_bare(0, FrameKind.FAILED, mail)))
+            return
+        self._ask_to_open(actor)
+        if differing and text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(
+                f"{self.describe(actor.shard)} has {text}; results may differ from node to node",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+        """Call the actor."""
+        actor = self._actors.get(shard)
+        if actor is None or actor.is_lost or not self._is_connected:
+            return  # `wait` has reported that, or will do so
+        num_pieces = count_pieces(most_nbytes)
+        pieces = to_pieces(request, count_pieces(len(request)))
+        refs = actor.handle.execute.options(num_returns=num_pieces).remote(num_pieces, *pieces)
+        self._note_sent(_Sent(actor, seq, [refs] if num_pieces == 1 else refs))
+
+    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+        """Wait for values of calls."""
+        while True:
+            now = now_ns()
+            if not self._is_connected:
+                for actor in self._actors.values():
+                    self._lose(actor, "Ray was shut down")
+            for actor in self._actors.values():
+                if now >= actor.retry_at_ns:
+                    self._ask_to_open(actor)
+            self._receive(0 if self._events else min(deadline_ns - now, _SLICE_NS))
+            if self._events or self._is_interrupted or now_ns() >= deadline_ns:
+                self._is_interrupted = False
+                events, self._events = self._events, []
+                return events
+
+    def _receive(self, longest_ns: int) -> None:
+        """Wait for one call to return, and append the events of all calls that have returned."""
+        seconds = max(longest_ns, 0) / 1e9
+        if not self._sent:
+            time.sleep(seconds)
+            return
+        ready, others = self._ray.wait(list(self._sent), num_returns=1, timeout=seconds)
+        if ready and others:
+            ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
+        for ref in ready:
+            sent = self._sent.get(ref)
+            if sent is not None:  # else the actor was lost meanwhile
+                self._finish(sent)
+                self._sent.pop(ref, None)
+
+    def _finish(self, sent: _Sent) -> None:
+        """Append the event of a call that has returned."""
+        actor = sent.actor
+        errors = self._ray.exceptions
+        try:
+            values = self._ray.get(sent.refs, timeout=_GET_SECONDS)
+        except (
+            errors.ActorUnavailableError,
+            errors.GetTimeoutError,
+            errors.ObjectLostError,
+            errors.ObjectStoreFullError,
+            errors.OutOfDiskError,
+            errors.RpcError,
+        ) as error:
+            if sent.seq:
+                self._events.append(Unavailable(actor.shard, sent.seq, _describe(error)))
+            else:
+                actor.retry_at_ns = now_ns() + _RETRY_NS
+            return
+        except errors.RayError as error:
+            self._lose(actor, _describe(error), error.with_traceback(None))  # whose frames would keep the references
+            return
+        if sent.seq is None:
+            self._note_place(actor, values[0])
+            return
+        if sent.seq == 0:
+            actor.boot = None
+        self._events.append(Replied(actor.shard, memoryview(join(values))))
+
+    def _lose(self, actor: _Actor, text: str, cause: Exception | None = None) -> None:
+        """Report the loss of an actor, once."""
+        if not actor.is_lost:
+            actor.is_lost = True
+            self._events.append(Lost(actor.shard, text, cause))
+        self._forget_calls(actor)
+
+    def _forget_calls(self, actor: _Actor) -> None:
+        actor.retry_at_ns = NEVER_NS
+        self._sent = {ref: sent for ref, sent in self._sent.items() if sent.actor is not actor}
+
+    def interrupt(self) -> None:
+        """Make `wait` return within 50 ms."""
+        self._is_interrupted = True
+
+    # ---- places ----------------------------------------------------------------------------
+
+    def place_of(self, shard: int) -> ShardPlace | None:
+        """Return the process of a shard; None if it has none yet."""
+        actor = self._actors.get(shard)
+        return None if actor is None or actor.place is None else actor.place.process
+
+    def waiting_for(self, shard: int) -> str:
+        """Return the resources that the bundle of a shard needs and those of the nodes; '' once it has a process."""
+        actor = self._actors.get(shard)
+        if actor is None or actor.place is not None or not self._is_connected:
+            return ""
+        return self.placement.describe_missing(shard)
+
+    def describe(self, shard: int) -> str:
+        """Return the node and the process of a shard."""
+        place = self.place_of(shard)
+        if place is None:
+            return "an actor without a process"
+        return f"node {place.node_ip} ({place.node_id[:8]}), process {place.pid}"
+
+    # ---- end -------------------------------------------------------------------------------
+
+    def kill(self, shard: int) -> None:
+        """Kill the actor, and its process in any case."""
+        actor = self._actors.pop(shard, None)
+        if actor is None:
+            return
+        self._forget_calls(actor)
+        self._events = [event for event in self._events if event.shard != shard]
+        if self._is_connected:
+            self._kill(actor)
+            self._fence(actor)
+
+    def _kill(self, actor: _Actor) -> None:
+        self._ray.kill(actor.handle, no_restart=True)
+
+    def _fence(self, actor: _Actor) -> None:
+        """Start a task on the node of an actor that kills its process; it fails at once if the node is dead."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = actor.place
+        if place is None:
+            return
+        self._fences = self._ray.wait(self._fences, num_returns=len(self._fences), timeout=0)[1] if self._fences else []
+        task = self._kill_process.options(
+            num_cpus=0,
+            max_retries=0,
+            runtime_env=self.placement.runtime_env,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(place.process.node_id, soft=False),
+        )
+        self._fences.append(task.remote(place.process.pid, place.started))
+
+    def close(self) -> None:
+        """Kill all actors, and remove the placement group unless it is one of the program."""
+        self.end_if_unclosed()
+
+    def end_if_unclosed(self) -> None:
+        """Do the same as `close`."""
+        if self._is_closed or os.getpid() != self._owner_pid:
+            return
+        self._is_closed = True
+        actors, self._actors = list(self._actors.values()), {}
+        busy = {sent.actor for sent in self._sent.values()}
+        self._sent.clear()
+        self._events.clear()
+        if not self._is_connected:
+            return
+        deadline = Deadline(_CLOSE_SECONDS)
+        for actor in actors:
+            self._kill(actor)
+            if actor in busy:  # stopped, perhaps
+                self._fence(actor)
+        self.placement.remove()
+        ends = [actor.handle.locate.remote() for actor in actors]  # fails once the actor is dead
+        pending = [*ends, *self._fences]
+        self._fences = []
+        if pending:
+            self._ray.wait(pending, num_returns=len(pending), timeout=deadline.seconds_left(), fetch_local=False)
+
+
+def _describe(error: Exception) -> str:
+    """Return the essence of an error of Ray in one line: its last line, without advice for all cases."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[-1].partition(" Some common causes include:")[0] if lines else "no reason given"
+    return f"{type(error).__name__}: {reason}"

@@ -1,0 +1,56 @@
+"""Make the engine of a pool on a Ray cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.host.replay import Snapshotter
+from ...core.options import PoolOptions, check_env_fns
+from ...core.shards.sharded_engine import ShardedEngine
+from ...errors import ConfigError
+from ...ray_options import read_ray_options
+from .carrier import RayCarrier
+from .placement import Placement
+
+__all__ = ["make_ray_engine"]
+
+
+def make_ray_engine(
+    env_fns: Sequence[Callable[[], Any]],
+    options: PoolOptions,
+    ray: Any,
+    *,
+    adapt: Callable[[Any], Any] | None,
+    snapshotter: Snapshotter,
+) -> ShardedEngine:
+    """Make an engine whose shards are actors of Ray. Nothing is started, and no resources are reserved.
+
+    Args:
+        env_fns, options, adapt, snapshotter: as for `ShardedEngine`, but `num_workers` is None.
+        ray: a `RayOptions`, a dict of its fields, or None.
+
+    Raises:
+        DependencyError: Ray is not installed.
+        ConfigError: an argument is wrong, Ray is not initialised, or the cluster lacks resources.
+    """
+    given = read_ray_options(ray)
+    fns = check_env_fns(env_fns)
+    if options.num_workers is not None:
+        raise ConfigError(
+            "num_workers: with backend='ray' each shard has `cpus_per_shard` workers; set that, as in "
+            "ray=RayOptions(cpus_per_shard=...)",
+            key="num_workers",
+        )
+    placement = Placement(given, len(fns))
+    return ShardedEngine(
+        fns,
+        dataclasses.replace(options, num_workers=placement.cpus_per_shard),
+        carrier=RayCarrier(placement),
+        num_shards=placement.num_shards,
+        adapt=adapt,
+        snapshotter=snapshotter,
+        shard_timeout=given.shard_timeout,
+        replace_timeout=given.replace_timeout,
+    )

@@ -1,0 +1,155 @@
+"""Placement: how many shards there are, and the bundle of a placement group for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.system.clock import now_ns
+from ...errors import ConfigError
+from ...ray_options import RayOptions
+from .cluster import connected_ray, describe_resources, living_nodes
+
+__all__ = ["Placement"]
+
+#: Nanoseconds after which a placement group is looked at again.
+_LOOK_NS = 250_000_000
+
+
+class Placement:
+    """The bundles of all shards: those of a placement group of the program, or of a new one.
+
+    Args:
+        options: of the user.
+        num_envs: number of envs; there are at most as many shards.
+
+    Attributes:
+        num_shards: number of shards.
+        cpus_per_shard: CPUs of each shard.
+
+    Raises:
+        DependencyError: Ray is not installed.
+        ConfigError: Ray is not initialised, no node has the resources, or the placement group lacks bundles.
+    """
+
+    def __init__(self, options: RayOptions, num_envs: int) -> None:
+        self._ray = connected_ray()
+        self._options = options
+        self._group = options.placement_group
+        self._missing = ""  # as it was found last
+        self._look_at_ns = 0
+        if self._group is None:
+            num_shards, self.cpus_per_shard = self._fit_nodes()
+        else:
+            num_shards, self.cpus_per_shard = self._fit_bundles()
+        self.num_shards = min(num_shards, num_envs)
+
+    # ---- size ------------------------------------------------------------------------------
+
+    def _needed(self, cpus: int) -> dict[str, float]:
+        gpus = {"GPU": self._options.num_gpus} if self._options.num_gpus else {}
+        return {"CPU": cpus, **gpus, **self._options.resources}
+
+    @property
+    def runtime_env(self) -> dict[str, Any] | None:
+        """Ray's runtime environment of the shards."""
+        return None if self._options.runtime_env is None else dict(self._options.runtime_env)
+
+    @property
+    def needed(self) -> dict[str, float]:
+        """Resources of one shard: name -> amount."""
+        return self._needed(self.cpus_per_shard)
+
+    def _fit_nodes(self) -> tuple[int, int]:
+        """Return the number of shards and their CPUs for a new placement group."""
+        options = self._options
+        nodes = living_nodes(self._ray)
+        others = self._needed(options.cpus_per_shard or 1)
+        fitting = [node for node in nodes if _has(node.resources, others)]
+        if not fitting:
+            present = "; ".join(node.describe_free(others) for node in nodes)
+            raise ConfigError(
+                f"ray: no living node has the resources of a shard ({describe_resources(others)}); {present}",
+                key="cpus_per_shard",
+            )
+        cpus = options.cpus_per_shard or int(min(node.resources["CPU"] for node in fitting))
+        num_shards = options.num_shards
+        if num_shards is None:
+            needed = self._needed(cpus)
+            num_shards = sum(_has(node.free, needed) for node in fitting)
+            if not num_shards:
+                present = "; ".join(node.describe_free(needed) for node in nodes)
+                raise ConfigError(
+                    f"ray: no living node has the resources of a shard free ({describe_resources(needed)}); "
+                    f"{present}. Set num_shards to wait for them",
+                    key="num_shards",
+                )
+        return num_shards, cpus
+
+    def _fit_bundles(self) -> tuple[int, int]:
+        """Return the number of shards and their CPUs for the placement group of the program."""
+        from ray.util.placement_group import PlacementGroup
+
+        options = self._options
+        if not isinstance(self._group, PlacementGroup):
+            raise ConfigError(
+                f"ray: placement_group: expected a PlacementGroup of Ray, got {self._group!r}", key="placement_group"
+            )
+        bundles = self._group.bundle_specs[options.first_bundle :]
+        num_shards = len(bundles) if options.num_shards is None else options.num_shards
+        if not 0 < num_shards <= len(bundles):
+            raise ConfigError(
+                f"ray: placement_group: {max(num_shards, 1)} shards need as many bundles from bundle "
+                f"{options.first_bundle} on, and there are {len(bundles)}",
+                key="placement_group",
+            )
+        bundles = bundles[:num_shards]
+        cpus = options.cpus_per_shard or int(min(bundle.get("CPU", 0) for bundle in bundles))
+        needed = self._needed(max(cpus, 1))
+        for index, bundle in enumerate(bundles, options.first_bundle):
+            if not _has(bundle, needed):
+                raise ConfigError(
+                    f"ray: placement_group: a shard needs {describe_resources(needed)}, and bundle {index} has "
+                    f"{describe_resources(bundle)}",
+                    key="placement_group",
+                )
+        return num_shards, cpus
+
+    # ---- bundles ---------------------------------------------------------------------------
+
+    def actor_options(self, shard: int) -> dict[str, Any]:
+        """Return the options of Ray for the actor of a shard; makes the placement group if there is none."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if self._group is None:
+            self._group = self._ray.util.placement_group(
+                [self.needed] * self.num_shards, strategy=self._options.placement
+            )
+        strategy = PlacementGroupSchedulingStrategy(self._group, self._options.first_bundle + shard)
+        return {
+            "num_cpus": self.cpus_per_shard,
+            "num_gpus": self._options.num_gpus,
+            "resources": dict(self._options.resources),
+            "runtime_env": self.runtime_env,
+            "scheduling_strategy": strategy,
+        }
+
+    def describe_missing(self, shard: int) -> str:
+        """Return the resources that a shard waits for, and those of the living nodes."""
+        now = now_ns()
+        if now >= self._look_at_ns:
+            nodes = living_nodes(self._ray)
+            self._missing = "; ".join(node.describe_free(self.needed) for node in nodes)
+            self._look_at_ns = now + _LOOK_NS
+        bundle = self._options.first_bundle + shard
+        return f"{describe_resources(self.needed)} of bundle {bundle}; there is {self._missing}"
+
+    def remove(self) -> None:
+        """Remove the placement group if it was made here."""
+        if self._group is not None and self._options.placement_group is None:
+            self._ray.util.remove_placement_group(self._group)
+            self._group = None
+
+
+def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0) >= amount for name, amount in needed.items())

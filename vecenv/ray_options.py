@@ -1,0 +1,147 @@
+"""RayOptions: the options of a pool on the nodes of a Ray cluster; this file imports no Ray."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .checks import check_seconds, check_whole, is_positive, nearest
+from .errors import ConfigError
+from .options import read_fields
+
+__all__ = ["RayOptions"]
+
+PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """Options of `backend="ray"`, the argument `ray=` of front ends: shards, and their places in a Ray cluster.
+
+    A shard is an actor of Ray with a part of the envs and worker processes of its own. Results do not depend on the
+    number of shards or on their places. The program calls `ray.init()` itself. See docs/ray.md.
+
+    Example:
+        >>> import vecenv
+        >>> options = vecenv.RayOptions(num_shards=4, cpus_per_shard=16)
+        >>> options.placement, options.shard_timeout
+        ('SPREAD', 30.0)
+
+    Attributes:
+        num_shards: number of shards. None (default): one per living node that has `cpus_per_shard` CPUs free, or one
+            per bundle of `placement_group`. At most one per env.
+        cpus_per_shard: CPUs that Ray reserves for each shard, and worker processes of each shard. None (default): the
+            smallest whole number of CPUs of these nodes or bundles.
+        placement: 'SPREAD' (default) puts shards on different nodes where it can, 'STRICT_SPREAD' never puts two on one
+            node, 'PACK' puts them on few nodes; as of Ray's placement groups.
+        placement_group: a placement group of the program; each shard uses one of its bundles. A trial of Ray Tune must
+            use its own one. None (default): a new one is made, and removed by `close`.
+        first_bundle: index of the bundle of shard 0 in `placement_group`. Default: 0. Bundles before it stay free.
+        resources: further resources of each shard, such as {"simulator": 1}. Default: none.
+        num_gpus: GPUs of each shard. Default: 0.
+        runtime_env: Ray's runtime environment of shards, such as {"pip": ["my-envs"]}. Default: that of the program.
+        shard_timeout: seconds without any reply after which a shard counts as hung and is replaced. Default: 30.
+        replace_timeout: seconds that the successor of a lost shard may wait for room in the cluster. Default: 300.
+
+    Raises:
+        ConfigError: a field has a value that it cannot have.
+    """
+
+    num_shards: int | None = None
+    cpus_per_shard: int | None = None
+    placement: str = "SPREAD"
+    placement_group: Any = None
+    first_bundle: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict, hash=False)
+    num_gpus: float = 0
+    runtime_env: Mapping[str, Any] | None = field(default=None, hash=False)
+    shard_timeout: float = 30.0
+    replace_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            check = _CHECKS.get(one.name)
+            if check is not None:
+                name = f"{type(self).__name__}: {one.name}"
+                try:
+                    value = check(name, getattr(self, one.name))
+                except ConfigError as error:
+                    raise ConfigError(str(error), key=one.name) from None
+                object.__setattr__(self, one.name, value)
+        if self.first_bundle and self.placement_group is None:
+            raise ConfigError(
+                "RayOptions: first_bundle: only with a placement_group of the program", key="first_bundle"
+            )
+        if self.placement_group is not None and self.placement != "SPREAD":
+            raise ConfigError(
+                "RayOptions: placement: not with placement_group, whose own strategy places its bundles",
+                key="placement",
+            )
+
+
+def read_ray_options(ray: Any) -> RayOptions:
+    """Return the argument `ray` of a front end.
+
+    Args:
+        ray: a `RayOptions`, a dict of its fields, or None for the defaults.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is wrong.
+    """
+    return read_fields("ray", RayOptions, ray)
+
+
+def _count(name: str, value: Any) -> int | None:
+    return None if value is None else check_whole(name, value, 1)
+
+
+def _placement(name: str, value: Any) -> str:
+    if value not in PLACEMENTS:
+        near = nearest(value.upper(), PLACEMENTS) if isinstance(value, str) else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"{name}: expected one of {PLACEMENTS}, got {value!r}{hint}")
+    return str(value)
+
+
+def _index(name: str, value: Any) -> int:
+    return check_whole(name, value, 0)
+
+
+def _resources(name: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{name}: expected a dict of names and amounts, got {value!r}")
+    for key, amount in value.items():
+        if key in ("CPU", "GPU"):
+            option = "cpus_per_shard" if key == "CPU" else "num_gpus"
+            raise ConfigError(f"{name}: {key!r} has an option of its own, {option}")
+        if not is_positive(amount):
+            raise ConfigError(f"{name}[{key!r}]: expected a number above 0, got {amount!r}")
+    return dict(value)
+
+
+def _gpus(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not (is_positive(value) or value == 0):
+        raise ConfigError(f"{name}: expected a number of at least 0, got {value!r}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _runtime_env(name: str, value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{name}: expected a dict or None, got {value!r}")
+    return None if value is None else dict(value)
+
+
+#: Field -> check(name, value), which returns the value in Python's types or raises ConfigError.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "num_shards": _count,
+    "cpus_per_shard": _count,
+    "placement": _placement,
+    "first_bundle": _index,
+    "resources": _resources,
+    "num_gpus": _gpus,
+    "runtime_env": _runtime_env,
+    "shard_timeout": check_seconds,
+    "replace_timeout": check_seconds,
+}
