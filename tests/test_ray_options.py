@@ -34,7 +34,7 @@ def test_options_have_pythons_types_and_pickle() -> None:
         ({"placement": 3}, r"placement: expected one of .*, got 3$"),
         ({"first_bundle": -1}, "first_bundle: expected a whole number of at least 0"),
         ({"first_bundle": 1}, "first_bundle: only with a placement_group"),
-        ({"placement": "PACK", "placement_group": object()}, "placement: not with placement_group"),
+        ({"placement": "PACK", "placement_group": "one of the program"}, "placement: not with placement_group"),
         ({"resources": ["carla"]}, "resources: expected a dict"),
         ({"resources": {"CPU": 2}}, "resources: 'CPU' has an option of its own, cpus_per_shard"),
         ({"resources": {"carla": 0}}, r"resources\['carla'\]: expected a number above 0, got 0"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,15 @@ pytestmark = pytest.mark.ray
 def test_returns_of_ppo_equal_those_of_rllibs_own_vector_envs() -> None:
     """In a process of its own, since a process that uses Ray keeps connections."""
     command = [sys.executable, "-m", "tests.integrations.rllib_program"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=Path(__file__).parents[2])
+    with tempfile.TemporaryDirectory(prefix="vecenv-", dir="/tmp") as folder:  # Ray needs short paths of sockets
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "RAY_TMPDIR": folder},
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("num_workers") == 2, "one per CPU that Ray has assigned"
