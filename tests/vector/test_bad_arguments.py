@@ -61,7 +61,7 @@ def test_batched_flag_of_wrong_type_is_refused(name):
 
 @pytest.mark.parametrize("backend", ["threads", None, ["serial"]], ids=repr)
 def test_unknown_backend_is_refused(backend):
-    with pytest.raises(ConfigError, match=r"^backend: expected one of \('process', 'serial', 'auto'\), got"):
+    with pytest.raises(ConfigError, match=r"^backend: expected one of \('process', 'serial', 'ray', 'auto'\), got"):
         VectorEnv([ToyEnv], backend=backend)
 
 
