@@ -37,14 +37,14 @@ def test_profile_prints_table_and_verdicts(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.extended
 def test_profile_writes_json_to_stdout(capsys: pytest.CaptureFixture[str]):
-    assert run(*FOUR, "--seconds", "2", "--policy-ms", "200", "--json", "-") == 0
+    assert run(*FOUR, "--seconds", "4", "--policy-ms", "30", "--json", "-") == 0
     out, err = capsys.readouterr()
     content = json.loads(out)
     assert content["settings"] == {
         "env": "vecenv.envs.toys:NullEnv",
         "envs": 4,
-        "seconds": 2.0,
-        "policy_ms": 200.0,
+        "seconds": 4.0,
+        "policy_ms": 30.0,
         "env_kwargs": {},
     }
     verdict = content["verdicts"][0]  # on a busy machine another may follow
