@@ -23,6 +23,7 @@ from vecenv.alf.wrappers.batch import BatchedTensorWrapper, BatchEnvironmentWrap
 from vecenv.alf.wrappers.task import MultitaskWrapper
 from vecenv.checks import check_callable, check_callables, check_flag, check_whole
 from vecenv.core.layout.rows import Autoreset
+from vecenv.core.pool.backends import CHOOSING_BACKENDS
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 
@@ -143,7 +144,7 @@ def create_environment(
         if parallel_environment_ctor is not None:
             env = parallel_environment_ctor(constructors, **kwargs, **options)
         else:
-            if per_env > 1 and options.get("backend") not in ("auto", "ray"):
+            if per_env > 1 and options.get("backend") not in CHOOSING_BACKENDS:
                 options.setdefault("num_workers", size // per_env)
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
         if getattr(env, "can_seed", True):

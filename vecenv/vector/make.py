@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ..checks import check_callables, check_choice, check_whole, nearest
+from ..core.pool.backends import BACKENDS
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
@@ -21,10 +22,7 @@ from .env import OPTION_NAMES, VectorEnv, check_options
 __all__ = ["make_vec", "register_vec"]
 
 #: Backend of each vectorization mode: our names, then Gymnasium's.
-_BACKEND_OF = {
-    **{name: name for name in ("process", "serial", "auto", "ray")},
-    "async": "process", "sync": "serial",
-}
+_BACKEND_OF = {**{name: name for name in BACKENDS}, "async": "process", "sync": "serial"}
 #: Keys in the spec of a vector env that are not arguments of its envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 #: Prefix of the entry point that `register_vec` registers; the env's id follows.

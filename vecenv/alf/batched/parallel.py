@@ -36,9 +36,9 @@ from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.layout.spec import Leaf
-from vecenv.core.options import AUTO, check_env_fns
+from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
-from vecenv.core.pool.backends import BACKENDS, make_pool
+from vecenv.core.pool.backends import BACKENDS, CHOOSING_BACKENDS, make_pool
 from vecenv.core.pool.rules import SettingNames
 from vecenv.core.system.clock import now_ns
 from vecenv.envs.factory import EnvFactory
@@ -151,7 +151,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
         check_choice("backend", backend, BACKENDS)
         self._tensors = wants_tensors(tensors)
-        if self._num_spares and options.get("num_workers") is None and backend not in (AUTO, "ray"):
+        if self._num_spares and options.get("num_workers") is None and backend not in CHOOSING_BACKENDS:
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]

@@ -19,10 +19,12 @@ from .process import ProcessEngine, ProcessPool
 from .serial import SerialEngine, SerialPool
 from .spare_pool import SparePool, SpareRule
 
-__all__ = ["BACKENDS", "make_pool", "measure_first_env"]
+__all__ = ["BACKENDS", "CHOOSING_BACKENDS", "make_pool", "measure_first_env"]
 
 #: Names of backends; 'auto' measures env 0 and chooses 'process' or 'serial'.
 BACKENDS = ("process", "serial", "ray", AUTO)
+#: Backends that choose the number of workers themselves: by a measurement, or by the CPUs of each shard.
+CHOOSING_BACKENDS = (AUTO, "ray")
 
 
 def make_pool(
@@ -43,7 +45,7 @@ def make_pool(
         env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
         spares: None: no spare envs. Else spare env j is built by the constructor of env `j % num_envs`. Each env has a
             worker of its own then, unless `options.num_workers` is given, so that a slow reset delays no other env.
-            With 'ray' the CPUs of the shards decide.
+            `CHOOSING_BACKENDS` decide by themselves.
         ray: with 'ray' only: a `RayOptions`, a dict of its fields, or None.
 
     Raises:
@@ -58,8 +60,8 @@ def make_pool(
     if spares is not None:
         fns = check_env_fns(env_fns)
         env_fns = fns + [fns[number % len(fns)] for number in range(spares.num_spares)]
-        chosen = options.num_workers is not None or backend in (AUTO, "ray")
-        num_workers = options.num_workers if chosen else len(env_fns)
+        is_open = options.num_workers is None and backend not in CHOOSING_BACKENDS
+        num_workers = len(env_fns) if is_open else options.num_workers
         options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:
         if options.num_workers not in (None, AUTO):
@@ -70,21 +72,19 @@ def make_pool(
         found = measure_first_env(fns, options, adapt=adapt, snapshotter=snapshotter)
         options = choose_options(options, len(fns), found, may_be_serial=True)
         backend = "serial" if options.num_workers is None else "process"
+    if spares is None and backend != "ray":
+        pool_class: type[SerialPool | ProcessPool] = SerialPool if backend == "serial" else ProcessPool
+        return pool_class(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     engine: Engine
     if backend == "ray":
         from ...integrations.ray.engine import make_ray_engine  # the only use of Ray below front ends
 
         engine = make_ray_engine(env_fns, options, ray, adapt=adapt, snapshotter=snapshotter)
-        return Pool(engine) if spares is None else SparePool(engine, spares, mode)
-    if spares is not None:
-        if backend == "serial":
-            engine = SerialEngine(env_fns, options, adapt=adapt)
-        else:
-            engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
-        return SparePool(engine, spares, mode)
-    if backend == "serial":
-        return SerialPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)
-    return ProcessPool(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+    elif backend == "serial":
+        engine = SerialEngine(env_fns, options, adapt=adapt)
+    else:
+        engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+    return Pool(engine) if spares is None else SparePool(engine, spares, mode)
 
 
 def measure_first_env(
