@@ -16,14 +16,13 @@ import functools
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peer_modes import PEERS, Task
 from benchmarks.peer_process import PeerProcess
-from benchmarks.peers import find_installed, machine_line, module_and_file
+from benchmarks.peers import find_installed, machine_line, parse_measuring
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.options import check_file, count, seconds
+from vecenv.cli.options import check_file
 from vecenv.envs.toys import BusyEnv
 from vecenv.errors import ConfigError
 from vecenv.measurement import machine, measure, report
@@ -334,21 +333,8 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--framework", action="append", metavar="PART", help="only frameworks whose name contains PART")
     parser.add_argument("--row", action="append", choices=_TASKS, help="measure this task only; may be repeated")
-    parser.add_argument(
-        "--python",
-        action="append",
-        type=module_and_file,
-        default=[],
-        metavar="MODULE=FILE",
-        help="another interpreter for the modes of a library, such as ray=.venv-rllib/bin/python",
-    )
-    parser.add_argument("--seconds", type=seconds, default=5.0, help="time for each class (default: %(default)s)")
-    parser.add_argument("--rounds", type=count, default=10, help="windows per class, by turns (default: %(default)s)")
     parser.add_argument("--markdown", action="store_true", help="print the table of README, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
-    options = parser.parse_args()
-    options.python = dict(options.python)
-    return options
+    return parse_measuring(parser)
 
 
 if __name__ == "__main__":

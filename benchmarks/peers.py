@@ -137,10 +137,15 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--atari", action="store_true", help="of --env: 84x84 grey frames in stacks of 4")
     parser.add_argument("--envs", type=count, default=64, help="of --env: number of envs (default: %(default)s)")
     parser.add_argument("--peer", action="append", metavar="PART", help="only modes whose name contains PART")
+    return parse_measuring(parser)
+
+
+def parse_measuring(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Add the options that say how modes of several libraries are measured, and parse the command line."""
     parser.add_argument(
         "--python",
         action="append",
-        type=module_and_file,
+        type=_module_and_file,
         default=[],
         metavar="MODULE=FILE",
         help="another interpreter for the modes of a library, such as ding=.venv-ding/bin/python",
@@ -153,7 +158,7 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def module_and_file(text: str) -> tuple[str, str]:
+def _module_and_file(text: str) -> tuple[str, str]:
     """Read an option MODULE=FILE."""
     module, equals, file = text.partition("=")
     if not equals or not Path(file).is_file():
