@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,19 +52,19 @@ def test_ppo_prints_returns_and_draws_a_plot(tmp_path: Path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.extended
-def test_ppo_learns():
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Let torch compute with one thread: more of them wait for each other on busy cores."""
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more wait for each other on busy cores
-    try:
-        _check_that_ppo_learns()
-    finally:
-        torch.set_num_threads(threads)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
-def _check_that_ppo_learns() -> None:
+@pytest.mark.extended
+def test_ppo_learns(one_torch_thread: None):
     settings = dataclasses.replace(SETTINGS["vector"], target=100.0)
     trained = train("CartPole-v1", settings, seed=0)
     assert np.mean([episode_return for _, episode_return in trained.history[-100:]]) >= 100.0

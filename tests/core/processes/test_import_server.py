@@ -59,6 +59,21 @@ def add(path: Path, source: str) -> None:
         file.write(textwrap.dedent(source))
 
 
+def signal_program_and_hang(path: Path, name: str) -> None:
+    """Let the import of a module, in a server, send this signal to the program, and hang."""
+    add(
+        path,
+        f"""
+        if in_server:
+            import signal
+            with open("server", "w") as file:
+                print(os.getpid(), file=file)
+            os.kill(int(os.environ["PARENT"]), signal.{name})
+            signal.pause()
+        """,
+    )
+
+
 def lines_of(source: str, tmp_path: Path) -> list[str]:
     """Run a program; return the lines that it prints."""
     done = run(textwrap.dedent(PROGRAM) + textwrap.dedent(source), tmp_path)
@@ -286,17 +301,7 @@ def test_server_ends_with_the_program(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_server_ends_with_a_killed_program_during_an_import(tmp_path: Path) -> None:
-    add(
-        tmp_path / "one.py",
-        """
-        if in_server:
-            import signal
-            with open("server", "w") as file:
-                print(os.getpid(), file=file)
-            os.kill(int(os.environ["PARENT"]), signal.SIGKILL)
-            signal.pause()
-        """,
-    )
+    signal_program_and_hang(tmp_path / "one.py", "SIGKILL")
     source = """
         import one
         os.environ["PARENT"] = str(os.getpid())
@@ -323,17 +328,7 @@ def test_killed_server_is_replaced(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_interrupt_during_an_import_ends_the_server(tmp_path: Path) -> None:
-    add(
-        tmp_path / "one.py",
-        """
-        if in_server:
-            import signal
-            with open("server", "w") as file:
-                print(os.getpid(), file=file)
-            os.kill(int(os.environ["PARENT"]), signal.SIGINT)
-            signal.pause()
-        """,
-    )
+    signal_program_and_hang(tmp_path / "one.py", "SIGINT")
     source = """
         import one
         os.environ["PARENT"] = str(os.getpid())

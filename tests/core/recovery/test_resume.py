@@ -76,6 +76,10 @@ class Run:
         self.step_ids: list[list[int]] = [[] for _ in range(pool.num_envs)]
         self.seconds: list[float] = []
 
+    def reset(self, seeds: list[int]) -> None:
+        self.pool.reset(seeds=seeds)
+        self.receive()
+
     def receive(self) -> None:
         batch = self.pool.recv()
         for env_id, step_id in zip(self.traces.take(batch), batch.step_ids.tolist()):
@@ -120,8 +124,7 @@ ENVS = [
 
 def begin(run: Run) -> None:
     """Begin episodes, and get into the middle of the second or third one of most envs."""
-    run.pool.reset(seeds=[11, 12, 13, 14, 15])
-    run.receive()
+    run.reset([11, 12, 13, 14, 15])
     run.pool.call(functools.partial(mark, value=3), [2], name="mark")
     run.step(8)
 
@@ -176,8 +179,7 @@ def test_resumed_pool_continues_digests(open_pool: OpenPool, implementation: str
     records = []
     for is_lost in (False, True):
         run = Run(open_pool(envs, implementation, snapshotter=None))
-        run.pool.reset(seeds=[1, 2, 3])
-        run.receive()
+        run.reset([1, 2, 3])
         run.step(7)
         if is_lost:
             run.pool = open_pool(envs, implementation, snapshotter=None, resume=lose(run.pool))
@@ -224,12 +226,10 @@ def test_rows_that_were_not_received_are_given_again(open_pool: OpenPool, implem
     with SerialPool(envs, adapt=adapt_and_build) as pool:
         pool.start()
         through = Run(pool)
-        through.pool.reset(seeds=[1, 2, 3])
-        through.receive()
+        through.reset([1, 2, 3])
         through.step(9)
     run = Run(open_pool(envs, implementation))
-    run.pool.reset(seeds=[1, 2, 3])
-    run.receive()
+    run.reset([1, 2, 3])
     run.step(4)
     run.send([0, 1, 2])
     records = run.pool._envs.plan.records(run.pool._envs.memory)
@@ -248,12 +248,10 @@ def test_resumed_batched_envs(open_pool: OpenPool, implementation: str) -> None:
     with SerialPool(envs, adapt=adapt_batched) as pool:
         pool.start()
         through = Run(pool)
-        through.pool.reset(seeds=[1, 2])
-        through.receive()
+        through.reset([1, 2])
         through.step(12)
     run = Run(open_pool(envs, implementation, adapt=adapt_batched))
-    run.pool.reset(seeds=[1, 2])
-    run.receive()
+    run.reset([1, 2])
     run.step(8)
     for worker_id in range(2):
         kill(run.pool, worker_id)
@@ -331,13 +329,11 @@ def test_first_env_id_decides_global_random_values(open_pool: OpenPool, implemen
     with SerialPool(envs, adapt=adapt_and_build) as pool:
         pool.start()
         through = Run(pool)
-        through.pool.reset(seeds=[1, 2, 3, 4, 5])
-        through.receive()
+        through.reset([1, 2, 3, 4, 5])
         through.step(9)
     run = Run(open_pool(envs[2:], implementation, first_env_id=2))
     run.actions._spaces = Actions(run.pool.action_space, 5)._spaces[2:]
-    run.pool.reset(seeds=[3, 4, 5])
-    run.receive()
+    run.reset([3, 4, 5])
     run.step(5)
     kill(run.pool, 1)
     run.step(4)
