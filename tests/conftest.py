@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that skips a test which no job of `.ci/run` runs, or which this job must run; see `skips.py`."""
+    """Fail a run that skips a test which no job runs, or which this job must run; see `skips.py`."""
     if session.exitstatus == pytest.ExitCode.OK and _wrong_skips(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

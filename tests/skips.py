@@ -1,4 +1,4 @@
-"""The reasons for which tests are skipped, and the job of `.ci/run` that runs these tests.
+"""The reasons for which tests are skipped, and the job that runs these tests.
 
 `conftest.py` fails a run that skips a test for a reason that is not listed. In a job (`VECENV_TEST_JOB`) it also fails
 if the job skips a test that it must run.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-#: The job that runs a test, by a pattern of the reason for which other runs skip it. 'whole suite' has the C extension,
-#: all extras and the newest Gymnasium. 'clients' has libraries that pin other releases. 'by hand': the test needs a
-#: display, or a package without wheels for every Python. 'never': the parameters make no test.
+#: The job that runs a test, by a pattern of the reason for which other runs skip it. 'whole suite' is a part of
+#: `.ci/run`, with the C extension, all extras and the newest Gymnasium. 'clients' is `.ci/clients`, with libraries that
+#: pin other releases; 'ray' is `.ci/ray`. 'by hand': the test needs a display, or a package without wheels for every
+#: Python. 'never': the parameters make no test.
 JOBS: dict[str, str] = {
     r"could not import '(treetensor|array_api_compat)": "by hand",
     # DI-engine pins setuptools below the release that builds vecenv, so plain pip does not install both.

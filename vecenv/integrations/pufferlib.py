@@ -85,7 +85,7 @@ class VecenvBackend:
         vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `report()` and `worker_pids`.
     """
 
-    reset, step = _vector.reset, _vector.step  # those of the installed release, which know what its `recv` returns
+    reset, step = _vector.reset, _vector.step  # of the installed release: the number of results of `recv` differs
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class VecenvBackend:
         """Wait for the next batch.
 
         Returns:
-            What the `recv` of the installed PufferLib returns: observations (M, *S) of M agents, rewards float32 (M,),
+            The results of `recv` in the installed PufferLib: observations (M, *S) of M agents, rewards float32 (M,),
             terminals bool (M,), truncations bool (M,), in pufferlib-core also teacher_actions; infos, a list of dicts;
             agent ids int64 (M,); masks bool (M,).
 
