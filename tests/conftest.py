@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,20 +65,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests, and the extended ones: of a parametrised test only the first parameter set is not extended.
 
     The same holds for a test that several classes inherit. Fault tests of the fallback are slow, except the lossless
-    ones: both implementations share recovery.
+    ones: both implementations share recovery. With the fallback in workers and with shards, further parameter sets of
+    a test are slow, except those of streams and kills: the fallback makes the same rows in this process, and
+    `core/shards/test_frames.py` sends each kind of row.
     """
     functions: set[object] = set()
+    further: set[object] = set()
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        is_fallback = params.get("implementation") == "python" and load() is not None
+        function = item.function if isinstance(item, pytest.Function) else item.nodeid.partition("[")[0]
+        engine = _engine_of(params)
+        is_fallback = "python" in engine and load() is not None
         if is_fallback and item.path.parent.name == "faults" and item.path.name != "test_lossless.py":
             item.add_marker(pytest.mark.slow)
+        if "sharded_pool" in engine or (is_fallback and "serial" not in engine and "SerialPool" not in engine):
+            if (function, engine) in further and not _is_of_streams(item):
+                item.add_marker(pytest.mark.slow)
+            further.add((function, engine))
         if item.get_closest_marker("slow") is None:
-            function = item.function if isinstance(item, pytest.Function) else item.nodeid.partition("[")[0]
             if function in functions or is_fallback:
                 item.add_marker(pytest.mark.extended)
             else:
                 functions.add(function)
+
+
+def _engine_of(params: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of engine, backend and implementation among the parameters of a test."""
+    chosen = [params[name] for name in ("open_pool", "backend", "implementation") if name in params]
+    parts = [part for one in chosen for part in (one if isinstance(one, tuple) else (one,))]
+    return tuple(str(getattr(part, "__name__", part)) for part in parts)
+
+
+def _is_of_streams(item: pytest.Item) -> bool:
+    """Return whether a test kills workers at random moments, or compares streams."""
+    names = ("test_determinism.py", "test_fuzz.py", "test_lossless.py", "test_recv_envs.py")
+    return item.path.name in names or item.path.parent.name == "isolated"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -28,7 +28,7 @@ JOBS: dict[str, str] = {
     r"there is nothing to compare with": "whole suite",
     r"blocks are lent by the extension only": "whole suite",
     r"recovery needs the extension": "whole suite",
-    r"there is no C compiler": "whole suite",
+    r"(there is no C compiler|the compiler does not support)": "whole suite",
     r"there is one core": "whole suite",
     r"there is a core for each thread": "whole suite",
     r"there is CUDA": "whole suite",

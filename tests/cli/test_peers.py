@@ -23,6 +23,8 @@ from vecenv.measurement.target import registered_env
 
 ROOT = Path(__file__).parents[2]
 CARTPOLES = Task("CartPole-v1, 4 envs", registered_env("CartPole-v1"), 4, "CartPole-v1")
+#: All modes build both kinds in one way, so a run of all modes with the second one is slow.
+TASKS = [CARTPOLES, pytest.param(Task("busy", BusyEnv, 4), marks=pytest.mark.slow)]
 BY_NAME = {peer.name: peer for peer in PEERS}
 
 
@@ -131,7 +133,7 @@ def test_peer_whose_process_dies_is_an_error_with_the_exit_code() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("task", [CARTPOLES, Task("busy", BusyEnv, 4)], ids=lambda task: task.title)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_peer_steps_all_envs(peer: Peer, task: Task) -> None:
     if not peer.is_for(task):

@@ -168,26 +168,46 @@ def test_error_of_an_import_is_raised_by_the_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "change",
-    [
-        "os.environ['VECENV_TEST'] = 'new'",
-        "os.environ['OMP_NUM_THREADS'] = '3'",
-        "os.chdir('..')",
-        "sys.path.append('/nowhere')",
-        "os.utime('one.py', ns=(0, 0))",
-    ],
-)
-def test_change_of_surroundings_starts_a_new_server(change: str, tmp_path: Path) -> None:
-    source = f"""
+def test_change_of_surroundings_starts_a_new_server(tmp_path: Path) -> None:
+    source = """
         sys.path[0] = os.getcwd()
         import one
+        changes = {
+            "variable": lambda: os.environ.update(VECENV_TEST="new"),
+            "threads": lambda: os.environ.update(OMP_NUM_THREADS="3"),
+            "path": lambda: sys.path.append("/nowhere"),
+            "file": lambda: os.utime("one.py", ns=(0, 0)),
+            "folder": lambda: os.chdir(".."),
+        }
         first = pids(one.Env)[0]
-        {change}
-        second, third = pids(one.Env)[0], pids(one.Env)[0]
-        print(second[0] != first[0], second[0] == third[0] == second[2])
+        for name, change in changes.items():
+            change()
+            second, third = pids(one.Env)[0], pids(one.Env)[0]
+            print(name, second[0] != first[0], second[0] == third[0] == second[2])
+            first = third
     """
-    assert lines_of(source, tmp_path) == ["True True"]
+    changes = ("variable", "threads", "path", "file", "folder")
+    assert lines_of(source, tmp_path) == [f"{change} True True" for change in changes]
+
+
+@pytest.mark.extended
+def test_variable_that_pytest_changes_in_every_test_starts_no_new_server(tmp_path: Path) -> None:
+    """Workers have its present value, also those of a server that another one has forked."""
+    for name in ("one", "two"):
+        add(tmp_path / f"{name}.py", "Env.test = property(lambda env: os.environ.get('PYTEST_CURRENT_TEST'))")
+    source = """
+        import one, two
+        def look(test, *env_fns):
+            os.environ.pop("PYTEST_CURRENT_TEST", None)
+            if test:
+                os.environ["PYTEST_CURRENT_TEST"] = test
+            with VectorEnv(env_fns) as envs:
+                return envs.get_attr("test"), envs.get_attr("pids")[0][0]
+        found = [look("a", one.Env), look("b", one.Env), look("", one.Env), look("c", one.Env, two.Env)]
+        print(*[tests for tests, _ in found])
+        print(len({imported_by for _, imported_by in found}))
+    """
+    assert lines_of(source, tmp_path) == ["('a',) ('b',) (None,) ('c', 'c')", "1"]
 
 
 @pytest.mark.extended

@@ -2,8 +2,8 @@
 
 A program has one import server at a time. Further modules are imported by a server that the present one forks, so a
 module is imported once. A new server is started without that if a file of its modules, an environment variable, the
-working directory, sys.path or the limit of threads has changed. A server that is not used any more ends together with
-its last worker.
+working directory, sys.path or the limit of threads has changed; `PYTEST_CURRENT_TEST`, which has another value in every
+test, does not count. A server that is not used any more ends together with its last worker.
 """
 
 from __future__ import annotations

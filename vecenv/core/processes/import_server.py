@@ -57,6 +57,9 @@ __all__ = [
 
 #: `prctl` option: the signal that this process receives when its parent ends.
 _PR_SET_PDEATHSIG = 1
+#: Environment variables that may have other values in the next pool, and on whose values no import depends: pytest sets
+#: the first one in every test.
+_CHANGING = ("PYTEST_CURRENT_TEST", "VECENV_IMPLEMENTATION")
 #: Module-level objects of these types have random states. Forked workers would continue from the same one.
 _GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 
@@ -72,6 +75,7 @@ class Surroundings:
         environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path.
         argv: arguments of the program.
         num_threads: limit for the threads of numeric libraries.
+        changing: the variables on whose values no import depends; `environ` does not contain them.
     """
 
     environ: dict[str, str]
@@ -79,6 +83,11 @@ class Surroundings:
     path: list[str]
     argv: list[str]
     num_threads: int
+    changing: dict[str, str] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.changing = {name: value for name, value in self.environ.items() if name in _CHANGING}
+        self.environ = {name: value for name, value in self.environ.items() if name not in _CHANGING}
 
 
 @dataclass
@@ -126,7 +135,7 @@ class _Imported:
 
     Attributes:
         pid: the import server.
-        environ, cwd, path: as the modules have left them.
+        environ, cwd, path: as the modules have left them; changing variables are in `environ` only if they set them.
         specs: the specs that the modules have registered with Gymnasium, by id.
     """
 
@@ -146,10 +155,17 @@ _is_importing = False
 # ---- for workers ---------------------------------------------------------------------------------
 
 
-def surroundings_after_imports() -> tuple[dict[str, str], str | None, list[str]] | None:
-    """Return environment, working directory and sys.path as the imports have left them; None if there were none."""
+def surroundings_after_imports(environ: dict[str, str]) -> tuple[dict[str, str], str | None, list[str]] | None:
+    """Return environment, working directory and sys.path as the imports have left them; None if there were none.
+
+    Args:
+        environ: environment variables of the parent.
+    """
     imported = _of_this_worker()
-    return None if imported is None else (imported.environ, imported.cwd, imported.path)
+    if imported is None:
+        return None
+    changing = {name: environ[name] for name in _CHANGING if name in environ}
+    return {**changing, **imported.environ}, imported.cwd, imported.path
 
 
 def imported_registrations() -> Mapping[str, Any]:
@@ -248,11 +264,12 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
             if reason:
                 return ImportReport((name, reason))
     _is_importing = False
+    changing = order.surroundings.changing.items()
     specs = {env_id: spec for env_id, spec in registrations.registered_specs().items() if env_id not in ids}
     earlier = _imported
     _imported = _Imported(
         os.getpid(),
-        dict(os.environ),
+        {name: value for name, value in os.environ.items() if (name, value) not in changing},
         _working_directory(),
         list(sys.path),
         {**({} if earlier is None else earlier.specs), **specs},
@@ -264,9 +281,9 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
 
 def _set_up(wanted: Surroundings) -> None:
     """Take over the settings of the parent; those that earlier imports have changed stay changed."""
+    os.environ.clear()
+    os.environ.update({**wanted.changing, **(wanted.environ if _imported is None else _imported.environ)})
     if _imported is None:
-        os.environ.clear()
-        os.environ.update(wanted.environ)
         cap_environment(wanted.num_threads)
         cap_loaded_libraries(wanted.num_threads)
     sys.path[:] = wanted.path if _imported is None else _imported.path  # `multiprocessing` has set another list

@@ -264,7 +264,7 @@ def _set_up_process(boot: Boot) -> None:
     global _modules_of_pool
     _modules_of_pool = boot.pool_modules
     suppress_missing_warning()
-    imported = import_server.surroundings_after_imports()
+    imported = import_server.surroundings_after_imports(boot.environ)
     environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
     os.environ.clear()
     os.environ.update(environ)
