@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 
 #: The job that runs a test, by a pattern of the reason for which other runs skip it. 'whole suite' is a part of
-#: `.ci/run`, with the C extension, all extras and the newest Gymnasium. 'clients' is `.ci/clients`, with libraries that
-#: pin other releases; 'ray' is `.ci/ray`. 'by hand': the test needs a display, or a package without wheels for every
-#: Python. 'never': the parameters make no test.
+#: `.ci/run`, with the C extension, all extras and the newest Gymnasium. 'clients' is `.ci/clients`, with frameworks
+#: that the extra `all` leaves out; 'ray' is `.ci/ray`. 'by hand': the test needs a display, or measures frameworks.
+#: 'never': the parameters make no test.
 JOBS: dict[str, str] = {
-    r"could not import '(treetensor|array_api_compat)": "by hand",
-    # DI-engine pins setuptools below the release that builds vecenv, so plain pip does not install both.
-    r"could not import 'ding": "by hand",
+    r"could not import '(ding|treetensor)": "by hand",
+    # tests/cli/test_peers.py: minutes for all frameworks together
+    r"could not import '(ding|envpool|pufferlib|ray|tianshou|torchrl)'$": "by hand",
     r"EnvPool has no such env": "by hand",
     r"could not import 'ray'": "ray",
-    r"could not import '(envpool|gym'|jax|mpe2|ray\.|supersuit|torch\.utils\.tensorboard)": "clients",
-    r"could not import '(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl)": "clients",
+    r"could not import '(array_api_compat|jax|mpe2|supersuit|torch\.utils\.tensorboard)": "clients",
+    r"could not import '(envpool|gym'|ray\.|(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl))": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import vecenv
 from vecenv import ShmBuffer
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ LIBRARIES = {
     "torch": "torch",
     "prometheus": "prometheus_client",
     "pufferlib": "pufferlib",
-    "ray": "ray",
+    "ray": "ray.rllib",
     "tianshou": "tianshou",
     "torchrl": "torchrl",
     "pettingzoo": "pettingzoo",
@@ -114,8 +115,9 @@ def test_readme_links_every_page():
 
 
 def _modules_with_examples() -> list[str]:
-    files = [file for file in (ROOT / "vecenv").rglob("*.py") if ">>> " in file.read_text(encoding="utf-8")]
-    return sorted(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files)
+    package = Path(vecenv.__path__[0])  # which may be installed
+    files = [file.relative_to(package.parent) for file in package.rglob("*.py") if ">>> " in file.read_text("utf-8")]
+    return sorted(".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files)
 
 
 @pytest.mark.parametrize("name", _modules_with_examples())
@@ -125,6 +127,6 @@ def test_docstring_examples_run(name: str):
     if name.endswith((".joint", ".turns", ".pettingzoo", ".sb3_agents")):
         pytest.importorskip("pettingzoo.classic.rps.rps", exc_type=ImportError)
     if name.endswith(".rllib"):
-        pytest.importorskip("ray", exc_type=ImportError)
+        pytest.importorskip("ray.rllib", exc_type=ImportError)
     done = doctest.testmod(pytest.importorskip(name, exc_type=ImportError))
     assert done.attempted and not done.failed

@@ -325,13 +325,20 @@ class _NotSent:
 def has_own_batches(space: gymnasium.Space[Any]) -> bool:
     """Return whether a function of the caller batches the values of a space, or of a part of it.
 
-    The functions are those that `gymnasium.vector.utils` dispatches by the class of the space.
+    The functions are those that `gymnasium.vector.utils` dispatches: `iterate` by the class of the batched space, the
+    others by that of the space. An `iterate` for the class of single values is never called; SuperSuit has one for
+    Discrete.
     """
-    functions = (batch_space, concatenate, create_empty_array, iterate)
-    if any(function.dispatch(type(space)).__module__ != function.__module__ for function in functions):
+    functions = (batch_space, concatenate, create_empty_array)
+    if any(_is_own(function, space) for function in functions) or _is_own(iterate, batch_space(space, 1)):
         return True
     parts = getattr(space, "spaces", ())
     return any(map(has_own_batches, parts.values() if isinstance(parts, Mapping) else parts))
+
+
+def _is_own(function: Any, space: gymnasium.Space[Any]) -> bool:
+    """Return whether a dispatching function of Gymnasium calls one of the caller for a space."""
+    return bool(function.dispatch(type(space)).__module__ != function.__module__)
 
 
 def _set_registry(registry: dict[str, EnvSpec]) -> None:

@@ -203,3 +203,16 @@ def test_actions_are_split_by_the_callers_functions(options: dict[str, Any]) -> 
     envs.send(actions[:, :2], [0, 2])
     assert sorted(envs.recv()[0][0].tolist()) == [0.0, 1.0]
     envs.close()
+
+
+def test_function_that_iterates_over_single_values_is_not_used() -> None:
+    """SuperSuit registers one for Discrete, whose batch is a MultiDiscrete."""
+    before = iterate.dispatch(spaces.Discrete)
+    iterate.register(spaces.Discrete, lambda space, items: iter(items))
+    try:
+        with vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial") as envs:
+            envs.reset(seed=5)
+            with pytest.raises(vecenv.SpaceError, match="int64"):
+                envs.step(np.zeros(2))
+    finally:
+        iterate.register(spaces.Discrete, before)
