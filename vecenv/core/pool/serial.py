@@ -364,18 +364,7 @@ class SerialPool(Pool):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
     ) -> None:
-        engine = SerialEngine(env_fns, options, adapt=adapt)
-        super().__init__(engine)
-        self._expose = engine.expose
-
-    @property
-    def envs(self) -> list[Any]:
-        """The results of `env_fns`, ordered by env_id; [] before `start`. After `close` these envs are closed.
-
-        The list is the caller's own. From the first read on, methods and attributes that the caller sets in an env are
-        used at once; until then the outermost wrappers of `gymnasium.make` are passed over.
-        """
-        return self._expose()
+        super().__init__(SerialEngine(env_fns, options, adapt=adapt))
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
