@@ -65,6 +65,7 @@ class _LocalSlot:
     def __init__(self, slot: Any, hub: NativeHub, box: LocalMessages) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
+        self.current = slot.current
         self.watch, self.count_step = slot.watch, slot.count_step
         self.send_message = box.up.append
         self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
