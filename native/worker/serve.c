@@ -325,6 +325,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         begin(self);
         if (self->command.env_id >= self->arena.num_envs
             || self->envs[self->command.env_id].step == NULL) {
+            self->command.op = VECENV_OP_NONE;
             PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
             return NULL;
         }

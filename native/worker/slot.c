@@ -263,6 +263,17 @@ slot_action(PyObject *op, PyObject *args)
 }
 
 static PyObject *
+slot_current(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    const vecenv_command *command = &((Slot *)op)->command;
+    if (command->op == VECENV_OP_NONE) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(IIK)", command->env_id, (unsigned int)command->op,
+                         (unsigned long long)command->step_id);
+}
+
+static PyObject *
 slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     count_env_step((Slot *)op);
@@ -280,6 +291,7 @@ static PyMethodDef slot_methods[] = {
      SLOT_DOC("publish($self, obs, reward, terminated, truncated, info, "
               "flags, final_obs, final_info=None, /)")},
     {"finish", vecenv_slot_finish, METH_NOARGS, SLOT_DOC("finish($self, /)")},
+    {"current", slot_current, METH_NOARGS, SLOT_DOC("current($self, /)")},
     {"host", slot_host, METH_VARARGS,
      SLOT_DOC("host($self, env_id, step, env=None, /)")},
     {"watch", slot_watch, METH_VARARGS, SLOT_DOC("watch($self, words, on_draw, /)")},

@@ -1,4 +1,4 @@
-"""A Ctrl-C while a request is recorded: sent commands stay sent, and no episode becomes wrong."""
+"""Handlers that raise while a request is recorded or a reply is sent: no command is lost, and none has two replies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.core.recovery.journals import repeated, steps, two_envs
 from tests.faults.traces import kill, recovering_pool
+from vecenv.core.fallback.slot import FallbackSlot
 from vecenv.core.host.host import Host
 from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.pool.serial import SerialPool
@@ -37,6 +38,33 @@ def ctrl_c_in(function: Callable[..., Any]) -> Iterator[None]:
             yield
         finally:
             sys.setprofile(None)
+
+
+class Alarm(Exception):
+    """Raised by the handler of a signal."""
+
+
+@contextmanager
+def alarm_after(name: str) -> Iterator[None]:
+    """Have an `Alarm` raised where the slot's method of this name returns for the first time, and not with False."""
+
+    def ring(signum: int, frame: Any) -> None:
+        raise Alarm
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        is_native = event == "c_return" and argument.__qualname__ == f"Slot.{name}"  # its result is not known
+        is_fallback = event == "return" and frame.f_code is getattr(FallbackSlot, name).__code__
+        if is_native or (is_fallback and argument is not False):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        assert sys.getprofile() is None, f"{name} has not returned"
+        signal.signal(signal.SIGUSR1, before)
 
 
 class Heeds(toys.CountEnv):
@@ -116,3 +144,71 @@ def test_unread_payload_is_not_given_to_the_next_command(implementation: str) ->
         with ctrl_c_in(Host._handle):
             pool.call(str)
         assert pool.call(callable) == [False, False]
+
+
+# ---- replies -------------------------------------------------------------------------------------------------
+
+
+class Silent(toys.CountEnv):
+    """Returns no infos, so that a row is sent by one call of `publish`."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], {}
+
+
+class Worded(toys.CountEnv):
+    """Returns infos without a column, so that the host sends the rows."""
+
+    def step(self, action: Any) -> Any:
+        *rest, _ = super().step(action)
+        return *rest, {"words": ["a", "step"]}
+
+
+def test_publish_without_a_command_under_way(implementation: str) -> None:
+    """This error once hid the exception of a handler that ran right after a row was sent."""
+    with SerialPool([Silent] * 2) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        with pytest.raises(Alarm), alarm_after("publish"):
+            pool.recv()
+        batch = pool.recv()
+        batch.raise_errors()
+        assert batch.env_ids.tolist() == [0, 1] and batch.seeds.tolist() == [1, 2]
+
+
+def test_exception_of_a_handler_after_a_call_ends_that_call_only(implementation: str) -> None:
+    with SerialPool([toys.CountEnv] * 2) as pool:
+        pool.start()
+        with pytest.raises(Alarm), alarm_after("finish"):
+            pool.call(str)
+        assert pool.call(callable) == [False, False]
+
+
+def test_exception_of_a_handler_between_steps_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
+    with SerialPool([toys.CountEnv] * 2) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        pool.recv()
+        pool.send(np.zeros(2, np.int64))
+        with pytest.raises(Alarm), alarm_after("serve"):  # all steps are made
+            pool.recv()
+        assert pool.recv().lengths.tolist() == [1, 1]
+
+
+def test_exception_of_a_handler_before_the_host_replies_is_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of the env is lost. Its step was once made a second time."""
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
+    with SerialPool([Worded] * 2) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        pool.recv()
+        pool.send(np.zeros(2, np.int64))
+        with alarm_after("serve"):
+            batch = pool.recv()
+        assert {env_id: type(error) for env_id, error in batch.errors().items()} == {0: Alarm}
+        assert pool.call(get_num_steps) == [1, 1]
+
+
+def get_num_steps(env: Any) -> int:
+    return int(env.num_steps)

@@ -28,7 +28,7 @@ from ..checks import check_flag, check_whole, nearest
 from ..core.layout.rows import Autoreset, Op, RowFlag
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
-from ..core.pool.spare_pool import SpareRule
+from ..core.pool.spare_resets import SpareRule
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed

@@ -196,9 +196,14 @@ class FallbackSlot(Slot):
     def finish(self) -> None:
         command = self._command
         if command is not None:
-            if not self._is_superseded():
-                self._send_frame((VOID_FRAME, command.env_id, command.step_id))
-            self._end()
+            with signals_deferred():  # as in `publish`
+                if not self._is_superseded():
+                    self._send_frame((VOID_FRAME, command.env_id, command.step_id))
+                self._end()
+
+    def current(self) -> tuple[int, int, int] | None:
+        command = self._command
+        return None if command is None else (command.env_id, command.op, command.step_id)
 
     # ---- rows --------------------------------------------------------------------------
 
@@ -222,12 +227,13 @@ class FallbackSlot(Slot):
             return False
         env = self._envs[command.env_id]
         is_over = self._is_over_after(env, terminated, truncated, flags)
-        if not self._is_superseded():
-            self._write_row(env, *exact, terminated, truncated, flags)
-            self._end_timing()  # sending may have to wait for the parent
-            self._send_frame((ROW_FRAME, command.env_id, command.step_id))
-        self._end()
-        env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
+        with signals_deferred():  # a handler that raises between reply and end would make the host reply twice
+            if not self._is_superseded():
+                self._write_row(env, *exact, terminated, truncated, flags)
+                self._end_timing()  # sending may have to wait for the parent
+                self._send_frame((ROW_FRAME, command.env_id, command.step_id))
+            self._end()
+            env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
         return True
 
     def _is_over_after(self, env: _HostedEnv, terminated: bool, truncated: bool, flags: int) -> bool:

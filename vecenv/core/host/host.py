@@ -169,7 +169,7 @@ class Host:
     def serve(self) -> int:
         """Execute commands until the slot stops or, if it does not wait, is idle. Blocks.
 
-        Exceptions that an env raises are sent as its reply.
+        Exceptions that an env raises are sent as its reply. So are those of signal handlers that run during a command.
 
         Returns:
             STOP or IDLE.
@@ -177,20 +177,26 @@ class Host:
         Raises:
             KeyboardInterrupt: in the caller's own process only; the command is cancelled.
             SystemExit: in the caller's own process only, while the pool is being closed.
+            BaseException: the exception of a signal handler that ran between two commands.
         """
         while True:
-            kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
-            if kind in (STOP, IDLE):
-                return kind
-            self._current = (env_id, step_id)
-            self._doing = Op(op).name.lower()
             try:
+                kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
+                if kind in (STOP, IDLE):
+                    return kind
+                self._current = (env_id, step_id)
+                self._doing = Op(op).name.lower()
                 self._handle(kind, env_id, op, argument, flags, result)
             except BaseException as error:  # any exception of an env is its reply, SystemExit too
+                command = self._slot.current()
+                if command is None:  # of a signal handler, before a command has begun or after its reply
+                    raise
+                env_id, op, step_id = command
                 if self._is_callers and self._is_of_caller(error):
                     self._slot.finish()
                     self._interrupted = env_id
                     raise
+                self._current = (env_id, step_id)
                 self._answer_error(op, error)
             self._given = ()
 

@@ -74,6 +74,9 @@ class Slot(Protocol):
     def finish(self) -> None:
         """End the current command without a row: its reply was a message, or it needs no reply."""
 
+    def current(self) -> tuple[int, int, int] | None:
+        """Return (env_id, op, step_id) of the current command; None if there is none."""
+
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Register the function that steps an env from now on.
 

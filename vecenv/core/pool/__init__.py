@@ -7,7 +7,10 @@ waiter          waits for rows, messages, deaths and deadlines
 engine          the calls that an engine must provide
 serial          an engine with the envs in the caller's process
 process         an engine with the envs in worker processes
-spare_pool      spare envs that are reset ahead and take over rows
+spare_envs      requests and receives of a pool with spare envs, which are reset ahead and take over rows
+spare_queues    which env serves which row
+spare_resets    the seeds of spare envs, and their resets
+spare_answers   the answers that rows owe
 spare_rows      copies of rows, put together from answers of two envs
 starting        time limits and log lines while envs are built
 monitor         announces a pool to `vecenv top`

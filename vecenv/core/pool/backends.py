@@ -17,7 +17,7 @@ from .engine import Engine
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool
 from .serial import SerialEngine, SerialPool
-from .spare_pool import SparePool, SpareRule
+from .spare_resets import SpareRule
 
 __all__ = ["BACKENDS", "CHOOSING_BACKENDS", "make_pool", "measure_first_env"]
 
@@ -84,7 +84,7 @@ def make_pool(
         engine = SerialEngine(env_fns, options, adapt=adapt)
     else:
         engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
-    return Pool(engine) if spares is None else SparePool(engine, spares, mode)
+    return Pool(engine, spares, mode)
 
 
 def measure_first_env(

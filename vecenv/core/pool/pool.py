@@ -11,6 +11,7 @@
 Parts of a pool, in the order in which a call passes them:
 
     Lifecycle    takes the lock; start and close
+    SpareEnvs    only with spare envs: chooses the env that serves an env id
     Requests     checks actions, resets and calls, and sends them to the hub
     Waiter       waits for rows, messages, deaths of workers and deadlines
     Engine       the place where envs live: `SerialEngine` or `ProcessEngine`
@@ -46,6 +47,9 @@ from .lifecycle import Lifecycle
 from .requests import ActionLeaves, Requests
 from .rules import PoolFacts, SettingNames, judge
 from .sizing import SERIAL, Setting
+from .spare_envs import SpareEnvs
+from .spare_queues import SpareQueues
+from .spare_resets import SpareResets, SpareRule
 from .times import read_caller, read_envs, read_threads, read_workers, running_of
 from .waiter import Waiter, check_no_counts
 from .waiting import read_workload
@@ -67,6 +71,11 @@ def _not_open(*args: Any, **kwargs: Any) -> Any:
     raise InternalError("a call of a pool that is not open was not refused")
 
 
+def _seed_of(first: int, env_id: int, seeds_per_env: int) -> int:
+    """Return the drawn seed of an env, where `first` is that of env 0."""
+    return first + env_id * seeds_per_env
+
+
 _NOT_OPEN: Any = _NotOpen()
 _NAMES = SettingNames()
 
@@ -82,10 +91,13 @@ class Pool:
 
     Args:
         engine: the place where the envs live; it serves one pool.
+        spares: the last `spares.num_spares` envs of the engine are spare ones, which are reset ahead; see `SpareEnvs`.
+            The autoreset mode of the engine is DISABLED then, and it leases no blocks. None: there are none.
+        mode: with spare envs, how episodes follow each other.
 
     Attributes:
-        env_fns: one constructor per env.
-        num_envs: how many envs, with ids 0 .. num_envs - 1.
+        env_fns: one constructor per env, without spare ones.
+        num_envs: how many envs, with ids 0 .. num_envs - 1, without spare ones.
         observation_space, action_space, reward_space: of one env; known after `start`.
         obs_spec, action_spec: layouts of these; known after `start`.
         properties: name, metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
@@ -105,16 +117,21 @@ class Pool:
     _hub: Hub
     _requests: Requests
     _waiter: Waiter
+    _rows: Requests | SpareEnvs  # takes the requests that name envs
     # The hot paths, put together once.
+    _outstanding: Callable[[], int]
     _send: Callable[[Any, Any, Any, Any], None]
     _recv: Callable[[Any, Any, Any, Any], Batch]
     _recv_envs: Callable[[Any, Any, Any, Any], Batch]
     _step: Callable[[Any, Any, Any, Any], Batch]
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, spares: SpareRule | None = None, mode: Autoreset = Autoreset.DISABLED) -> None:
         self._engine = engine
-        self.env_fns = engine.env_fns
-        self.num_envs = engine.num_envs
+        num_spares = 0 if spares is None else spares.num_spares
+        self.num_envs = engine.num_envs - num_spares
+        self.env_fns = engine.env_fns[: self.num_envs]
+        self._spares = None if spares is None else SpareResets(spares, SpareQueues(self.num_envs, num_spares))
+        self._mode = mode
         self.properties: dict[str, Any] = {}
         self.implementation = "python"
         self.copy_timer: CopyTimer | None = None
@@ -145,14 +162,19 @@ class Pool:
         waiter = Waiter(envs, self._engine, self._lifecycle, self._engine.options)
         options = self._engine.options
         checks_bounds = options.strict or options.debug
-        requests = Requests(envs, waiter, checks_bounds=checks_bounds, seed_of=self._seed_of)
+        spares = self._spares
+        seed_of = _seed_of if spares is None else spares.seed_of
+        requests = Requests(envs, waiter, checks_bounds=checks_bounds, seed_of=seed_of)
         self._engine.connect(requests, waiter)
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
         self._opened_ns = now_ns()
-        guard = self._lifecycle.guard
-        self._send, self._recv = guard("send", requests.send), guard("recv", waiter.recv)
-        self._recv_envs = guard("recv", waiter.recv_envs)
-        self._step = guard("step", requests.send, then=waiter.recv)
+        if spares is None:
+            self._rows, self._outstanding = requests, envs.hub.outstanding
+            self._bind(requests.send, waiter.recv, waiter.recv_envs)
+        else:
+            rows = self._rows = SpareEnvs(spares, self._mode, envs, requests, waiter)
+            self._outstanding = rows.outstanding
+            self._bind(rows.send, rows.recv, rows.recv_envs)
         spaces = envs.spaces
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
         self.reward_space = spaces.reward_space
@@ -160,16 +182,17 @@ class Pool:
         self.properties, self.implementation = envs.properties, envs.implementation
         self.copy_timer = make_copy_timer(envs.plan)
 
-    def _seed_of(self, first: int, env_id: int, seeds_per_env: int) -> int:
-        """Return the drawn seed of an env, where `first` is that of env 0."""
-        return first + env_id * seeds_per_env
+    def _bind(self, send: Callable[..., None], recv: Callable[..., Batch], recv_envs: Callable[..., Batch]) -> None:
+        """Put the hot paths together."""
+        guard = self._lifecycle.guard
+        self._send, self._recv, self._recv_envs = guard("send", send), guard("recv", recv), guard("recv", recv_envs)
+        self._step = guard("step", send, then=recv)
 
     def _close_parts(self) -> None:
         """Drop all that only an open pool has, the memory in particular. Arrays that the caller has keep it mapped."""
-        self._envs = self._hub = self._requests = self._waiter = _NOT_OPEN
-        guard = self._lifecycle.guard
-        self._send, self._recv, self._step = (guard(what, _not_open) for what in ("send", "recv", "step"))
-        self._recv_envs = guard("recv", _not_open)
+        self._envs = self._hub = self._requests = self._waiter = self._rows = _NOT_OPEN
+        self._outstanding = _not_open
+        self._bind(_not_open, _not_open, _not_open)
 
     def close(self, timeout: float | None = None) -> None:
         """End all envs and workers; may be called repeatedly. It takes at most `timeout` seconds and a kill.
@@ -257,7 +280,7 @@ class Pool:
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
         """Step envs with any objects as actions, which travel pickled; all else is as for `send`."""
-        self._call("send", self._requests.send_objects, actions, env_ids, ordered)
+        self._call("send", self._rows.send_objects, actions, env_ids, ordered)
 
     def recv(
         self,
@@ -335,7 +358,7 @@ class Pool:
             TypeError: a seed is not a whole number.
             StateError: an env owes the answer to a reset already.
         """
-        self._call("reset", self._requests.reset, env_ids, seeds, kwargs, ordered, seeds_per_env)
+        self._call("reset", self._rows.reset, env_ids, seeds, kwargs, ordered, seeds_per_env)
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
         """Cancel outstanding commands: a step or reset that has not begun is not made, and a late answer is dropped.
@@ -348,15 +371,15 @@ class Pool:
         Raises:
             ConfigError: there is no such env; nothing was cancelled.
         """
-        self._call("cancel", self._requests.cancel, env_ids)
+        self._call("cancel", self._rows.cancel, env_ids)
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer; 0 if the pool is not open."""
-        return self._hub.outstanding() if self._lifecycle.is_open else 0
+        return self._outstanding() if self._lifecycle.is_open else 0
 
     def owes(self, env_id: int) -> Op:
         """Return the operation that an env owes the answer to: STEP, RESET or NONE; NONE if the pool is not open."""
-        return Op(self._hub.owed(env_id)[0]) if self._lifecycle.is_open else Op.NONE
+        return self._rows.owes(env_id) if self._lifecycle.is_open else Op.NONE
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -428,7 +451,7 @@ class Pool:
             ConfigError: there is no such env, or the numbers of functions and envs differ.
             StateError: earlier calls have not been collected.
         """
-        self._call("call", self._requests.submit_calls, functions, env_ids, pure, name)
+        self._call("call", self._rows.submit_calls, functions, env_ids, pure, name)
 
     def collect_calls(self, timeout: float | None = None) -> list[Any]:
         """Wait for the calls of `submit_calls`; return results and raise exceptions as `call` does.
@@ -445,7 +468,7 @@ class Pool:
         if not count:
             raise StateError("collect_calls: no calls are under way")
         try:
-            return requests.results_of(self._waiter.wait_for_calls(count, timeout))
+            return self._rows.results_of(self._waiter.wait_for_calls(count, timeout))
         finally:
             requests.abandon_calls()
 
@@ -567,9 +590,11 @@ class Pool:
         been answered are lost: `collect_calls` raises WorkerError for them.
 
         Raises:
-            StateError: the envs live in this process.
+            StateError: the envs live in this process, or there are spare envs, whose answers would be lost.
             Exception: as `start`, for the envs of this worker.
         """
+        if self._spares is not None:
+            raise StateError("restart: a pool with spare envs replaces its workers itself")
         self._call("restart", self._engine.restart, worker_id)
 
     def kill(self, worker_id: int) -> None:
@@ -599,6 +624,25 @@ class Pool:
     def has_dead_workers(self) -> bool:
         """Return whether a worker is dead and was not replaced. After `close` all are."""
         return self._engine.has_dead()
+
+    @property
+    def envs(self) -> list[Any]:
+        """The results of `env_fns`, ordered by env_id; [] before `start`. After `close` these envs are closed.
+
+        With spare envs, these are the ones that serve the env ids now. The list is the caller's own. From the first
+        read on, methods and attributes that the caller sets in an env are used at once; until then the outermost
+        wrappers of `gymnasium.make` are passed over.
+
+        Raises:
+            AttributeError: the envs live in worker processes.
+        """
+        expose = getattr(self._engine, "expose", None)
+        if expose is None:
+            raise AttributeError("the envs live in worker processes")
+        envs: list[Any] = expose()
+        if self._spares is not None and envs:
+            envs = [envs[env_id] for env_id in self._spares.queues.env_of.tolist()]
+        return envs
 
     # ---- limits, counts and memory -------------------------------------------------------------
 

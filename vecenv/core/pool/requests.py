@@ -29,7 +29,7 @@ from ..recovery.journal import Journal
 from ..recovery.resume import QueuedCommand, Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
-from .waiter import Waiter, read_env_ids
+from .waiter import Waiter, env_id_array
 
 __all__ = ["ActionLeaves", "Requests", "ResetNeededError", "check_count"]
 
@@ -119,7 +119,7 @@ class Requests:
             leaves: tuple[Array, ...] = (actions,)
             is_rounded = False
         else:
-            ids = None if env_ids is None else read_env_ids(env_ids)
+            ids = None if env_ids is None else env_id_array(env_ids)
             some = self._ids if ids is None else ids
             is_flat = type(actions) is ActionLeaves
             if self._spec.num_objects and not is_flat:
@@ -252,6 +252,10 @@ class Requests:
                 self._first_drawn,
             )
         return self._seed_of(self._first_drawn, env_id, seeds_per_env)
+
+    def owes(self, env_id: int) -> Op:
+        """Return the operation that an env owes the answer to; see `Pool.owes`."""
+        return Op(self._hub.owed(env_id)[0])
 
     def _owed_by(self, ids: Array) -> list[int]:
         """Return the step_ids that these envs owe answers to; the hub refuses ids out of range later."""
@@ -532,7 +536,7 @@ class Requests:
 
     def _chosen(self, env_ids: Sequence[int] | Array | None) -> Array:
         """Return the env ids that a request names, int64 (count,); None names all."""
-        return self._ids if env_ids is None else read_env_ids(env_ids)
+        return self._ids if env_ids is None else env_id_array(env_ids)
 
 
 def check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:

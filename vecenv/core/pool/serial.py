@@ -65,6 +65,7 @@ class _LocalSlot:
     def __init__(self, slot: Any, hub: NativeHub, box: LocalMessages) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
+        self.current = slot.current
         self.watch, self.count_step = slot.watch, slot.count_step
         self.send_message = box.up.append
         self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
@@ -364,18 +365,7 @@ class SerialPool(Pool):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
     ) -> None:
-        engine = SerialEngine(env_fns, options, adapt=adapt)
-        super().__init__(engine)
-        self._expose = engine.expose
-
-    @property
-    def envs(self) -> list[Any]:
-        """The results of `env_fns`, ordered by env_id; [] before `start`. After `close` these envs are closed.
-
-        The list is the caller's own. From the first read on, methods and attributes that the caller sets in an env are
-        used at once; until then the outermost wrappers of `gymnasium.make` are passed over.
-        """
-        return self._expose()
+        super().__init__(SerialEngine(env_fns, options, adapt=adapt))
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:

@@ -3,7 +3,7 @@
     batch of the engine -> RowStore.put            one for answers of rows, one for first observations of envs
                            RowStore, RowStore -> join_rows -> JoinedRows, the rows of a batch
 
-`SparePool` decides which answers make up a row.
+`RowAnswers` decides which answers make up a row.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ __all__ = [
     "check_distinct_envs",
     "check_no_counts",
     "check_whole_count",
-    "read_env_ids",
+    "env_id_array",
     "refuse_idle_envs",
     "refuse_min_count",
 ]
@@ -144,7 +144,7 @@ class Waiter:
 
     def recv_envs(self, env_ids: Sequence[int] | Array, timeout: float | None, *_: None) -> Batch:
         """Wait for the rows of these envs; see `Pool.recv`."""
-        ids = read_env_ids(env_ids)
+        ids = env_id_array(env_ids)
         check_timeout("timeout", timeout)
         self._check_owing(ids.tolist())
         if len(ids) < self._hub.outstanding():
@@ -359,7 +359,7 @@ class Waiter:
         raise WorkerTimeoutError(f"{shortfall} within {timeout} s; {self.watchdog.describe()}. {fate}", timeout=timeout)
 
 
-def read_env_ids(env_ids: Sequence[int] | Array) -> Array:
+def env_id_array(env_ids: Sequence[int] | Array) -> Array:
     """Return env ids as int64 (B,); their range is checked elsewhere.
 
     Raises:

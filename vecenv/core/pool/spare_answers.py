@@ -1,0 +1,186 @@
+"""RowAnswers: the answers that the rows of a pool with spare envs owe, from the request to the delivery.
+
+    request -> owed -> answer of the row's env, kept in `RowStore` -> delivered
+                       end of an episode: another env serves the row, and its first observation is delivered, too
+
+In DISABLED and NEXT_STEP modes the two are rows of two batches; in SAME_STEP mode they are one row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import StateError
+from ..layout.info_cells import InfoColumns
+from ..layout.rows import Autoreset, Op, RowFlag
+from ..layout.spec import Array, Spec
+from ..parent.batch import Batch
+from .spare_resets import EnvResets
+from .spare_rows import RowStore, join_rows
+
+__all__ = ["RowAnswers"]
+
+# Plain integers: NumPy looks for attributes of an enum's member, and drops the exception of a signal handler there.
+_ERROR, _RESET, _AUTORESET = int(RowFlag.ERROR), int(RowFlag.RESET), np.uint32(RowFlag.AUTORESET)
+_NO_OP, _STEP_OP, _RESET_OP = int(Op.NONE), int(Op.STEP), int(Op.RESET)
+
+
+class RowAnswers:
+    """The state of each row, and the answers that have arrived and were not delivered.
+
+    Args:
+        num_rows: N, number of rows.
+        mode: how the rows begin their next episodes.
+        spec: of the observations.
+        infos: the table of info cells.
+
+    Attributes:
+        owed: uint8 (N,), the `Op` whose answer the caller waits for.
+        order: the rows that owe an answer, in the order of requests.
+        ended: the rows whose episode has ended in an autoreset mode, and that are to get another env.
+        is_fresh: bool (N,), rows whose env begins an episode that the caller has not seen.
+    """
+
+    def __init__(self, num_rows: int, mode: Autoreset, spec: Spec, infos: InfoColumns) -> None:
+        self._spec, self._infos = spec, infos
+        self._is_same_step = mode == Autoreset.SAME_STEP
+        self._swaps_at_end = mode != Autoreset.DISABLED
+        self.owed = np.zeros(num_rows, np.uint8)
+        self.order: list[int] = []
+        self.ended: list[int] = []
+        self.is_fresh = np.zeros(num_rows, np.bool_)
+        self._has_last = np.zeros(num_rows, np.bool_)  # the answer of its env has arrived
+        self._is_over = np.zeros(num_rows, np.bool_)  # its episode has ended, and no other env has taken over
+        self._has_failed = np.zeros(num_rows, np.bool_)  # the reset of its env raised
+        self._last = RowStore(num_rows)
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def check(self, op: Op, rows: Array, ordered: bool) -> None:
+        """Raise StateError if one of these rows must not get a step or reset now."""
+        if not self.order:
+            return
+        what = "send" if op == Op.STEP else "reset"
+        busy = self.owed[rows] != _NO_OP if op == Op.STEP else self.owed[rows] == _RESET_OP
+        if busy.any():
+            row = int(rows[busy][0])
+            remedy = "receive it first, or reset the env" if op == Op.STEP else "receive it first"
+            owed = Op(int(self.owed[row])).name.lower()
+            raise StateError(f"{what}: env {row} still owes the answer to a {owed}; {remedy}")
+        if ordered and not set(self.order) <= set(rows.tolist()):
+            raise StateError(
+                f"{what}: {len(self.order)} envs still owe answers, and an ordered request must have the pool to "
+                "itself; receive them first, or send with ordered=False"
+            )
+
+    def begins(self, rows: Array) -> Array:
+        """Return which of these rows begin an episode with their next answer, bool (n,)."""
+        begins: Array = self.is_fresh[rows] | self._has_failed[rows]
+        return begins
+
+    def can_begin(self, rows: Array) -> Array:
+        """Return which of these rows can begin an episode with an env that is reset ahead, bool (n,)."""
+        can_begin: Array = (self.is_fresh | self._is_over)[rows] & ~self._has_failed[rows]
+        return can_begin
+
+    def note_request(self, op: Op, rows: Array) -> list[int]:
+        """Note that rows owe an answer; return those whose env must be reset again, because its reset raised."""
+        self.owed[rows] = int(op)
+        self.order += rows.tolist()
+        failed = rows[self._has_failed[rows]]
+        self._has_failed[failed] = False
+        found: list[int] = failed.tolist()
+        return found
+
+    def forget(self, rows: Array) -> None:
+        """Drop the answers that rows owe, or that were not delivered."""
+        self._clear(rows)
+        self._drop_ended(rows)
+
+    def is_waiting(self) -> Array:
+        """Return which rows wait for the answer of their env, bool (N,)."""
+        is_waiting: Array = (self.owed != _NO_OP) & ~self._has_last & ~self.is_fresh
+        return is_waiting
+
+    # ---- envs ------------------------------------------------------------------------------
+
+    def note_fresh(self, rows: Array) -> None:
+        """Note that the envs of these rows were reset ahead, and that the rows begin an episode with them."""
+        self.is_fresh[rows] = True
+        self._is_over[rows] = False
+        self._drop_ended(rows)
+
+    def note_reset(self, rows: Array) -> None:
+        """Note that resets of these rows were sent to the envs that serve them."""
+        self.is_fresh[rows] = self._is_over[rows] = self._has_failed[rows] = False
+
+    # ---- answers ---------------------------------------------------------------------------
+
+    def put(self, rows: Array, batch: Batch, index: Array) -> None:
+        """Copy answers of rows, and note the episodes that have ended.
+
+        Args:
+            rows: int64 (n,).
+            batch: of the engine.
+            index: int64 (n,), the row of the batch for each row.
+        """
+        self._last.put(rows, batch, index, len(self._spec.leaves))
+        self._has_last[rows] = True
+        dones = (batch.terminated | batch.truncated)[index]
+        if batch.flags & _RESET or dones.any():
+            flags = batch.row_flags[index]
+            has_error = (flags & _ERROR) != 0
+            is_reset = (flags & _RESET) != 0
+            self._has_failed[rows[is_reset & has_error]] = True
+            ended = rows[dones & ~has_error & ~is_reset]
+            self._is_over[ended] = True
+            if self._swaps_at_end:
+                self.ended += ended.tolist()
+
+    def find_ready(self, has_first: Array) -> list[int]:
+        """Return the rows whose answer is complete, in the order of requests.
+
+        Args:
+            has_first: bool (N,), rows whose env has its first observation.
+        """
+        is_ready = self.is_fresh & has_first
+        is_ready |= self._has_last & ~self.is_fresh if self._is_same_step else self._has_last
+        return [row for row in self.order if is_ready[row]]
+
+    def take(self, rows: Array, envs: Array, resets: EnvResets) -> Batch:
+        """Return the answers of these rows as a batch, which owns its memory.
+
+        Args:
+            rows: int64 (B,), rows whose answer is complete.
+            envs: int64 (B,), the env of each.
+            resets: has their first observations.
+        """
+        owes_step = self.owed[rows] == _STEP_OP
+        begins = ~self._has_last[rows]
+        ends = ~begins & self.is_fresh[rows] if self._is_same_step else np.zeros(len(rows), np.bool_)
+        joined, replies = join_rows(self._last, resets.first, rows, envs, begins, ends)
+        flags = joined.column("flags")
+        started = (flags & _RESET) != 0
+        if started.any():
+            is_autoreset = started & owes_step
+            flags[is_autoreset] &= ~np.uint32(_RESET)
+            flags[is_autoreset & ((flags & _ERROR) == 0)] |= _AUTORESET
+            joined.column("seed")[begins & ~owes_step] = -1  # the seed of a spare env is not that of the row
+        taken = begins | ends
+        if taken.any():
+            resets.has_first[envs[taken]] = False
+            self.is_fresh[rows[taken]] = False
+            self._has_failed[rows[taken]] = (flags[taken] & _ERROR) != 0
+        self._clear(rows)
+        return Batch(joined, int(np.bitwise_or.reduce(flags)), self._spec, self._infos, replies)
+
+    def _clear(self, rows: Array) -> None:
+        """Let rows owe nothing."""
+        self._has_last[rows] = False
+        self.owed[rows] = _NO_OP
+        cleared = set(rows.tolist())
+        self.order = [row for row in self.order if row not in cleared]
+
+    def _drop_ended(self, rows: Array) -> None:
+        dropped = set(rows.tolist())
+        self.ended = [row for row in self.ended if row not in dropped]
