@@ -504,6 +504,16 @@ class Pool:
         )
         return first
 
+    def send_queued(self, max_count: int) -> int:
+        """Send the next unanswered commands of the pool that this one resumes; return how many.
+
+        For a `Resume` with `is_paused`: no other request may be sent before this returns 0.
+
+        Args:
+            max_count: how many at most. Calls among them take the place of earlier ones, whose results are dropped.
+        """
+        return self._call("send", self._requests.send_queued, max_count)
+
     def wait_for_replies(self, timeout: float) -> None:
         """Wait until all calls under way are answered, and leave their results to `collect_calls`.
 

@@ -186,17 +186,21 @@ class Recovery:
         """Count a worker that was added for an isolated env."""
         self._counts["workers_added"] += 1
 
-    def judge_start(self, error: WorkerDiedError | WorkerTimeoutError, failures: int) -> None:
+    def judge_start(
+        self, error: WorkerDiedError | WorkerTimeoutError, failures: int, *, is_from_outside: bool = False
+    ) -> None:
         """Decide whether to replace a successor that died or hung before it served; return if so.
 
         Args:
             error: its failure.
             failures: number of such failures in a row.
+            is_from_outside: whether it is treated like one by a signal from outside, although its exit code is unknown.
 
         Raises:
             WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt.
         """
-        if failures >= _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None):
+        limit = _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None)
+        if failures >= (_MAX_OUTSIDE_FAILURES if is_from_outside else limit):
             raise error
         self._count_failure([], error)
         # as text: a log record that is kept must not keep the pool alive

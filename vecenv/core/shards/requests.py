@@ -130,6 +130,8 @@ class ShardBoot:
         first_env_id: number of its env 0 among all envs, for messages and for the global random generators.
         info_keys: the info keys that have cells so far.
         resume: the state of its predecessor; None: the envs are new.
+        is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent
+            to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
     """
 
     env_fns: bytes
@@ -140,6 +142,7 @@ class ShardBoot:
     first_env_id: int
     info_keys: list[str] = field(default_factory=list)
     resume: Resume | None = None
+    is_one_by_one: bool = False
 
 
 @dataclass

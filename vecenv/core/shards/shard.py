@@ -58,6 +58,10 @@ class Shard:
         self._mail = Mail([], [], [])  # of the next reply
         self._counts: dict[str, Any] = {}  # as they were sent last
         self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
+        self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
+        self._is_one_by_one = False
+        self._num_queued = 0  # how many these were at the start
+        self._deferred: list[Op] = []  # operations that follow these commands
 
     def open(self) -> bytearray:
         """Build all envs; return a frame with the `ShardReport`, or with the exception that this has raised."""
@@ -72,6 +76,9 @@ class Shard:
     def _open(self, boot: ShardBoot) -> ShardReport:
         apply_registrations(boot.registrations)
         self._first_env_id = boot.first_env_id
+        if boot.resume is not None:
+            self._is_resuming, self._is_one_by_one = True, boot.is_one_by_one
+            self._num_queued = len(boot.resume.queued)
         self._engine = ProcessEngine(
             list(pickle.loads(boot.env_fns).values()),
             boot.options,
@@ -122,7 +129,7 @@ class Shard:
         batch, error = None, self._broken
         try:
             if error is None:
-                self._apply_all(request.ops)
+                self._apply_all(self._due_ops(request.ops) if self._is_resuming else request.ops)
                 batch = self._collect(request.least, request.patience)
         except Exception as raised:  # of the pool; the driver raises it
             error = self._pack_error(raised)
@@ -131,6 +138,44 @@ class Shard:
             rows, records = batch.rows, self._records_of(batch) if self._has_records else None
         mail = self._take_mail(error)
         return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, mail=mail)
+
+    def _due_ops(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """Send commands of the predecessor; return the operations that may follow now.
+
+        The driver knows by now that the envs are built. If a command ends this process, it is not the constructors.
+        """
+        pool = self._pool
+        assert pool is not None
+        closing = [op for op in ops if isinstance(op, Close)]
+        if closing:
+            return closing
+        self._deferred += ops
+        if not self._is_one_by_one:
+            self._send_queued(self._num_queued)
+        elif self._replies or pool.outstanding() or self._has_calls() or self._send_queued(1):
+            return ()
+        self._is_resuming = False
+        due, self._deferred = self._deferred, []
+        return due
+
+    def _send_queued(self, max_count: int) -> int:
+        assert self._pool is not None
+        try:
+            return self._pool.send_queued(max_count)
+        except Exception as error:
+            self._broken = self._pack_error(error)  # envs owe answers that will never come
+            raise
+
+    def _has_calls(self) -> bool:
+        """Return whether a call is under way."""
+        assert self._pool is not None
+        try:
+            self._pool.wait_for_replies(0.0)
+        except WorkerTimeoutError as error:
+            if error.op is not None:  # of an env, and not of this wait
+                raise
+            return True
+        return False
 
     def _apply_all(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -170,6 +215,8 @@ class Shard:
         if pool.closed:
             return None
         owed = pool.outstanding()
+        if self._is_resuming:
+            least = min(1, owed)
         try:
             if least and owed:
                 return pool.recv(min(least, owed), timeout=patience)
