@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
 from ...registrations import pickle_registrations
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
@@ -664,6 +664,13 @@ class ProcessEngine:
     def shards(self) -> list[ShardInfo]:
         """Return []: the envs live on this machine."""
         return []
+
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return None: the counters have the times."""
+        return None
+
+    def ask_times(self) -> None:
+        """Do nothing: the counters have the times."""
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures, and the workers and threads."""

@@ -23,6 +23,7 @@ from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..pool.pool import Pool
 from ..pool.process import ProcessEngine
+from ..system.log_records import LogCollector
 from .frames import FrameKind, FrameLayout, pack_bare
 from .requests import (
     AddInfoKey,
@@ -32,6 +33,7 @@ from .requests import (
     Mail,
     Op,
     PackedError,
+    ReadTimes,
     Request,
     SetLimits,
     ShardBoot,
@@ -47,10 +49,12 @@ class Shard:
 
     Args:
         boot: a pickled `ShardBoot`.
+        log: collects the log records of this process, if it belongs to the shard.
     """
 
-    def __init__(self, boot: bytes) -> None:
+    def __init__(self, boot: bytes, log: LogCollector | None = None) -> None:
         self._boot = boot
+        self._log = log
         self._pool: Pool | None = None
         self._first_env_id = 0
         self._last = 0  # number of the last request that was executed
@@ -62,6 +66,11 @@ class Shard:
         self._is_one_by_one = False
         self._num_queued = 0  # how many these were at the start
         self._deferred: list[Op] = []  # operations that follow these commands
+
+    @classmethod
+    def in_own_process(cls, boot: bytes) -> Shard:
+        """Make the shard of a process that has no other purpose. Log records of this process go to the driver."""
+        return cls(boot, LogCollector())
 
     def open(self) -> bytearray:
         """Build all envs; return a frame with the `ShardReport`, or with the exception that this has raised."""
@@ -75,6 +84,8 @@ class Shard:
 
     def _open(self, boot: ShardBoot) -> ShardReport:
         apply_registrations(boot.registrations)
+        if self._log is not None:
+            self._log.install(boot.log_levels)
         self._first_env_id = boot.first_env_id
         if boot.resume is not None:
             self._is_resuming, self._is_one_by_one = True, boot.is_one_by_one
@@ -96,7 +107,8 @@ class Shard:
         self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
         self._has_records = boot.options.failures.recovers
         return ShardReport(
-            pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation
+            *(pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation),
+            self._take_log_frames(),
         )
 
     def close(self) -> None:
@@ -205,6 +217,9 @@ class Shard:
             pool.set_limits(op.limits)
         elif isinstance(op, AddInfoKey):
             pool.add_info_key(op.name)
+        elif isinstance(op, ReadTimes):
+            found = pool.statistics()
+            self._mail = self._mail._replace(times=(found.envs, found.workers))
         else:
             pool.close(op.timeout)
 
@@ -254,7 +269,7 @@ class Shard:
 
     def _take_mail(self, error: PackedError | None) -> bytes:
         """Return the pickled mail of a reply; b'' if there is nothing to say."""
-        mail, self._mail = self._mail, Mail([], [], [])
+        mail, self._mail = self._mail._replace(log_frames=self._take_log_frames()), Mail([], [], [])
         counts = self._engine.statistics()
         changed = {name: count for name, count in counts.items() if name != "log_nbytes"}
         if changed != self._counts:
@@ -263,6 +278,9 @@ class Shard:
         if error is not None:
             mail = mail._replace(error=error)
         return pickle.dumps(mail, protocol=5) if any(mail) else b""
+
+    def _take_log_frames(self) -> list[bytes]:
+        return [] if self._log is None else self._log.take()
 
     def _pack_error(self, error: Exception) -> PackedError:
         """Describe an exception for the driver, whose env ids it gets."""

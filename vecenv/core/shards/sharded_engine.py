@@ -31,7 +31,7 @@ from ...errors import (
 )
 from ...own_log import own_logger
 from ...registrations import pickle_registrations
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout.messages import Reply, dump_by_value, pack_error, unpack_error
 from ..layout.rows import Op
@@ -47,14 +47,16 @@ from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
 from ..recovery.resume import QueuedCommand, Resume, make_resume
 from ..system.clock import NEVER_NS, limit_of, now_ns
+from ..system.log_records import LogLevels, emit_frame
 from ..system.segment import private_segment
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost, Replied, ShardPlace
 from .frames import Frame, FrameKind, FrameLayout, unpack_bare
-from .requests import Mail, SetLimits, ShardBoot, ShardReport
+from .requests import Mail, ReadTimes, SetLimits, ShardBoot, ShardReport
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
 from .shard_link import PATIENCE_SECONDS, ShardLink
+from .shard_times import ShardTimes
 
 __all__ = ["ShardedEngine"]
 
@@ -66,6 +68,8 @@ _POLL_NS = 50_000_000
 _PAUSE_NS = 500_000_000
 #: Longest time until a process that is being started is noticed to have its place.
 _LOOK_NS = 1_000_000_000
+#: Longest wait for the times of shards: one that waits for rows answers within a heartbeat.
+_TIMES_NS = 2 * int(PATIENCE_SECONDS * _NS)
 #: Counts that shards keep by themselves; all others are in the driver's own recoveries.
 _COUNTS = ("restarts", "recycled", "workers_added")
 
@@ -162,6 +166,8 @@ class ShardedEngine:
         self._report: ShardReport | None = None
         self._action_spec: Spec | None = None
         self._last_counts: dict[str, Any] = {}  # at the end
+        self._times = ShardTimes(self._shares)
+        self._log_frames: list[tuple[str, bytes]] = []  # name of the shard, and a record
         self._hub: ShardHub | None = None
         self._journals: ShardJournals | None = None
         self._requests: AskedEnvs | None = None
@@ -175,7 +181,10 @@ class ShardedEngine:
         for shard in range(len(self._shards)):
             self._carrier.start(shard, self._boot(shard))
             self._note_start(shard, self.options.limits.construct)
-        reports = self._await_reports()
+        try:
+            reports = self._await_reports()
+        finally:
+            self.emit_log_records()
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
@@ -223,6 +232,7 @@ class ShardedEngine:
             registrations=pickle_registrations(),
             options=options,
             first_env_id=self._shares[shard][0],
+            log_levels=LogLevels.now(),
             info_keys=[] if self._hub is None else list(self._hub.info_keys),
             resume=resume,
             is_one_by_one=self._shards[shard].is_one_by_one,
@@ -294,6 +304,7 @@ class ShardedEngine:
         """Return the report of a shard; raise the exception that building its envs has raised."""
         if frame.kind == FrameKind.OPENED:
             report: ShardReport = pickle.loads(frame.mail)
+            self._keep_log_frames(shard, report.log_frames)
             return report
         error = unpack_error(pickle.loads(frame.mail))
         add_notes(error, [f"raised in {self.describe_worker(shard)}, {self._carrier.describe(shard)}"])
@@ -318,7 +329,9 @@ class ShardedEngine:
         share = self._shares[shard]
         journal = Journal(len(share), policy.max_log_bytes // len(self._shares))
         reproduce = functools.partial(self._reproduce, shard)
-        return Recovery(policy, journal, self.options.limits, reproduce, first_env_id=share[0])
+        return Recovery(
+            policy, journal, self.options.limits, reproduce, first_env_id=share[0], logs_outcomes=False
+        )
 
     def _reproduce(self, shard: int, env_id: int, op: int, step_id: int) -> FailureContext:
         """Describe the commands of an env until it ended its shard; its numbers are those of the shard."""
@@ -364,6 +377,7 @@ class ShardedEngine:
                 error = hub.close_envs(limit, until_ns)
         finally:
             self._carrier.close()
+            self.emit_log_records()
             self._hub = self._journals = self._requests = self._waiter = None
             self._check_not_closing = _ignore
         return error
@@ -461,6 +475,7 @@ class ShardedEngine:
         self._carrier.kill(shard)
         status.state, status.why, status.error, status.due_ns = _State.DEAD, str(error), error, NEVER_NS
         self._open_hub.links[shard].begin()
+        self._times.forget(shard)
         self._has_failed = True
         if self._waiter is not None:
             self._waiter.request_check()
@@ -491,6 +506,7 @@ class ShardedEngine:
             status.counts_before[name] = status.counts_before.get(name, 0) + count
         status.counts = {}
         self._open_hub.begin_again(shard, is_new=is_new)
+        self._times.forget(shard)
 
     def _resume_of(self, shard: int) -> Resume:
         """Return the state from which another process continues a shard."""
@@ -540,7 +556,8 @@ class ShardedEngine:
         self._open_hub.serve(shard)
 
     def note_news(self, shard: int, mail: Mail) -> None:
-        """Note the restore points, outcomes and counts of a shard."""
+        """Note the restore points, outcomes, counts, times and log records of a shard."""
+        self._keep_log_frames(shard, mail.log_frames)
         first, journals = self._shares[shard][0], self._open_journals
         for env_id, point in mail.restore_points:
             is_answered = not self._open_hub.awaits(first + env_id, point.step_id)
@@ -549,6 +566,18 @@ class ShardedEngine:
             journals.note_outcome(first + env_id, outcome)
         if mail.counts is not None:
             self._shards[shard].counts = {name: mail.counts[name] for name in _COUNTS if name in mail.counts}
+        if mail.times is not None:
+            self._times.take(shard, *mail.times)
+
+    def _keep_log_frames(self, shard: int, frames: Sequence[bytes]) -> None:
+        """Keep log records until `emit_log_records`, with the place of the shard, which may change."""
+        if frames:
+            name = f"shard {shard}, {self._carrier.describe(shard)}"
+            self._log_frames += [(name, frame) for frame in frames]
+
+    def has_log_records(self) -> bool:
+        """Return whether log records of shards wait for `emit_log_records`."""
+        return bool(self._log_frames)
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Keep the newest records of envs."""
@@ -584,7 +613,10 @@ class ShardedEngine:
         """Do nothing: shards run by themselves."""
 
     def emit_log_records(self) -> None:
-        """Do nothing: log records stay in the shards."""
+        """Pass the log records of shards to the loggers of this process; each names its shard."""
+        while self._log_frames:
+            name, frame = self._log_frames.pop(0)
+            emit_frame(frame, name, names_worker=True)
 
     def on_descriptor(self, descriptor: int) -> None:
         """Raise if a shard that is not replaced owes an answer."""
@@ -651,6 +683,22 @@ class ShardedEngine:
             found["num_workers"] = sum(min(self.options.num_workers, len(share)) for share in self._shares)
         found["threads_per_worker"] = self.options.threads_per_worker
         return found
+
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return the times that all shards have sent last; None until each one has."""
+        return self._times.join()
+
+    def ask_times(self) -> None:
+        """Ask all shards for their times, and wait a short time for the answers."""
+        if not self.options.timings:
+            return
+        hub, until_ns = self._open_hub, now_ns() + _TIMES_NS
+        asked = [shard for shard, status in enumerate(self._shards) if status.state == _State.SERVING]
+        self._times.await_from(asked)
+        for shard in asked:
+            hub.tell(shard, ReadTimes())
+        while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors():
+            hub.wait_briefly(min(until_ns, now_ns() + _POLL_NS))
 
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard."""
