@@ -228,6 +228,14 @@ def test_successor_that_is_killed_is_retried_more_often(scene: Scene) -> None:
         scene.recovery.judge_start(error, 8)
 
 
+def test_successor_whose_exit_code_is_unknown_counts_as_killed(scene: Scene) -> None:
+    error = WorkerDiedError("gone")
+    for failures in range(1, 8):
+        scene.recovery.judge_start(error, failures, is_from_outside=True)
+    with pytest.raises(WorkerDiedError, match="gone"):
+        scene.recovery.judge_start(error, 8, is_from_outside=True)
+
+
 def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, max_restarts=0)
     with pytest.raises(WorkerTimeoutError, match="max_restarts=0"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 
-from vecenv.core.shards.carrier import CarrierEvent, Lost, Replied, Unavailable
+from vecenv.core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
 from vecenv.core.shards.frames import count_pieces, join, split
 from vecenv.core.shards.shard import Shard
 from vecenv.core.system.clock import now_ns
@@ -125,6 +126,9 @@ class ModelCarrier:
 
     def waiting_for(self, shard: int) -> str:
         return self.missing
+
+    def place_of(self, shard: int) -> ShardPlace | None:
+        return ShardPlace(os.getpid()) if shard in self._shards else None
 
     def describe(self, shard: int) -> str:
         return "this process"

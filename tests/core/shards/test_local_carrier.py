@@ -223,4 +223,11 @@ def test_shards_end_with_a_driver_that_is_killed() -> None:
         family = [*shards, *(child for shard in shards for child in shard.children())]
         assert len(family) == 4
         driver.kill()
-    wait_until(lambda: not any(process.is_running() and process.status() != "zombie" for process in family))
+    wait_until(lambda: not any(map(_is_alive, family)))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False

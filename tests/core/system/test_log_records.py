@@ -19,7 +19,7 @@ import pytest
 from vecenv.core.options import RECOVERING, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system import log_records
-from vecenv.core.system.log_records import LogLevels, LogSender, emit_frame, is_log_frame
+from vecenv.core.system.log_records import LogCollector, LogLevels, LogSender, emit_frame, is_log_frame
 from vecenv.core.system.worker_socket import ControlSocket
 from vecenv.envs.toys import ToyEnv
 from vecenv.errors import WorkerDiedError
@@ -280,6 +280,24 @@ def test_sender_without_a_parent_drops_records() -> None:
     sender._socket.close()
     sender.close()
     theirs.close()
+
+
+def test_collector_keeps_a_bounded_number_of_records(caplog: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_records, "_MOST_PER_SECOND", 10_000)
+    collector = LogCollector()
+    assert collector.take() == []
+    for number in range(1000):
+        collector.handle(record("record %d", number))
+    frames = collector.take()
+    collector.handle(record("later"))
+    collector.close()
+    for frame in frames + collector.take():
+        emit_frame(frame, "shard 0", names_worker=True)
+    assert caplog.messages[:2] == ["shard 0: record 0", "shard 0: record 1"]
+    assert caplog.messages[300:] == [
+        "vecenv: shard 0: 700 log records were dropped, for there were too many at once",
+        "shard 0: later",
+    ]
 
 
 def test_levels_contain_those_that_are_set(levels: None) -> None:

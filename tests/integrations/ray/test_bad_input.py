@@ -7,11 +7,10 @@ import importlib
 from typing import Any
 
 import pytest
-from gymnasium import spaces
 
 from tests.integrations.ray.cluster import SimulatedCluster, run_program
-from vecenv import ConfigError, RayOptions, SpaceError, VectorEnv
-from vecenv.envs.toys import RaiseAtInit, SpaceEnv, ToyEnv
+from vecenv import ConfigError, RayOptions, VectorEnv
+from vecenv.envs.toys import RaiseAtInit, ToyEnv
 
 ray = pytest.importorskip("ray", exc_type=ImportError)
 
@@ -93,10 +92,22 @@ def test_module_that_a_node_lacks_is_an_error_with_the_remedy(
     assert "ship it by RayOptions(runtime_env=...), or install it there" in "\n".join(found.value.__notes__)
 
 
-def test_different_spaces_name_the_env(cluster: SimulatedCluster) -> None:
-    fns = [functools.partial(SpaceEnv, spaces.Box(0, 1, (size,))) for size in (2, 2, 2, 3)]
-    with pytest.raises(SpaceError, match="env 3"):
-        open_envs(env_fns=fns, ray={"num_shards": 2, "cpus_per_shard": 1})
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("None", r"node .*, process \d+ has no vecenv \(ModuleNotFoundError: .*vecenv.*\), and here is vecenv [\d.]+"),
+        ("fake", r"node .* has vecenv 0.0.1, which fails \(ModuleNotFoundError: .*\), and here is vecenv [\d.]+ "),
+    ],
+    ids=["missing", "other release"],
+)
+def test_node_without_this_vecenv_is_an_error_with_both_versions(
+    cluster: SimulatedCluster, tmp_path: Any, module: str, message: str
+) -> None:
+    fake = "import sys\nfake = type(sys)('vecenv')\nfake.__version__ = '0.0.1'\n"
+    (tmp_path / "sitecustomize.py").write_text(f"{fake}sys.modules['vecenv'] = {module}\n")
+    runtime_env = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    with pytest.raises(ConfigError, match=message):
+        open_envs(RayOptions(num_shards=1, cpus_per_shard=1, runtime_env=runtime_env))
 
 
 def test_ray_client_is_refused(cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+import signal
 from typing import Any
 
 import gymnasium
@@ -15,7 +17,7 @@ from tests.integrations.ray.cluster import ROOT, SimulatedCluster, run_program
 from tests.integrations.ray.pools import ray_pool
 from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf, create_env_manager
 from vecenv.core.layout.rows import Autoreset
-from vecenv.envs.toys import FrameEnv, HugeInfo, NoisyGlobal, SpaceEnv, ToyEnv
+from vecenv.envs.toys import FrameEnv, HugeInfo, ToyEnv
 
 ray = pytest.importorskip("ray", exc_type=ImportError)
 
@@ -46,6 +48,8 @@ def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, option
         found = ours.statistics()
         assert found.steps == theirs.statistics().steps > 200 and found.shards_replaced == 0
         assert found.num_workers == (2 if options else 4)
+        assert found.envs.step.num.tolist() == theirs.statistics().envs.step.num.tolist()
+        assert found.workers.num_envs.sum() == 5
         assert f"num_shards={len(shards)}, num_workers={found.num_workers}, threads" in repr(ours)
         assert found.shard_calls >= 60 and found.bytes_up > 0 and found.bytes_down > 0
         assert theirs.shards() == []
@@ -54,8 +58,8 @@ def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, option
         theirs.close()
 
 
-@pytest.mark.parametrize("env", [NoisyGlobal, HugeInfo, FrameEnv])
-def test_streams_of_hard_envs_equal_those_of_a_serial_pool(cluster: Any, env: Any) -> None:
+@pytest.mark.parametrize("env", [HugeInfo, FrameEnv])
+def test_streams_of_large_answers_equal_those_of_a_serial_pool(cluster: Any, env: Any) -> None:
     with ray_pool([env] * 4, autoreset=Autoreset.SAME_STEP) as pool:
         ours = play(pool, 12)
     assert ours == undisturbed([env] * 4, 12, autoreset=Autoreset.SAME_STEP)
@@ -103,15 +107,25 @@ def test_sb3_vec_env_gives_the_results_of_the_serial_backend(cluster: Any) -> No
     assert results[0] == results[1]
 
 
-def test_batched_vector_envs_and_alf_environments_step_over_ray(cluster: Any) -> None:
+def test_batched_vector_env_survives_the_death_of_an_actor(cluster: Any) -> None:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-    batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, backend="ray", ray=TWO)
-    try:
-        assert batches.reset(seed=0)[0].shape == (6, 4)
-        assert batches.step(batches.action_space.sample())[0].shape == (6, 4)
-    finally:
-        batches.close()
+    results = []
+    for options in ({"backend": "serial"}, {"backend": "ray", "ray": TWO}):
+        batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, **options)
+        try:
+            rows = [batches.reset(seed=0)[0].tobytes()]
+            for number, action in enumerate(np.random.default_rng(2).integers(0, 2, (15, 6))):
+                if number == 10 and "ray" in options:
+                    os.kill(batches.shards()[1].pid, signal.SIGKILL)
+                rows += [column.tobytes() for column in batches.step(action)[:4]]
+            results.append(rows)
+        finally:
+            batches.close()
+    assert results[0] == results[1]
+
+
+def test_alf_environment_steps_over_ray(cluster: Any) -> None:
     env = alf.create_environment("CartPole-v1", num_parallel_environments=4, tensors=False, backend="ray", ray=TWO)
     try:
         assert env.reset().observation.shape == (4, 4)
@@ -139,14 +153,3 @@ def test_program_of_the_page_runs(cluster: SimulatedCluster) -> None:
     lines = run_program(cluster, program).splitlines()
     assert lines[0].startswith("steps 6,")
     assert [line.count("state='serving'") for line in lines[-2:]] == [1, 1]
-
-
-def test_spaces_of_all_kinds_travel(cluster: Any) -> None:
-    space = gymnasium.spaces.Dict(
-        image=gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8),
-        text=gymnasium.spaces.Text(8),
-        number=gymnasium.spaces.Discrete(5),
-    )
-    fns = [functools.partial(SpaceEnv, space)] * 3
-    with ray_pool(fns) as pool:
-        assert play(pool, 5) == undisturbed(fns, 5)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...errors import SpaceError, WorkerTimeoutError
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.messages import Payload
@@ -410,6 +410,15 @@ class Engine(WorkerDirectory, Protocol):
 
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard; [] if the envs live on this machine."""
+
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return the times of envs and workers on other machines, as they are known; None: the counters have them.
+
+        Needs no lock, and may be called before `open` and after `close`.
+        """
+
+    def ask_times(self) -> None:
+        """Ask other machines for their times, and wait a short time for the answers, for `read_times`."""
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures since the start, as `Pool.statistics` names them; {} if there are none to count.

@@ -173,6 +173,16 @@ class Lifecycle:
         result: _Result = self.guard(what, _apply)(work, args, kwargs, None)
         return result
 
+    def call_if_idle(self, what: str, work: Callable[[], object]) -> None:
+        """Call work() as a call of the pool; do nothing if the pool is not open, or another call is under way."""
+        if self._is_busy or not self._lock.acquire(False):
+            return
+        try:  # the lock is reentrant
+            if self.is_open and not self._is_busy:
+                self.call(what, work)
+        finally:
+            self._lock.release()
+
     def start(self, open_all: Callable[[], None], shut_down: Callable[[float | None], Exception | None]) -> None:
         """Start the pool.
 

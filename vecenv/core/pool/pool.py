@@ -19,6 +19,7 @@ Parts of a pool, in the order in which a call passes them:
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -527,6 +528,16 @@ class Pool:
         )
         return first
 
+    def send_queued(self, max_count: int) -> int:
+        """Send the next unanswered commands of the pool that this one resumes; return how many.
+
+        For a `Resume` with `is_paused`: no other request may be sent before this returns 0.
+
+        Args:
+            max_count: how many at most. Calls among them take the place of earlier ones, whose results are dropped.
+        """
+        return self._call("send", self._requests.send_queued, max_count)
+
     def wait_for_replies(self, timeout: float) -> None:
         """Wait until all calls under way are answered, and leave their results to `collect_calls`.
 
@@ -664,8 +675,11 @@ class Pool:
     def statistics(self) -> Statistics:
         """Return counts and times since the start. While the pool is not open there are no times, and no steps.
 
-        Any thread may call it at any time, also while another one uses or closes the pool: it takes no lock.
+        Any thread may call it at any time, also while another one uses or closes the pool: it waits for no lock. If the
+        envs live on other machines, these are asked for the times, which takes up to two seconds; while another call
+        is under way, the times are those of the last answer.
         """
+        self._lifecycle.call_if_idle("statistics", self._engine.ask_times)
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         found.update(self._engine.statistics())
         found.setdefault("num_workers", 0)
@@ -684,6 +698,7 @@ class Pool:
         threads = self.options.threads_per_worker
         workers = read_workers(pids, env_ids, threads, timings, running_of(states), self._opened_ns)
         caller = read_caller(*hub.waits(), 0 if self.copy_timer is None else self.copy_timer.sum_ns)
+        envs, workers = self._engine.read_times() or (envs, workers)
         return Statistics(
             steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
         )
@@ -701,7 +716,10 @@ class Pool:
         Args:
             names: the settings of the front end.
         """
-        return judge(self.statistics(), self._read_facts(names))
+        statistics = self.statistics()
+        if self._engine.shards():  # the rules are those of one machine
+            statistics = dataclasses.replace(statistics, envs=read_envs(None, ()))
+        return judge(statistics, self._read_facts(names))
 
     def _read_facts(self, names: SettingNames) -> PoolFacts:
         options, pids = self.options, self.worker_pids

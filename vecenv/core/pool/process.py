@@ -17,10 +17,10 @@ from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
 from ...registrations import pickle_registrations
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
-from ..layout.commands import History, RestorePlan, RestorePoint
+from ..layout.commands import History
 from ..layout.messages import describe_place, dump_by_value, unpack_error
 from ..layout.native import implementation
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
@@ -59,7 +59,14 @@ from .monitor import WorkerTable, announce
 from .pool import Pool
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
-from .starting import ConstructReports, Progress, StartLimits, pickle_env_fns, running_constructors
+from .starting import (
+    ConstructReports,
+    Progress,
+    StartLimits,
+    pickle_env_fns,
+    running_constructors,
+    working_directory,
+)
 from .supervisor import Supervisor, death_of
 from .waiting import WaitingCheck
 
@@ -260,7 +267,7 @@ class ProcessEngine:
             "adapt": dump_by_value(self._adapt),
             "registrations": pickle_registrations(),
             "environ": dict(os.environ),
-            "cwd": _working_directory(),
+            "cwd": working_directory(),
             "path": list(sys.path),
             "num_threads": self.options.num_threads,
             "worker_output": self.options.worker_output,
@@ -658,6 +665,13 @@ class ProcessEngine:
         """Return []: the envs live on this machine."""
         return []
 
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return None: the counters have the times."""
+        return None
+
+    def ask_times(self) -> None:
+        """Do nothing: the counters have the times."""
+
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures, and the workers and threads."""
         found = {} if self.recovery is None else self.recovery.statistics()
@@ -670,11 +684,9 @@ class ProcessEngine:
             env_id, op, step_id: of the command that failed.
         """
         assert self.journal is not None and self._opened is not None
-        history = self.journal.history(env_id, ())
         boot = self._group.workers[self._slots.worker_of_env(env_id)].boot
         assert boot is not None
-        none = RestorePlan(RestorePoint(0), [], history.persistent_calls)
-        restore_point, entries, persistent_calls = history.attempts[0] if history.attempts else none
+        restore_point, entries, persistent_calls = reproducer.newest_episode(self.journal, env_id)
         episode = reproducer.Reproducer(
             env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
             adapt=boot.adapt,
@@ -738,13 +750,6 @@ class ProcessPool(Pool):
 
 def _num_built(worker: Worker) -> int:
     return sum(note.num_done for note in worker.notes() if note is not None)
-
-
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # it has been removed; most envs do not need it
-        return None
 
 
 def _identity(env: Any) -> Any:

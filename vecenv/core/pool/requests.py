@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -92,6 +93,8 @@ class Requests:
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
+        self._queued: deque[QueuedCommand] = deque()  # of the pool that is resumed, which are not sent again yet
+        self._resumed_at = 0  # step_id of the first command after those
 
     def _run_hooks(self) -> None:
         """Call the hook of the engine; once enough steps are measured, judge whether the envs wait."""
@@ -427,21 +430,35 @@ class Requests:
     def resume(self, resume: Resume) -> None:
         """Continue the requests of another pool: send its unanswered commands again, under their own step_ids.
 
-        Called once, before any other request.
+        Called once, before any other request. With `resume.is_paused`, `send_queued` sends them.
         """
-        assert isinstance(self._journal, Journal)
         env_ids = resume.reset_envs()
         takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
         self._note_reset(np.array(env_ids, np.int64), takes_seed)
-        calls = {command.step_id: command.env_id for command in resume.queued if command.op == Op.CALL}
+        self._queued.extend(resume.queued)
+        self._resumed_at = resume.next_step_id
+        if not resume.is_paused:
+            self.send_queued(len(resume.queued))
+
+    def send_queued(self, max_count: int) -> int:
+        """Send the next commands of the pool that is resumed; return how many. No other request may come before.
+
+        Args:
+            max_count: how many at most. Calls among them take the place of earlier ones.
+        """
+        assert isinstance(self._journal, Journal)
         with signals_deferred():
-            for command in resume.queued:
+            commands = [self._queued.popleft() for _ in range(min(max_count, len(self._queued)))]
+            calls = {command.step_id: command.env_id for command in commands if command.op == Op.CALL}
+            for command in commands:
                 self._hub.continue_from(command.step_id)
                 self._journal.continue_from(command.step_id)
                 self._send_again(command, calls)
             self._calls = {env_id: step_id for step_id, env_id in calls.items()}
-            self._hub.continue_from(resume.next_step_id)
-            self._journal.continue_from(resume.next_step_id)
+            if not self._queued:
+                self._hub.continue_from(self._resumed_at)
+                self._journal.continue_from(self._resumed_at)
+        return len(commands)
 
     def _send_again(self, command: QueuedCommand, calls: Collection[int]) -> None:
         env_ids = np.array([command.env_id], np.int64)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...errors import DifferentSpacesError, StateError, add_notes
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
@@ -306,6 +306,13 @@ class SerialEngine:
     def shards(self) -> list[ShardInfo]:
         """Return []: the envs live on this machine."""
         return []
+
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return None: the counters have the times."""
+        return None
+
+    def ask_times(self) -> None:
+        """Do nothing: the counters have the times."""
 
     def statistics(self) -> dict[str, Any]:
         """Return {}: failures are not recovered here."""

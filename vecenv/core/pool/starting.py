@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,7 +14,14 @@ from ..processes.worker import Worker
 from ..system.clock import now_ns
 from ..system.stack_dump import PhaseNote
 
-__all__ = ["ConstructReports", "Progress", "StartLimits", "pickle_env_fns", "running_constructors"]
+__all__ = [
+    "ConstructReports",
+    "Progress",
+    "StartLimits",
+    "pickle_env_fns",
+    "running_constructors",
+    "working_directory",
+]
 
 _LOG = own_logger()
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
@@ -40,6 +48,14 @@ def pickle_env_fns(env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int])
                     key="env_fns",
                 ) from error
         raise
+
+
+def working_directory() -> str | None:
+    """Return the working directory; None if it has been removed: most envs do not need it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 class Progress:

@@ -79,6 +79,7 @@ class Recovery:
         limits: time limits of operations.
         reproduce: returns the last commands of an env that failed, given (env_id, op, step_id).
         first_env_id: number of env 0 in messages.
+        logs_outcomes: whether lines about restored envs are written; False if another process writes them.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class Recovery:
         reproduce: Callable[[int, int, int], FailureContext],
         *,
         first_env_id: int = 0,
+        logs_outcomes: bool = True,
     ) -> None:
         self.policy = policy
+        self._logs_outcomes = logs_outcomes
         self.journal = journal
         self.limits = limits
         self._reproduce = reproduce
@@ -186,17 +189,21 @@ class Recovery:
         """Count a worker that was added for an isolated env."""
         self._counts["workers_added"] += 1
 
-    def judge_start(self, error: WorkerDiedError | WorkerTimeoutError, failures: int) -> None:
+    def judge_start(
+        self, error: WorkerDiedError | WorkerTimeoutError, failures: int, *, is_from_outside: bool = False
+    ) -> None:
         """Decide whether to replace a successor that died or hung before it served; return if so.
 
         Args:
             error: its failure.
             failures: number of such failures in a row.
+            is_from_outside: whether it is treated like one by a signal from outside, although its exit code is unknown.
 
         Raises:
             WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt.
         """
-        if failures >= _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None):
+        limit = _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None)
+        if failures >= (_MAX_OUTSIDE_FAILURES if is_from_outside else limit):
             raise error
         self._count_failure([], error)
         # as text: a log record that is kept must not keep the pool alive
@@ -341,15 +348,8 @@ class Recovery:
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
         self._restore_seconds[env_id] = outcome.seconds
-        name = self._first_env_id + env_id
-        if outcome.kind == "truncated":
-            text = "env %d: its episode could not be brought back, it ends truncated: %s"
-            self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "restarted":
-            text = "env %d: its episode was over, the next one is restarted: %s"
-            self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "unproven" and self._counts["unproven"] == 1:
-            _LOG.warning(_UNPROVEN, name)
+        if self._logs_outcomes:
+            self._log_outcome(env_id, outcome)
         progress = self._progress_of.pop(env_id, None)
         if progress is None:
             return
@@ -361,6 +361,17 @@ class Recovery:
             self._log.write(progress.env_ids, now_ns(), "%s", _summary(progress))
         else:
             _LOG.info("%s", _summary(progress))
+
+    def _log_outcome(self, env_id: int, outcome: Outcome) -> None:
+        name = self._first_env_id + env_id
+        if outcome.kind == "truncated":
+            text = "env %d: its episode could not be brought back, it ends truncated: %s"
+            self._log.write([env_id], now_ns(), text, name, outcome.reason)
+        if outcome.kind == "restarted":
+            text = "env %d: its episode was over, the next one is restarted: %s"
+            self._log.write([env_id], now_ns(), text, name, outcome.reason)
+        if outcome.kind == "unproven" and self._counts["unproven"] == 1:
+            _LOG.warning(_UNPROVEN, name)
 
     def log_summary(self) -> None:
         """Log how often workers were replaced, and the envs to blame; nothing if none was. Called once, at the end."""

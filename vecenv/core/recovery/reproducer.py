@@ -29,12 +29,23 @@ from ..host.checks import shorten
 from ..host.global_rngs import GlobalRngs
 from ..host.replay import Snapshotter
 from ..layout import messages
-from ..layout.commands import Entry, RestorePoint, reset_kwargs
+from ..layout.commands import Entry, RestorePlan, RestorePoint, reset_kwargs
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env
+from .journal import Journal
 
-__all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
+__all__ = [
+    "FailureContext",
+    "Event",
+    "Reproducer",
+    "failure_context",
+    "describe",
+    "load",
+    "newest_episode",
+    "shorten",
+    "write",
+]
 
 #: Version of the file format. 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other
 #: names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received
@@ -295,6 +306,12 @@ def _action(spec: Spec, entry: Entry) -> Any:
 
 
 # ---- for errors -------------------------------------------------------------------------
+
+
+def newest_episode(journal: Journal, env_id: int) -> RestorePlan:
+    """Return the newest restore point of an env, and its commands since, those included that are not answered."""
+    history = journal.history(env_id, ())
+    return history.attempts[0] if history.attempts else RestorePlan(RestorePoint(0), [], history.persistent_calls)
 
 
 def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> FailureContext:

@@ -78,6 +78,7 @@ class Resume:
         queued: commands without an answer, ordered by step_id.
         next_step_id: step_id of the next command.
         call_names: names of the calls in the restore jobs that have a lasting effect, by step_id.
+        is_paused: whether the queued commands wait for `Pool.send_queued`, which precedes all other requests.
     """
 
     restore_jobs: dict[int, RestoreJob]
@@ -85,6 +86,7 @@ class Resume:
     queued: list[QueuedCommand]
     next_step_id: int
     call_names: dict[int, str] = field(default_factory=dict)
+    is_paused: bool = False
 
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
         """Write the records into a new arena, before workers attach to it.

@@ -76,8 +76,8 @@ class Carrier(Protocol):
     def start(self, shard: int, boot: bytes) -> None:
         """Begin to start a process for a shard that has none.
 
-        The process makes `Shard(boot)` and calls its `open`, whose result is the first frame that comes back, with
-        seq 0. A process that cannot be started is reported as `Lost`.
+        The process makes `Shard.in_own_process(boot)` and calls its `open`, whose result is the first frame that comes
+        back, with seq 0. A process that cannot be started is reported as `Lost`.
 
         Args:
             shard: number of the shard.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from ...errors import describe_exit
 from ..processes.worker import kill_tree
 from ..system.clock import Deadline, now_ns
+from ..system.log_records import clear_handlers
 from ..system.process_title import set_title
 from ..system.signals import signals_deferred
 from ..system.start_process import make_process, modules_of, standard_descriptors
@@ -256,7 +257,8 @@ def _shard_main(connection: Connection, inherited: tuple[int, ...], name: str) -
         os.environ.update(settings.environ)
         os.chdir(settings.cwd)
         sys.path[:] = settings.path
-        shard = Shard(settings.boot)
+        clear_handlers()
+        shard = Shard.in_own_process(settings.boot)
         connection.send_bytes(shard.open())
         while True:
             connection.send_bytes(shard.execute(connection.recv_bytes()))

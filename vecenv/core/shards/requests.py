@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...statistics import EnvTimes, WorkerTimes
 from ..layout.commands import RestorePoint
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..options import Limits, PoolOptions
 from ..recovery.resume import Resume
+from ..system.log_records import LogLevels
 
 __all__ = [
     "AddInfoKey",
@@ -24,6 +26,7 @@ __all__ = [
     "Mail",
     "Op",
     "PackedError",
+    "ReadTimes",
     "Request",
     "SetLimits",
     "ShardBoot",
@@ -79,7 +82,11 @@ class Close(NamedTuple):
     timeout: float | None
 
 
-Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | Close
+class ReadTimes(NamedTuple):
+    """Return the times of the envs and workers in the mail, as `Pool.statistics` has them."""
+
+
+Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | ReadTimes | Close
 
 
 class Request(NamedTuple):
@@ -109,6 +116,8 @@ class Mail(NamedTuple):
         outcomes: (env_id, outcome) of envs that were restored within the shard.
         counts: the shard's counts of failures if they have changed, else None; see `Pool.statistics`.
         error: an exception that the pool of the shard has raised, or None.
+        log_frames: log records of the shard and its workers; see `log_records.emit_frame`.
+        times: the result of `ReadTimes`, or None.
     """
 
     messages: list[bytes]
@@ -116,6 +125,8 @@ class Mail(NamedTuple):
     outcomes: list[tuple[int, Outcome]]
     counts: dict[str, Any] | None = None
     error: PackedError | None = None
+    log_frames: Sequence[bytes] = ()
+    times: tuple[EnvTimes, WorkerTimes] | None = None
 
 
 @dataclass
@@ -128,8 +139,11 @@ class ShardBoot:
         registrations: Gymnasium's settings of the driver, from `pickle_registrations`.
         options: of its pool.
         first_env_id: number of its env 0 among all envs, for messages and for the global random generators.
+        log_levels: those of the driver.
         info_keys: the info keys that have cells so far.
         resume: the state of its predecessor; None: the envs are new.
+        is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent
+            to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
     """
 
     env_fns: bytes
@@ -138,16 +152,19 @@ class ShardBoot:
     registrations: bytes
     options: PoolOptions
     first_env_id: int
+    log_levels: LogLevels
     info_keys: list[str] = field(default_factory=list)
     resume: Resume | None = None
+    is_one_by_one: bool = False
 
 
 @dataclass
 class ShardReport:
-    """The first reply of a shard whose pool is open: spaces and properties of its env 0; see `Pool`."""
+    """The first reply of a shard whose pool is open: spaces and properties of its env 0, see `Pool`; log records."""
 
     observation_space: Any
     action_space: Any
     reward_space: Any
     properties: dict[str, Any]
     implementation: str
+    log_frames: Sequence[bytes] = ()

@@ -23,6 +23,7 @@ from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..pool.pool import Pool
 from ..pool.process import ProcessEngine
+from ..system.log_records import LogCollector
 from .frames import FrameKind, FrameLayout, pack_bare
 from .requests import (
     AddInfoKey,
@@ -32,6 +33,7 @@ from .requests import (
     Mail,
     Op,
     PackedError,
+    ReadTimes,
     Request,
     SetLimits,
     ShardBoot,
@@ -47,10 +49,12 @@ class Shard:
 
     Args:
         boot: a pickled `ShardBoot`.
+        log: collects the log records of this process, if it belongs to the shard.
     """
 
-    def __init__(self, boot: bytes) -> None:
+    def __init__(self, boot: bytes, log: LogCollector | None = None) -> None:
         self._boot = boot
+        self._log = log
         self._pool: Pool | None = None
         self._first_env_id = 0
         self._last = 0  # number of the last request that was executed
@@ -58,6 +62,15 @@ class Shard:
         self._mail = Mail([], [], [])  # of the next reply
         self._counts: dict[str, Any] = {}  # as they were sent last
         self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
+        self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
+        self._is_one_by_one = False
+        self._num_queued = 0  # how many these were at the start
+        self._deferred: list[Op] = []  # operations that follow these commands
+
+    @classmethod
+    def in_own_process(cls, boot: bytes) -> Shard:
+        """Make the shard of a process that has no other purpose. Log records of this process go to the driver."""
+        return cls(boot, LogCollector())
 
     def open(self) -> bytearray:
         """Build all envs; return a frame with the `ShardReport`, or with the exception that this has raised."""
@@ -71,7 +84,12 @@ class Shard:
 
     def _open(self, boot: ShardBoot) -> ShardReport:
         apply_registrations(boot.registrations)
+        if self._log is not None:
+            self._log.install(boot.log_levels)
         self._first_env_id = boot.first_env_id
+        if boot.resume is not None:
+            self._is_resuming, self._is_one_by_one = True, boot.is_one_by_one
+            self._num_queued = len(boot.resume.queued)
         self._engine = ProcessEngine(
             list(pickle.loads(boot.env_fns).values()),
             boot.options,
@@ -89,7 +107,8 @@ class Shard:
         self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
         self._has_records = boot.options.failures.recovers
         return ShardReport(
-            pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation
+            *(pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation),
+            self._take_log_frames(),
         )
 
     def close(self) -> None:
@@ -122,7 +141,7 @@ class Shard:
         batch, error = None, self._broken
         try:
             if error is None:
-                self._apply_all(request.ops)
+                self._apply_all(self._due_ops(request.ops) if self._is_resuming else request.ops)
                 batch = self._collect(request.least, request.patience)
         except Exception as raised:  # of the pool; the driver raises it
             error = self._pack_error(raised)
@@ -131,6 +150,44 @@ class Shard:
             rows, records = batch.rows, self._records_of(batch) if self._has_records else None
         mail = self._take_mail(error)
         return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, mail=mail)
+
+    def _due_ops(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """Send commands of the predecessor; return the operations that may follow now.
+
+        The driver knows by now that the envs are built. If a command ends this process, it is not the constructors.
+        """
+        pool = self._pool
+        assert pool is not None
+        closing = [op for op in ops if isinstance(op, Close)]
+        if closing:
+            return closing
+        self._deferred += ops
+        if not self._is_one_by_one:
+            self._send_queued(self._num_queued)
+        elif self._replies or pool.outstanding() or self._has_calls() or self._send_queued(1):
+            return ()
+        self._is_resuming = False
+        due, self._deferred = self._deferred, []
+        return due
+
+    def _send_queued(self, max_count: int) -> int:
+        assert self._pool is not None
+        try:
+            return self._pool.send_queued(max_count)
+        except Exception as error:
+            self._broken = self._pack_error(error)  # envs owe answers that will never come
+            raise
+
+    def _has_calls(self) -> bool:
+        """Return whether a call is under way."""
+        assert self._pool is not None
+        try:
+            self._pool.wait_for_replies(0.0)
+        except WorkerTimeoutError as error:
+            if error.op is not None:  # of an env, and not of this wait
+                raise
+            return True
+        return False
 
     def _apply_all(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -160,6 +217,9 @@ class Shard:
             pool.set_limits(op.limits)
         elif isinstance(op, AddInfoKey):
             pool.add_info_key(op.name)
+        elif isinstance(op, ReadTimes):
+            found = pool.statistics()
+            self._mail = self._mail._replace(times=(found.envs, found.workers))
         else:
             pool.close(op.timeout)
 
@@ -170,6 +230,8 @@ class Shard:
         if pool.closed:
             return None
         owed = pool.outstanding()
+        if self._is_resuming:
+            least = min(1, owed)
         try:
             if least and owed:
                 return pool.recv(min(least, owed), timeout=patience)
@@ -207,7 +269,7 @@ class Shard:
 
     def _take_mail(self, error: PackedError | None) -> bytes:
         """Return the pickled mail of a reply; b'' if there is nothing to say."""
-        mail, self._mail = self._mail, Mail([], [], [])
+        mail, self._mail = self._mail._replace(log_frames=self._take_log_frames()), Mail([], [], [])
         counts = self._engine.statistics()
         changed = {name: count for name, count in counts.items() if name != "log_nbytes"}
         if changed != self._counts:
@@ -216,6 +278,9 @@ class Shard:
         if error is not None:
             mail = mail._replace(error=error)
         return pickle.dumps(mail, protocol=5) if any(mail) else b""
+
+    def _take_log_frames(self) -> list[bytes]:
+        return [] if self._log is None else self._log.take()
 
     def _pack_error(self, error: Exception) -> PackedError:
         """Describe an exception for the driver, whose env ids it gets."""

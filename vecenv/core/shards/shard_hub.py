@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import WorkerError, add_notes, locate, place_of
 from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, INFO_KEYS, ArenaPlan
-from ..layout.rows import Form, Op, Rows
+from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..recovery.resume import QueuedCommand
@@ -80,7 +80,10 @@ class ShardSupervisor(Protocol):
         """Note that a shard is lost."""
 
     def note_news(self, shard: int, mail: Mail) -> None:
-        """Note the restore points, outcomes and counts of a shard."""
+        """Note the restore points, outcomes, counts, times and log records of a shard."""
+
+    def has_log_records(self) -> bool:
+        """Return whether log records of shards wait for `Engine.emit_log_records`."""
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Note the newest records of envs, whose ids are in the numbers of the shard."""
@@ -275,7 +278,7 @@ class ShardHub(Hub):
         if event is not None:
             return event
         with signals_deferred():
-            return self._store.deliver(ledger.take(max_count))
+            return self._deliver(ledger.take(max_count))
 
     def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         ledger = self._ledger
@@ -287,7 +290,11 @@ class ShardHub(Hub):
         with signals_deferred():
             for env_id in env_ids.tolist():
                 ledger.forget(env_id)
-            return self._store.deliver(env_ids)
+            return self._deliver(env_ids)
+
+    def _deliver(self, env_ids: Array) -> tuple[Rows, int]:
+        rows, flags = self._store.deliver(env_ids)
+        return rows, flags | RowFlag.NOTICE if self._supervisor.has_log_records() else flags
 
     def _wait_until(
         self, is_done: Callable[[], bool], count_wanted: Callable[[], int], deadline_ns: int
@@ -418,8 +425,7 @@ class ShardHub(Hub):
         return found
 
     def take_notice(self) -> bool:
-        """Return False: log records stay in the shards."""
-        return False
+        return self._supervisor.has_log_records()
 
     def outstanding(self) -> int:
         return self._ledger.num_owed
@@ -533,6 +539,10 @@ class ShardHub(Hub):
     def wait_briefly(self, deadline_ns: int) -> None:
         """Handle the events of one wait; rows and messages are kept."""
         self._wait_once(0, deadline_ns)
+
+    def has_errors(self) -> bool:
+        """Return whether the next wait raises an exception of a shard."""
+        return bool(self._errors)
 
     def close_envs(self, timeout: float | None, until_ns: int) -> Exception | None:
         """Have all shards close their envs; return the exception of the first shard in which this raises one.

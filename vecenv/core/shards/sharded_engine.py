@@ -10,7 +10,10 @@ their rows are delivered. `advance` takes the steps that are due; the hub calls 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,37 +22,41 @@ from typing import Any
 from ...errors import (
     ConfigError,
     DifferentSpacesError,
-    InternalError,
     WorkerDiedError,
     WorkerError,
     WorkerTimeoutError,
     add_notes,
     locate,
+    place_of,
 )
 from ...own_log import own_logger
 from ...registrations import pickle_registrations
-from ...statistics import ShardInfo
+from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout.messages import Reply, dump_by_value, pack_error, unpack_error
-from ..layout.spec import Array
+from ..layout.rows import Op
+from ..layout.spec import Array, Spec
 from ..options import Limits, PoolOptions, check_env_fns, check_options
+from ..parent.hub import SlotState
 from ..pool.engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from ..pool.slots import split_evenly
-from ..pool.starting import pickle_env_fns
+from ..pool.starting import pickle_env_fns, working_directory
 from ..processes.worker_main import describe_envs, find_difference
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
-from ..recovery.reproducer import FailureContext
-from ..recovery.resume import Resume, make_resume
-from ..system.clock import NEVER_NS, Deadline, limit_of, now_ns
+from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
+from ..recovery.resume import QueuedCommand, Resume, make_resume
+from ..system.clock import NEVER_NS, limit_of, now_ns
+from ..system.log_records import LogLevels, emit_frame
 from ..system.segment import private_segment
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost, Replied, ShardPlace
 from .frames import Frame, FrameKind, FrameLayout, unpack_bare
-from .requests import Mail, SetLimits, ShardBoot, ShardReport
+from .requests import Mail, ReadTimes, SetLimits, ShardBoot, ShardReport
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
 from .shard_link import PATIENCE_SECONDS, ShardLink
+from .shard_times import ShardTimes
 
 __all__ = ["ShardedEngine"]
 
@@ -59,6 +66,10 @@ _NS = 1_000_000_000
 _POLL_NS = 50_000_000
 #: Pause before a shard that was lost while it was being built is started again.
 _PAUSE_NS = 500_000_000
+#: Longest time until a process that is being started is noticed to have its place.
+_LOOK_NS = 1_000_000_000
+#: Longest wait for the times of shards: one that waits for rows answers within a heartbeat.
+_TIMES_NS = 2 * int(PATIENCE_SECONDS * _NS)
 #: Counts that shards keep by themselves; all others are in the driver's own recoveries.
 _COUNTS = ("restarts", "recycled", "workers_added")
 
@@ -80,7 +91,13 @@ class _ShardStatus:
         state: see the text of this module.
         num_replaced: how often it was replaced.
         lost_ns: when it was lost, on the monotonic clock; its successors may have been lost since.
-        due_ns: if it is lost: when it is started again. If it is being built: when it must have a place.
+        due_ns: if it is lost: when it is started again. If it is being started: when it must have a place, and once it
+            has one, when its envs must be built.
+        is_placed: whether its process is known to have a place.
+        num_failed_starts: how many successors in a row were lost after they had a place and before they served.
+        is_one_by_one: whether its successor runs the commands that are not answered one after the other; see
+            `ShardBoot`.
+        run_in_turn: the commands that its present process runs like that: env_id and step_id, in its numbers.
         why: if it is dead: the reason, for messages; else of the last loss.
         error: if it is dead: an exception that is raised once, in the place of a WorkerDiedError.
         exitcode: of its last process.
@@ -92,6 +109,10 @@ class _ShardStatus:
     num_replaced: int = 0
     lost_ns: int = 0
     due_ns: int = NEVER_NS
+    is_placed: bool = False
+    num_failed_starts: int = 0
+    is_one_by_one: bool = False
+    run_in_turn: set[tuple[int, int]] = field(default_factory=set)
     why: str = ""
     error: Exception | None = None
     exitcode: int | None = None
@@ -143,7 +164,10 @@ class ShardedEngine:
         self._check_not_closing: Callable[[str], None] = _ignore
         self._has_failed = False
         self._report: ShardReport | None = None
+        self._action_spec: Spec | None = None
         self._last_counts: dict[str, Any] = {}  # at the end
+        self._times = ShardTimes(self._shares)
+        self._log_frames: list[tuple[str, bytes]] = []  # name of the shard, and a record
         self._hub: ShardHub | None = None
         self._journals: ShardJournals | None = None
         self._requests: AskedEnvs | None = None
@@ -156,7 +180,11 @@ class ShardedEngine:
         self._check_not_closing = check_not_closing
         for shard in range(len(self._shards)):
             self._carrier.start(shard, self._boot(shard))
-        reports = self._await_reports()
+            self._note_start(shard, self.options.limits.construct)
+        try:
+            reports = self._await_reports()
+        finally:
+            self.emit_log_records()
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
@@ -164,6 +192,7 @@ class ShardedEngine:
         options = dataclasses.replace(self.options, leases=0, timings=False)
         plan = spaces.plan_arena(self.num_envs, len(self._shards), max(map(len, self._shares)), options)
         memory, counters = private_segment(plan.nbytes), private_segment(plan.counters.nbytes)
+        self._action_spec = plan.action
         plan.write_header(memory)
         plan.counters.write_header(counters, is_native=first.implementation == "native", opened_ns=now_ns())
         recovers = self.options.failures.recovers
@@ -203,22 +232,55 @@ class ShardedEngine:
             registrations=pickle_registrations(),
             options=options,
             first_env_id=self._shares[shard][0],
+            log_levels=LogLevels.now(),
             info_keys=[] if self._hub is None else list(self._hub.info_keys),
             resume=resume,
+            is_one_by_one=self._shards[shard].is_one_by_one,
         )
         return pickle.dumps(boot, protocol=5)
 
+    def _note_start(self, shard: int, place_seconds: float | None) -> None:
+        """Note that a process is being started for a shard.
+
+        Args:
+            shard: number of the shard.
+            place_seconds: within which it must have a place; None: no limit.
+        """
+        status = self._shards[shard]
+        status.is_placed = False
+        status.due_ns = NEVER_NS if place_seconds is None else now_ns() + int(place_seconds * _NS)
+
+    def _is_late(self, shard: int, now: int) -> bool:
+        """Return whether a process that is being started has no place in time, or does not build its envs in time.
+
+        The shard itself has `limits.construct` seconds for its constructors, and as many until its workers serve. It
+        reports if these are over, unless its process is stopped.
+        """
+        status = self._shards[shard]
+        if not status.is_placed and self._carrier.place_of(shard) is not None:
+            status.is_placed = True
+            limit = self._start_seconds
+            status.due_ns = NEVER_NS if limit is None else now + int(limit * _NS)
+        return now >= status.due_ns
+
+    @property
+    def _start_seconds(self) -> float | None:
+        """Seconds within which a process that has a place must report that its envs are built."""
+        limit = self.options.limits.construct
+        return None if limit is None else 2 * limit + self._shard_timeout_ns / _NS
+
+    def _why_unbuilt(self) -> str:
+        return f"did not build its envs within {self._start_seconds:g} s, and it does not answer; it may be stopped"
+
     def _await_reports(self) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
-        limit = Deadline(self.options.limits.construct)
         while len(reports) < len(self._shards):
             self._check_not_closing("construct")
-            for shard in range(len(self._shards)) if limit.is_over() else ():  # constructors have limits in the shards
-                if shard not in reports and (waiting_for := self._carrier.waiting_for(shard)):
-                    raise ConfigError(
-                        f"{self.describe_worker(shard)} found no place within {self.options.limits.construct:g} s; it "
-                        f"waits for {waiting_for}"
-                    )
+            for shard in range(len(self._shards)):
+                if shard not in reports and self._is_late(shard, now_ns()):
+                    error = self._late_start(shard)
+                    self._carrier.kill(shard)
+                    raise error
             for event in self._carrier.wait(now_ns() + _POLL_NS):
                 if isinstance(event, Lost):
                     raise self._died(event.shard, f"died while it built its envs: {event.text}", event)
@@ -226,10 +288,23 @@ class ShardedEngine:
                     reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
         return [reports[shard] for shard in range(len(reports))]
 
+    def _late_start(self, shard: int) -> Exception:
+        if not self._shards[shard].is_placed:
+            return ConfigError(
+                f"{self.describe_worker(shard)} found no place within {self.options.limits.construct:g} s; it waits "
+                f"for {self._carrier.waiting_for(shard)}"
+            )
+        error = WorkerTimeoutError(
+            f"{self.describe_worker(shard)} {self._why_unbuilt()} ({self._carrier.describe(shard)})",
+            timeout=self._start_seconds,
+        )
+        return locate(error, worker_id=shard, env_ids=self._shares[shard], op="construct")
+
     def _read_report(self, shard: int, frame: Frame) -> ShardReport:
         """Return the report of a shard; raise the exception that building its envs has raised."""
         if frame.kind == FrameKind.OPENED:
             report: ShardReport = pickle.loads(frame.mail)
+            self._keep_log_frames(shard, report.log_frames)
             return report
         error = unpack_error(pickle.loads(frame.mail))
         add_notes(error, [f"raised in {self.describe_worker(shard)}, {self._carrier.describe(shard)}"])
@@ -253,7 +328,34 @@ class ShardedEngine:
         policy = self.options.failures
         share = self._shares[shard]
         journal = Journal(len(share), policy.max_log_bytes // len(self._shares))
-        return Recovery(policy, journal, self.options.limits, _no_context, first_env_id=share[0])
+        reproduce = functools.partial(self._reproduce, shard)
+        return Recovery(
+            policy, journal, self.options.limits, reproduce, first_env_id=share[0], logs_outcomes=False
+        )
+
+    def _reproduce(self, shard: int, env_id: int, op: int, step_id: int) -> FailureContext:
+        """Describe the commands of an env until it ended its shard; its numbers are those of the shard."""
+        assert self._action_spec is not None
+        journals = self._open_journals
+        among_all = self._shares[shard][env_id]
+        restore_point, entries, persistent_calls = newest_episode(journals.recoveries[shard].journal, env_id)
+        episode = Reproducer(
+            env_fns=pickle_env_fns(self.env_fns, [among_all]),
+            adapt=dump_by_value(self._adapt),
+            snapshotter=dump_by_value(self._snapshotter),
+            registrations=pickle_registrations(),
+            autoreset=self.options.autoreset,
+            env_id=among_all,
+            step_id=step_id,
+            why="",
+            restore_point=restore_point,
+            entries=entries,
+            persistent_calls=persistent_calls,
+            path=list(sys.path),
+            cwd=working_directory(),
+        )
+        records = journals.records(shard)[env_id]
+        return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
 
     def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
         """Begin to handle losses of shards."""
@@ -275,6 +377,7 @@ class ShardedEngine:
                 error = hub.close_envs(limit, until_ns)
         finally:
             self._carrier.close()
+            self.emit_log_records()
             self._hub = self._journals = self._requests = self._waiter = None
             self._check_not_closing = _ignore
         return error
@@ -294,20 +397,24 @@ class ShardedEngine:
                 self.note_lost(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
             if status.state == _State.LOST and now >= status.due_ns:
                 self._replace(shard)
-            if status.state == _State.BUILDING and now >= status.due_ns:
-                self._check_place(shard)
-            if status.state in (_State.LOST, _State.BUILDING):
+            is_starting = status.state in (_State.OPENING, _State.BUILDING)
+            if is_starting and self._is_late(shard, now):
+                self._end_late_start(shard)
+            if status.state in (_State.LOST, _State.OPENING, _State.BUILDING):
                 next_ns = min(next_ns, status.due_ns)
+            if is_starting and not status.is_placed:
+                next_ns = min(next_ns, now + _LOOK_NS)
         return next_ns
 
     def note_lost(self, event: Lost) -> None:
         """Decide whether a lost shard is replaced."""
         shard, status = event.shard, self._shards[event.shard]
         was_serving = status.state == _State.SERVING
-        error = self._died(shard, f"was lost: {event.text}", event)
+        recovers = self._journals is not None and bool(self._journals.recoveries)
+        commands = self._suspected(shard) if recovers and was_serving else []
+        error = self._died(shard, f"was lost: {event.text}", event, commands)
         status.why, status.exitcode = str(error), event.exitcode
-        journals = self._journals
-        if journals is None or not journals.recoveries or status.state == _State.OPENING:
+        if not recovers or status.state == _State.OPENING:
             self._give_up(shard, error)
             return
         now = now_ns()
@@ -317,13 +424,50 @@ class ShardedEngine:
             self._give_up(shard, error)
             return
         try:
-            locate(error, worker_id=shard, env_ids=range(len(status.env_ids)))  # the numbers of the shard
-            journals.recoveries[shard].judge(error, event.exitcode, [])
+            self._judge(shard, error, event.exitcode, commands)
         except WorkerError as raised:
-            self._give_up(shard, locate(raised, worker_id=shard, env_ids=status.env_ids))
+            self._give_up(shard, raised)
             return
         status.state = _State.LOST
         status.due_ns = now + (0 if was_serving else _PAUSE_NS)
+
+    def _suspected(self, shard: int) -> list[QueuedCommand]:
+        """Return the commands that a shard may have run when it was lost: the first unanswered one of each env."""
+        first: dict[int, QueuedCommand] = {}
+        for command in sorted(self._queued(shard), key=lambda command: command.step_id):
+            first.setdefault(command.env_id, command)
+        found = list(first.values())
+        is_known = found and (found[0].env_id, found[0].step_id) in self._shards[shard].run_in_turn
+        return found[:1] if is_known else found
+
+    def _judge(
+        self, shard: int, error: WorkerDiedError, exitcode: int | None, commands: Sequence[QueuedCommand]
+    ) -> None:
+        """Decide whether a lost shard is replaced, and which episodes are abandoned; see `Recovery.judge`.
+
+        Commands that were under way in several losses are suspects: the successor runs them one by one. A shard whose
+        exit code is unknown, as over Ray, may have been ended from outside.
+        """
+        status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
+        if status.state == _State.BUILDING:
+            status.num_failed_starts += status.is_placed
+            recovery.judge_start(error, status.num_failed_starts, is_from_outside=exitcode is None)
+            return
+        place = place_of(error)
+        suspects: list[int] = []
+
+        def isolate(env_id: int) -> bool:
+            suspects.append(env_id)
+            return True
+
+        states = [SlotState(command.op, command.env_id, command.step_id, 0, 0, 0) for command in commands]
+        try:
+            env_ids = [state.env_id for state in states] or range(len(status.env_ids))  # in the numbers of the shard
+            locate(error, **{**place, "env_ids": env_ids})
+            recovery.judge(error, -signal.SIGKILL if exitcode is None else exitcode, states, isolate)
+        finally:
+            locate(error, **place)
+        status.is_one_by_one = bool(suspects)
 
     def _give_up(self, shard: int, error: Exception) -> None:
         """Let a shard be dead; waits that need it raise the error."""
@@ -331,6 +475,7 @@ class ShardedEngine:
         self._carrier.kill(shard)
         status.state, status.why, status.error, status.due_ns = _State.DEAD, str(error), error, NEVER_NS
         self._open_hub.links[shard].begin()
+        self._times.forget(shard)
         self._has_failed = True
         if self._waiter is not None:
             self._waiter.request_check()
@@ -349,9 +494,11 @@ class ShardedEngine:
             self._begin_again(shard)
             recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
             self._carrier.start(shard, self._boot(shard, resume))
+            queued = resume.queued if status.is_one_by_one else ()
+            status.run_in_turn = {(command.env_id, command.step_id) for command in queued}
             status.state = _State.BUILDING
             status.num_replaced += 1
-            status.due_ns = now_ns() + int(self._replace_timeout * _NS)
+            self._note_start(shard, self._replace_timeout)
 
     def _begin_again(self, shard: int, *, is_new: bool = False) -> None:
         status = self._shards[shard]
@@ -359,6 +506,7 @@ class ShardedEngine:
             status.counts_before[name] = status.counts_before.get(name, 0) + count
         status.counts = {}
         self._open_hub.begin_again(shard, is_new=is_new)
+        self._times.forget(shard)
 
     def _resume_of(self, shard: int) -> Resume:
         """Return the state from which another process continues a shard."""
@@ -366,29 +514,34 @@ class ShardedEngine:
         assert requests is not None and waiter is not None
         first, inbox, journals = self._shares[shard][0], waiter.inbox, self._open_journals
 
-        def payload_of_call(step_id: int) -> bytes | None:
-            return inbox.payloads[step_id][1] if step_id in inbox.payloads else None
-
         def last_delivered(env_id: int, before: int) -> list[Array] | None:
             return hub.last_delivered_obs(first + env_id, before)
 
-        return make_resume(
+        resume = make_resume(
             journals.recoveries[shard],
             journals.records(shard),
-            hub.queued(shard, payload_of_call),
+            self._queued(shard),
             last_delivered,
             last_delivered_message=lambda env_id: inbox.last_delivered_message(first + env_id),
             takes_seed=lambda env_id: requests.takes_seed(first + env_id),
         )
+        resume.is_paused = True  # until the shard is known to have built its envs
+        return resume
 
-    def _check_place(self, shard: int) -> None:
-        """Give up a shard that has waited too long for a place; one that has a place may take its time."""
-        status = self._shards[shard]
-        waiting_for = self._carrier.waiting_for(shard)
-        if not waiting_for:
-            status.due_ns = NEVER_NS
+    def _queued(self, shard: int) -> list[QueuedCommand]:
+        """Return the commands of a shard that are not answered, in its numbers."""
+        assert self._waiter is not None
+        payloads = self._waiter.inbox.payloads
+        return self._open_hub.queued(shard, lambda step_id: payloads[step_id][1] if step_id in payloads else None)
+
+    def _end_late_start(self, shard: int) -> None:
+        """Give up a shard that has waited too long for a place; treat one as lost that has a place and is not built."""
+        if self._shards[shard].is_placed:
+            self.note_lost(Lost(shard, self._why_unbuilt()))
             return
-        text = f"found no place within {self._replace_timeout:g} s; it waits for {waiting_for}"
+        is_first = self._shards[shard].state == _State.OPENING
+        seconds = self.options.limits.construct if is_first else self._replace_timeout
+        text = f"found no place within {seconds:g} s; it waits for {self._carrier.waiting_for(shard)}"
         self._give_up(shard, self._died(shard, text, None))
 
     def note_opened(self, shard: int, frame: Frame) -> None:
@@ -399,11 +552,12 @@ class ShardedEngine:
         except Exception as error:  # raised by the next wait that needs this shard
             self._give_up(shard, error)
             return
-        status.state, status.due_ns = _State.SERVING, NEVER_NS
+        status.state, status.due_ns, status.num_failed_starts = _State.SERVING, NEVER_NS, 0
         self._open_hub.serve(shard)
 
     def note_news(self, shard: int, mail: Mail) -> None:
-        """Note the restore points, outcomes and counts of a shard."""
+        """Note the restore points, outcomes, counts, times and log records of a shard."""
+        self._keep_log_frames(shard, mail.log_frames)
         first, journals = self._shares[shard][0], self._open_journals
         for env_id, point in mail.restore_points:
             is_answered = not self._open_hub.awaits(first + env_id, point.step_id)
@@ -412,18 +566,36 @@ class ShardedEngine:
             journals.note_outcome(first + env_id, outcome)
         if mail.counts is not None:
             self._shards[shard].counts = {name: mail.counts[name] for name in _COUNTS if name in mail.counts}
+        if mail.times is not None:
+            self._times.take(shard, *mail.times)
+
+    def _keep_log_frames(self, shard: int, frames: Sequence[bytes]) -> None:
+        """Keep log records until `emit_log_records`, with the place of the shard, which may change."""
+        if frames:
+            name = f"shard {shard}, {self._carrier.describe(shard)}"
+            self._log_frames += [(name, frame) for frame in frames]
+
+    def has_log_records(self) -> bool:
+        """Return whether log records of shards wait for `emit_log_records`."""
+        return bool(self._log_frames)
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Keep the newest records of envs."""
         self._open_journals.note_records(shard, records, env_ids)
 
-    def _died(self, shard: int, text: str, event: Lost | None) -> WorkerDiedError:
+    def _died(
+        self, shard: int, text: str, event: Lost | None, commands: Sequence[QueuedCommand] = ()
+    ) -> WorkerDiedError:
+        """Return the error of a shard; it names the command that the shard has run, if there was only one."""
         exitcode = None if event is None else event.exitcode
+        env_ids, op = self._shards[shard].env_ids, None
+        if len(commands) == 1:
+            env_ids, op = [env_ids[commands[0].env_id]], Op(commands[0].op).name.lower()
+            text = f"{text}; it was in a {op} of env {env_ids[0]}"
         place = self._carrier.describe(shard)
         error = WorkerDiedError(f"{self.describe_worker(shard)} {text} ({place})", exitcode=exitcode)
         error.__cause__ = None if event is None else event.cause
-        locate(error, worker_id=shard, env_ids=self._shards[shard].env_ids)
-        return error
+        return locate(error, worker_id=shard, env_ids=env_ids, op=op)
 
     @property
     def _open_hub(self) -> ShardHub:
@@ -441,7 +613,10 @@ class ShardedEngine:
         """Do nothing: shards run by themselves."""
 
     def emit_log_records(self) -> None:
-        """Do nothing: log records stay in the shards."""
+        """Pass the log records of shards to the loggers of this process; each names its shard."""
+        while self._log_frames:
+            name, frame = self._log_frames.pop(0)
+            emit_frame(frame, name, names_worker=True)
 
     def on_descriptor(self, descriptor: int) -> None:
         """Raise if a shard that is not replaced owes an answer."""
@@ -509,6 +684,22 @@ class ShardedEngine:
         found["threads_per_worker"] = self.options.threads_per_worker
         return found
 
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return the times that all shards have sent last; None until each one has."""
+        return self._times.join()
+
+    def ask_times(self) -> None:
+        """Ask all shards for their times, and wait a short time for the answers."""
+        if not self.options.timings:
+            return
+        hub, until_ns = self._open_hub, now_ns() + _TIMES_NS
+        asked = [shard for shard, status in enumerate(self._shards) if status.state == _State.SERVING]
+        self._times.await_from(asked)
+        for shard in asked:
+            hub.tell(shard, ReadTimes())
+        while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors():
+            hub.wait_briefly(min(until_ns, now_ns() + _POLL_NS))
+
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard."""
         found = []
@@ -554,8 +745,10 @@ class ShardedEngine:
             requests.forget_envs(status.env_ids)
             self._begin_again(shard, is_new=True)
             self._open_journals.renew(shard)
+            status.is_one_by_one, status.run_in_turn = False, set()
             self._carrier.start(shard, self._boot(shard))
             status.state = _State.OPENING
+            self._note_start(shard, self.options.limits.construct)
         while status.state == _State.OPENING:
             hub.wait_briefly(now_ns() + _POLL_NS)
             self._check_not_closing("restart")
@@ -572,10 +765,6 @@ class ShardedEngine:
                 locate(lost, env_ids=[env_id], op="call", step_id=step_id)
                 inbox.reply_to_call(Reply(step_id, env_id, error=pack_error(lost)))
         inbox.forget_payloads(env_ids)
-
-
-def _no_context(env_id: int, op: int, step_id: int) -> FailureContext:
-    raise InternalError("the driver does not know which command a shard has failed at")
 
 
 def _identity(env: Any) -> Any:

@@ -15,11 +15,10 @@ from ... import __version__
 from ...core.layout import arena
 from ...core.shards.carrier import ShardPlace
 from ...core.shards.frames import PIECE_NBYTES, Buffer, FrameKind, join, pack_bare, split, unpack_bare
-from ...core.shards.shard import Shard
 from ...core.system.process_stat import started_at
 from ...errors import add_notes
 
-__all__ = ["Place", "ShardActor", "kill_process", "to_pieces", "versions"]
+__all__ = ["Place", "ShardHost", "kill_process", "make_actor_class", "to_pieces", "versions"]
 
 _REMEDY = "ship it by RayOptions(runtime_env=...), or install it there"
 
@@ -29,35 +28,81 @@ class Place(NamedTuple):
 
     Attributes:
         process: its pid and its node.
-        started: when it started, as of `process_stat.started_at`.
-        versions: of the libraries there.
+        started: when it started, as of `process_stat.started_at`; '' if vecenv cannot be used there.
+        versions: of the libraries there, as far as they are known.
+        problem: the reason why vecenv cannot be used there; '' if it can.
     """
 
     process: ShardPlace
     started: str
     versions: dict[str, str]
+    problem: str
 
 
-class ShardActor:
-    """Hosts a shard. Ray calls one method at a time, in the order of the calls of the driver.
+def make_actor_class() -> type:
+    """Return the class of the actors.
 
-    Args:
-        make_shard: makes the shard from its boot.
+    Ray sends a class that was made in a function by value. So actors start on nodes without vecenv, too, or with
+    another release, and report that.
     """
 
-    def __init__(self, make_shard: Callable[[bytes], Any] = Shard) -> None:
-        self._make_shard = make_shard
+    class ShardActor:
+        """Hosts a shard. Ray calls one method at a time, in the order of the calls of the driver.
+
+        Args:
+            make_shard: pickled; makes the shard from its boot.
+        """
+
+        def __init__(self, make_shard: bytes) -> None:
+            self._make_shard = make_shard
+            self._host: Any = None
+
+        def locate(self) -> tuple[Any, ...]:
+            """Return pid, node_id and IP address, and the other fields of `Place`."""
+            import importlib
+            import os
+
+            import ray
+
+            place = os.getpid(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+            found: dict[str, str] = {}
+            try:
+                found["vecenv"] = str(importlib.import_module("vecenv").__version__)
+                actor = importlib.import_module("vecenv.integrations.ray.actor")
+                if self._host is None:
+                    self._host = actor.ShardHost(self._make_shard)
+                return (*place, self._host.started, self._host.versions, "")
+            except Exception as error:  # a module or name is missing, or it cannot be imported
+                return (*place, "", found, f"{type(error).__name__}: {error}")
+
+        def open(self, *boot: Any) -> Any:
+            """Build the envs; return the first frame. A second call returns it again."""
+            return self._host.open(*boot)
+
+        def execute(self, num_pieces: int, *request: Any) -> Any:
+            """Execute a request; return the frame, in as many pieces."""
+            return self._host.execute(num_pieces, *request)
+
+    return ShardActor
+
+
+class ShardHost:
+    """The part of an actor that needs vecenv.
+
+    Args:
+        make_shard: pickled; makes the shard from its boot.
+
+    Attributes:
+        started: when this process started, as of `process_stat.started_at`.
+        versions: of the libraries here.
+    """
+
+    def __init__(self, make_shard: bytes) -> None:
+        self._make_shard: Callable[[bytes], Any] = pickle.loads(make_shard)
         self._shard: Any = None
         self._opened: list[Any] = []
-
-    def locate(self) -> Place:
-        """Return the process and its versions."""
-        import ray
-
-        context = ray.get_runtime_context()
-        pid = os.getpid()
-        process = ShardPlace(pid, context.get_node_id(), ray.util.get_node_ip_address())
-        return Place(process, started_at(pid), versions())
+        self.started = started_at(os.getpid())
+        self.versions = versions()
 
     def open(self, *boot: Buffer) -> Any:
         """Build the envs; return the first frame. A second call returns it again."""

@@ -23,7 +23,7 @@ from ...core.shards.frames import FrameKind, count_pieces, join, pack_bare
 from ...core.shards.shard import Shard
 from ...core.system.clock import NEVER_NS, Deadline, now_ns
 from ...errors import ConfigError
-from .actor import Place, ShardActor, kill_process, to_pieces, versions
+from .actor import Place, kill_process, make_actor_class, to_pieces, versions
 from .placement import Placement
 
 __all__ = ["RayCarrier"]
@@ -76,21 +76,21 @@ class RayCarrier:
 
     Args:
         placement: the bundles of the shards.
-        make_shard: makes a shard from its boot, in the actor.
+        make_shard: makes a shard from its boot, in the actor; it must pickle by name.
 
     Attributes:
         placement: as the argument.
     """
 
-    def __init__(self, placement: Placement, make_shard: Callable[[bytes], Any] = Shard) -> None:
+    def __init__(self, placement: Placement, make_shard: Callable[[bytes], Any] = Shard.in_own_process) -> None:
         import ray
 
         self._ray = ray
         self._owner_pid = os.getpid()
         self._job = ray.get_runtime_context().get_job_id()
         self.placement = placement
-        self._make_shard = make_shard
-        self._actor_class = ray.remote(ShardActor)
+        self._make_shard = pickle.dumps(make_shard)
+        self._actor_class = ray.remote(make_actor_class())
         self._kill_process = ray.remote(kill_process)
         self._actors: dict[int, _Actor] = {}
         self._sent: dict[Any, _Sent] = {}  # by the reference of the first value
@@ -135,6 +135,9 @@ class RayCarrier:
         differing = [name for name, version in ours.items() if place.versions.get(name) != version]
         text = ", ".join(f"{name} {place.versions.get(name)} there and {ours[name]} here" for name in differing)
         if "vecenv" in differing:
+            if place.problem:
+                release = f"vecenv {place.versions['vecenv']}, which fails" if place.versions else "no vecenv"
+                text = f"{release} ({place.problem}), and here is vecenv {ours['vecenv']}"
             error = ConfigError(
                 f"{self.describe(actor.shard)} has {text}; install the same release there, or ship it by runtime_env"
             )
@@ -216,7 +219,8 @@ class RayCarrier:
             self._lose(actor, _describe(error), error.with_traceback(None))  # whose frames would keep the references
             return
         if sent.seq is None:
-            self._note_place(actor, values[0])
+            pid, node_id, node_ip, *others = values[0]
+            self._note_place(actor, Place(ShardPlace(pid, node_id, node_ip), *others))
             return
         if sent.seq == 0:
             actor.boot = None
@@ -279,7 +283,7 @@ class RayCarrier:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         place = actor.place
-        if place is None:
+        if place is None or place.problem:
             return
         self._fences = self._ray.wait(self._fences, num_returns=len(self._fences), timeout=0)[1] if self._fences else []
         task = self._kill_process.options(

@@ -1,0 +1,56 @@
+"""Pools whose shards are child processes, for tests."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from vecenv.core.options import PoolFailurePolicy, PoolOptions
+from vecenv.core.pool.pool import Pool
+from vecenv.core.shards.local_carrier import LocalCarrier
+from vecenv.core.shards.sharded_engine import ShardedEngine
+from vecenv.envs.adapt import adapt_and_build
+from vecenv.envs.state.state import SNAPSHOTTER
+
+
+class LocalPool(Pool):
+    """A pool of two shards with a worker each that recovers; options of PoolOptions and of its failures alike.
+
+    A worker is a child of the process of its shard.
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], *, shard_timeout: float = 30.0, **options: Any) -> None:
+        policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
+        failures = PoolFailurePolicy(**{"on_failure": "recover", **policy})
+        self.carrier = LocalCarrier()
+        engine = ShardedEngine(
+            env_fns,
+            PoolOptions(**{"num_workers": 1, "context": "fork", "failures": failures, **options}),
+            carrier=self.carrier,
+            num_shards=2,
+            adapt=adapt_and_build,
+            snapshotter=SNAPSHOTTER,
+            shard_timeout=shard_timeout,
+        )
+        super().__init__(engine)
+
+    def kill_shard(self, shard: int) -> None:
+        """Kill the process of a shard, and wait until it has ended."""
+        _kill(self.carrier.pid_of(shard))
+
+    def kill_worker(self, shard: int) -> None:
+        """Kill the worker of a shard, and wait until it has ended."""
+        (worker,) = psutil.Process(self.carrier.pid_of(shard)).children()
+        _kill(worker.pid)
+
+
+def _kill(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    select.select([pidfd], [], [])
+    os.close(pidfd)
