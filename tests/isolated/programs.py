@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing.connection
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-
-import psutil
 
 from vecenv.core.system.clock import Deadline
 
@@ -73,17 +73,12 @@ def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> 
 
 
 def assert_gone(pids: list[int]) -> None:
-    """Expect these processes to end; their reaper may need some time."""
+    """Expect these processes to end within 30 s."""
     deadline = Deadline(30.0)
-    alive = set(pids)
-    while alive and not deadline.is_over():
-        alive = {pid for pid in alive if not _has_ended(pid)}
-        os.sched_yield()
-    assert not alive
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(pid)  # readable once the process has ended
+            try:
+                assert multiprocessing.connection.wait([pidfd], deadline.seconds_left()), pid
+            finally:
+                os.close(pidfd)

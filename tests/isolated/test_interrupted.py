@@ -10,9 +10,9 @@ import pytest
 from .programs import program, recovering, run
 
 #: The number of interrupts in a vector env.
-NUM_INTERRUPTS = 150
+NUM_INTERRUPTS = 60
 #: How often the work of a program is started.
-NUM_CUTS = {"forkserver": 25, "spawn": 5, "fork": 25}
+NUM_CUTS = {"forkserver": 12, "spawn": 3, "fork": 12}
 #: Calls a handler that raises, after a random time within the work.
 CUT = """
     import gc, psutil, random, sys, time, warnings
