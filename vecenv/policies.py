@@ -59,7 +59,7 @@ class PolicyCaller:
     Attributes:
         policy: as given.
         spec: the leaves of the action space. `spec.batch` nests the arrays of an `Answer`.
-        can_bootstrap: whether the policy has a method `bootstrap`.
+        has_begin, can_bootstrap: whether the policy has a method `begin`, and a method `bootstrap`.
 
     Raises:
         ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
@@ -77,15 +77,16 @@ class PolicyCaller:
         module = _torch_module(policy)
         self._act: Callable[[Any, Array], Any] = policy if module is None else _call_with_tensors(module, policy)
         begin, bootstrap = getattr(policy, "begin", None), getattr(policy, "bootstrap", None)
-        self._begin = begin if callable(begin) else None
+        self.has_begin = callable(begin)
+        self._begin: Any = begin
         self.can_bootstrap = callable(bootstrap)
         self._bootstrap: Any = bootstrap
         if module is not None and self.can_bootstrap:
             self._bootstrap = _call_with_tensors(module, bootstrap)
 
     def begin(self, env_ids: Array) -> None:
-        """Inform the policy that these envs, int64 (K,), begin an episode. Does nothing without envs."""
-        if self._begin is not None and len(env_ids):
+        """Inform the policy that these envs, int64 (K,), begin an episode. Does nothing without envs or `begin`."""
+        if self.has_begin and len(env_ids):
             self._begin(env_ids)
 
     def act(self, obs: Any, env_ids: Array) -> Answer:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.core.recovery.journals import repeated, steps, two_envs
 from tests.faults.traces import kill, recovering_pool
+from vecenv.core.fallback.local import LocalHub
 from vecenv.core.fallback.slot import FallbackSlot
 from vecenv.core.host.host import Host
 from vecenv.core.layout.commands import RestorePoint
@@ -45,15 +46,20 @@ class Alarm(Exception):
 
 
 @contextmanager
-def alarm_after(name: str) -> Iterator[None]:
-    """Have an `Alarm` raised where the slot's method of this name returns for the first time, and not with False."""
+def alarm_after(name: str, fallback: type = FallbackSlot) -> Iterator[None]:
+    """Have an `Alarm` raised where a method of the slot returns for the first time, and not with False.
+
+    Args:
+        name: of the method.
+        fallback: the class without C that has it.
+    """
 
     def ring(signum: int, frame: Any) -> None:
         raise Alarm
 
     def look(frame: Any, event: str, argument: Any) -> None:
         is_native = event == "c_return" and argument.__qualname__ == f"Slot.{name}"  # its result is not known
-        is_fallback = event == "return" and frame.f_code is getattr(FallbackSlot, name).__code__
+        is_fallback = event == "return" and frame.f_code is getattr(fallback, name).__code__
         if is_native or (is_fallback and argument is not False):
             sys.setprofile(None)
             signal.raise_signal(signal.SIGUSR1)
@@ -208,6 +214,17 @@ def test_exception_of_a_handler_before_the_host_replies_is_the_reply(monkeypatch
             batch = pool.recv()
         assert {env_id: type(error) for env_id, error in batch.errors().items()} == {0: Alarm}
         assert pool.call(get_num_steps) == [1, 1]
+
+
+def test_exception_of_a_handler_loses_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without C, a command was once removed from its queue before it had begun, and its env owed an answer forever."""
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+    with SerialPool([Silent] * 2) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        with pytest.raises(Alarm), alarm_after("next", LocalHub):
+            pool.recv()
+        assert pool.recv(timeout=20.0).seeds.tolist() == [1, 2]
 
 
 def get_num_steps(env: Any) -> int:

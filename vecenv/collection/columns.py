@@ -89,6 +89,8 @@ class Columns:
             self._has_answer = True
             for name, column in extras.items():
                 self.extras[name] = np.empty((self.num_rows, *column.shape[1:]), column.dtype)
+        if not extras and not self.extras:
+            return
         if extras.keys() != self.extras.keys():
             expected, got = str(sorted(self.extras)), str(sorted(extras))
             raise SpaceError(f"extras of the policy: expected {expected}, got {got}", expected=expected, got=got)
@@ -142,20 +144,15 @@ class Columns:
         ends = np.flatnonzero(terminated | truncated)
 
         shape = (count,) if num_envs is None else (count // num_envs, num_envs)
-        is_last = np.empty(count, np.bool_)  # the last transition of its env
-        is_last[by_env[:-1]] = env_ids[by_env[1:]] != env_ids[by_env[:-1]]
-        is_last[by_env[-1:]] = True
         obs = [leaf[pick] for leaf in self.obs]
-        lasts = np.flatnonzero(is_last)
-        current = [leaf[env_ids[lasts]] for leaf in progress.obs]
-        place = np.full(self.num_rows + 1, -1, np.int64)  # row -> index in the result
-        place[pick] = np.arange(count)
-        finals = [(place[rows_], leaves) for rows_, leaves in zip(self._final_rows, self._final_obs)]
-        next_of = np.empty(count, np.int64)
-        next_of[by_env[:-1]] = by_env[1:]
-        if count:
-            next_of[by_env[-1]] = 0
-        make = functools.partial(_make_next_obs, self._obs_spec.root, shape, obs, next_of, lasts, current, finals)
+        current = [leaf.copy() for leaf in progress.obs]
+        final_rows = self._final_rows
+        if not isinstance(rows, int):
+            place = np.full(self.num_rows + 1, -1, np.int64)  # row -> index in the result
+            place[rows] = np.arange(count)
+            final_rows = [place[some] for some in final_rows]
+        finals = list(zip(final_rows, self._final_obs))
+        make = functools.partial(_make_next_obs, self._obs_spec.root, shape, obs, by_env, env_ids, current, finals)
         bootstrap = self.bootstrap
         if self.has_bootstrap and bootstrap is None:
             bootstrap = np.zeros(self.num_rows)
@@ -241,8 +238,8 @@ def _make_next_obs(
     root: Node,
     shape: tuple[int, ...],
     obs: Sequence[Array],
-    next_of: Array,
-    lasts: Array,
+    by_env: Array,
+    env_ids: Array,
     current: Sequence[Array],
     finals: Sequence[tuple[Array, Sequence[Array]]],
 ) -> Any:
@@ -252,15 +249,21 @@ def _make_next_obs(
         root: their structure.
         shape: leading shape of the result.
         obs: leaves (B, *S), the observations before each transition.
-        next_of: int64 (B,), index of the next transition of the same env.
-        lasts: indices of transitions that have no next one.
-        current: leaves (len(lasts), *S), the observations after these.
+        by_env: int64 (B,), indices of the transitions sorted by env, in their order for each env.
+        env_ids: int64 (B,), the env of each transition.
+        current: leaves (N, *S), the observations after the last transition of each env.
         finals: pairs of the indices of transitions that ended an episode, and the leaves of their final observations.
     """
+    sorted_ids = env_ids[by_env]
+    has_no_next = np.ones(len(by_env), np.bool_)
+    has_no_next[:-1] = sorted_ids[1:] != sorted_ids[:-1]
+    lasts = by_env[has_no_next]
+    next_of = np.empty(len(by_env), np.int64)
+    next_of[by_env] = np.roll(by_env, -1)
     found = []
     for number, leaf in enumerate(obs):
         after = leaf.take(next_of, 0)
-        after[lasts] = current[number]
+        after[lasts] = current[number][env_ids[lasts]]
         for rows, leaves in finals:
             after[rows] = leaves[number]
         found.append(after)

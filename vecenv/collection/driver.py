@@ -26,6 +26,7 @@ from .progress import Progress
 __all__ = ["Driver"]
 
 _NO_IDS = np.empty(0, np.int64)
+_EVERYWHERE = slice(None)
 
 
 class Driver:
@@ -58,7 +59,8 @@ class Driver:
         self._plan = plan
         self._columns = columns
         self._interrupts = interrupts
-        self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        self._is_next_step, self._is_same_step = mode == AutoresetMode.NEXT_STEP, mode == AutoresetMode.SAME_STEP
         self._num_envs = envs.num_envs
         self._all_ids = np.arange(envs.num_envs)
         self._obs_spec = progress.obs_spec
@@ -148,16 +150,18 @@ class Driver:
         Args:
             env_ids: envs that owe nothing.
             leaves: observations, (K, *S).
-            rows: int64, the row of each of these envs in `leaves`.
+            rows: int64, the row of each of these envs in `leaves`; the same object as `env_ids` where they are equal.
             is_lockstep: whether no other env owes a result.
         """
         progress, plan = self._progress, self._plan
         resets = _NO_IDS
-        ended = progress.has_ended[env_ids]
-        if ended.any():
+        ended = progress.has_ended if env_ids is self._all_ids else progress.has_ended[env_ids]
+        if np.count_nonzero(ended):
             resets = plan.choose_resets(env_ids[ended])
-            ready = np.flatnonzero(~ended)
-            env_ids, rows = env_ids[ready], rows[ready]
+            is_ready = ~ended
+            ready_rows = rows[is_ready]
+            env_ids = ready_rows if rows is env_ids else env_ids[is_ready]
+            rows = ready_rows
         stepping = _NO_IDS
         try:
             if self._cut_rows:
@@ -175,8 +179,7 @@ class Driver:
         except BaseException:  # of the policy, such as Ctrl-C
             self._keep_obs(env_ids, leaves, rows)
             raise
-        self._request(stepping, resets, is_lockstep)
-        return np.concatenate([stepping, resets]) if len(resets) else stepping
+        return self._request(stepping, resets, is_lockstep)
 
     def _keep_obs(self, env_ids: Array, leaves: Sequence[Array], rows: Array) -> None:
         """Copy observations that are not in the batch to the progress."""
@@ -205,7 +208,8 @@ class Driver:
                 column[where] = leaf
         self._interrupts.allow()
         try:
-            self._policy.begin(env_ids[progress.is_fresh[env_ids]])
+            if self._policy.has_begin:
+                self._policy.begin(env_ids[progress.is_fresh[env_ids]])
             actions, extras = self._policy.act(self._nest_obs(obs), env_ids)
         finally:
             self._interrupts.delay()
@@ -219,20 +223,23 @@ class Driver:
     def _nest_obs(self, leaves: Sequence[Array]) -> Any:
         return leaves[0] if self._is_plain_obs else self._obs_spec.batch(lambda leaf: leaves[leaf.index], no_objects)
 
-    def _request(self, stepping: Array, resets: Array, is_lockstep: bool) -> None:
-        """Begin to step and to reset envs."""
+    def _request(self, stepping: Array, resets: Array, is_lockstep: bool) -> Array:
+        """Begin to step and to reset envs; return the ids of all."""
         self.is_consistent = False
-        if self._mode != AutoresetMode.NEXT_STEP:
-            if len(resets):
+        asked = stepping
+        if len(resets):
+            asked = np.concatenate([stepping, resets])
+            if self._is_next_step:  # a step whose action is ignored resets an env
+                stepping = asked
+            else:
                 self._envs.async_reset(resets)
-        elif len(resets):  # a step whose action is ignored resets these envs
-            stepping = np.concatenate([stepping, resets])
-        self._progress.is_fresh[resets] = True
+            self._progress.is_fresh[resets] = True
         self._is_whole_step = is_lockstep and len(stepping) == self._num_envs
         if len(stepping) and not self._is_whole_step:
             actions = self._progress.actions
             self._envs.send(self._policy.spec.batch(lambda leaf: actions[leaf.index][stepping], no_objects), stepping)
         self.is_consistent = not self._is_whole_step
+        return asked
 
     def _receive(self, min_count: int) -> tuple[Array, Sequence[Array]]:
         """Wait for at least `min_count` envs and store their results; return their ids and observations."""
@@ -257,12 +264,13 @@ class Driver:
         columns.terminated[rows] = terminated
         columns.truncated[rows] = truncated
         done = terminated | truncated
-        if self._mode != AutoresetMode.SAME_STEP:
-            has_ended[slice(None) if env_ids is None else env_ids] = done
-        ends = np.flatnonzero(done)
+        where = _EVERYWHERE if env_ids is None else env_ids
+        if not self._is_same_step:
+            has_ended[where] = done
+        (ends,) = done.nonzero()
         if len(ends):
             ids = ends if env_ids is None else env_ids[ends]
-            if self._mode == AutoresetMode.SAME_STEP:
+            if self._is_same_step:
                 final = _stack_rows(self._obs_spec, infos["final_obs"], ends)
                 self._progress.is_fresh[ids] = True
             else:
@@ -273,7 +281,7 @@ class Driver:
                 cut = np.flatnonzero(truncated[ends] & ~terminated[ends])
                 if len(cut):
                     self._cut_rows.append((rows[ends[cut]], ids[cut], [leaf[cut] for leaf in final]))
-        self._rows[slice(None) if env_ids is None else env_ids] = UNUSED_ROW
+        self._rows[where] = UNUSED_ROW
         self.is_consistent = True
         return leaves
 

@@ -35,8 +35,12 @@ class LocalHub(FallbackHub):
         return Event("timeout", -1, late_ns) if late_ns >= 0 else Event("message", -1)
 
     def next(self, slot: int) -> Command | None:
-        """Return the next command, or None if the queue is empty; does not block."""
-        return self._queue_down.popleft() if self._queue_down else None
+        """Return the next command, or None if the queue is empty; does not block. The command stays in the queue."""
+        return self._queue_down[0] if self._queue_down else None
+
+    def drop_first(self) -> None:
+        """Remove the command that `next` returns, at its end: an exception of a signal handler cannot lose it then."""
+        self._queue_down.popleft()
 
     def take_message(self, message: Any) -> None:
         """Keep a message until `take_messages` returns it."""
@@ -54,6 +58,11 @@ class LocalSlot(FallbackSlot):
     def __init__(self, attach: AttachLike, words: SharedWords, hub: LocalHub) -> None:
         super().__init__(attach, 0, words, hub, waits=False)
         self._hub = hub
+
+    def _end(self) -> None:
+        if self._command is not None:
+            self._hub.drop_first()
+        super()._end()
 
     def send_message(self, data: Any) -> None:
         """Pass one message to the hub, by reference."""
