@@ -13,13 +13,12 @@ import re
 #: that the extra `all` leaves out; 'ray' is `.ci/ray`. 'by hand': the test needs a display, or measures frameworks.
 #: 'never': the parameters make no test.
 JOBS: dict[str, str] = {
-    r"could not import '(ding|treetensor)": "by hand",
     # tests/cli/test_peers.py: minutes for all frameworks together
     r"could not import '(ding|envpool|pufferlib|ray|tianshou|torchrl)'$": "by hand",
     r"EnvPool has no such env": "by hand",
     r"could not import 'ray'": "ray",
-    r"could not import '(array_api_compat|jax|mpe2|supersuit|torch\.utils\.tensorboard)": "clients",
-    r"could not import '(envpool|gym'|ray\.|(vecenv\.integrations\.)?(pufferlib|tianshou|torchrl))": "clients",
+    r"could not import '(array_api_compat|jax|mpe2|supersuit|torch\.utils\.tensorboard|treetensor)": "clients",
+    r"could not import '(envpool|gym'|ray\.|(vecenv\.integrations\.)?(ding|pufferlib|tianshou|torchrl))": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",
