@@ -150,11 +150,11 @@ def test_shard_that_is_stopped_while_it_starts_is_an_error_within_the_limits(tmp
     file = tmp_path / "armed"
     file.touch()
     pool = LocalPool(
-        [ToyEnv] * 2 + [functools.partial(StopsShard, file)] * 2, limits=Limits(construct=2.0), shard_timeout=1.0
+        [ToyEnv] * 2 + [functools.partial(StopsShard, file)] * 2, limits=Limits(construct=3.0), shard_timeout=1.0
     )
-    with pytest.raises(WorkerTimeoutError, match=r"shard 1 \(envs 2-3\) did not build its envs within 5 s") as found:
+    with pytest.raises(WorkerTimeoutError, match=r"shard 1 \(envs 2-3\) did not build its envs within 7 s") as found:
         pool.start()
-    assert (found.value.worker_id, found.value.env_ids, found.value.timeout) == (1, (2, 3), 5.0)
+    assert (found.value.worker_id, found.value.env_ids, found.value.timeout) == (1, (2, 3), 7.0)
     assert not psutil.pid_exists(pool.carrier.pid_of(1))
 
 
