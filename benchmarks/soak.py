@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
 from vecenv.measurement.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
+
+__all__ = ["Run", "collect", "env_and_count"]
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 #: How long processes that were killed a moment ago may take to disappear, in seconds.
@@ -47,20 +50,29 @@ def collect(
     seconds: float | None = None,
     rounds: int | None = None,
     kill_every: float | None = None,
-    num_workers: int | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    **options: Any,
 ) -> Run:
-    """Step envs for so long or so often, killing workers if asked to."""
+    """Step envs with the same seeds and actions as in every other call.
+
+    Args:
+        env_name, num_envs: the envs.
+        seconds, rounds: for so long, or so often.
+        kill_every: seconds after which a random worker is killed. None: never.
+        is_stopped: called before each round; returns whether to end early.
+        options: of `VectorEnv`.
+    """
     chance = random.Random(0)
     digests = np.zeros(num_envs, np.uint64)
     num_kills = num_rounds = 0
     env_fns = [registered_env(env_name, quiet=True)] * num_envs
-    with contextlib.closing(VectorEnv(env_fns, num_workers=num_workers)) as envs:
+    with contextlib.closing(VectorEnv(env_fns, **options)) as envs:
         actions = action_batches(envs.single_action_space, num_envs)
         obs, _ = envs.reset(seed=0)
         digests = _update_digests(digests, obs)
         start = time.perf_counter()
         next_kill = start + kill_every if kill_every else np.inf
-        while num_rounds != rounds and (seconds is None or time.perf_counter() - start < seconds):
+        while num_rounds != rounds and (seconds is None or time.perf_counter() - start < seconds) and not is_stopped():
             if time.perf_counter() >= next_kill:
                 next_kill += kill_every or np.inf
                 with contextlib.suppress(ProcessLookupError):
@@ -96,10 +108,10 @@ def main() -> int:
     add("--seconds", type=seconds, default=60.0, help="in all, shared by the envs (default: %(default)s)")
     add("--every", type=seconds, default=0.5, help="seconds between kills (default: %(default)s)")
     defaults = ["CartPole-v1:64", "HalfCheetah-v5:32"]
-    add("--env", type=_env_and_count, action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
+    add("--env", type=env_and_count, action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
     add("--workers", type=count, help="worker processes (default: one per usable core)")
     options = parser.parse_args()
-    envs = options.env or [_env_and_count(text) for text in defaults]
+    envs = options.env or [env_and_count(text) for text in defaults]
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would hide the result
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
@@ -140,7 +152,8 @@ def main() -> int:
     return 1 if lost or differing or left or segments else 0
 
 
-def _env_and_count(text: str) -> tuple[str, int]:
+def env_and_count(text: str) -> tuple[str, int]:
+    """Read ID:N, the name of an env and how many of it; 32 without N."""
     env_name, colon, number = text.partition(":")
     return env_name, count(number) if colon else 32
 

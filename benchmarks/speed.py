@@ -5,33 +5,26 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import statistics
 import subprocess
 import sys
-import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import rows
 from benchmarks.alf import AlfMode, spare_env_gain
 from benchmarks.collection import collector_to_bare_loop, overlap_to_lockstep
 from benchmarks.kernel import switch_us
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
+from benchmarks.promises import Row, choose_rows, finish, measure_row
 from benchmarks.rows import Effort, Readings
 from benchmarks.spares import vector_spare_env_gain
 from vecenv.alf import load
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
-from vecenv.errors import DependencyError
 from vecenv.measurement import machine, measure
 from vecenv.measurement.target import EnvFn, registered_env
 
@@ -41,27 +34,6 @@ _CHEETAH = registered_env("HalfCheetah-v5", quiet=True)
 _BUSY_50 = functools.partial(BusyEnv, busy_us=50)
 _BUSY_200 = functools.partial(BusyEnv, busy_us=200)
 _SLEEP = functools.partial(SleepEnv, mean_ms=1.0)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One promise.
-
-    Attributes:
-        asked: the least value if `at_least`, else the bound that the value must stay under.
-        measure: from an effort to one reading per repeat.
-        unit: printed behind numbers.
-    """
-
-    name: str
-    asked: float
-    measure: Callable[[Effort], list[float] | Readings]
-    unit: str = "x ceiling"
-    at_least: bool = True
-
-    def is_met(self, reached: float) -> bool:
-        """Say whether `reached` keeps the promise."""
-        return reached >= self.asked if self.at_least else reached < self.asked
 
 
 def _to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], Readings]:
@@ -233,59 +205,17 @@ _ROWS = [
 def main() -> int:
     """Measure the rows asked for, print the table, return 1 if a promise is broken."""
     options = _parse()
-    chosen = [row for row in _ROWS if not options.row or any(part in row.name for part in options.row)]
-    if not chosen:
-        print(f"no row contains {' or '.join(map(repr, options.row))}; try --list", file=sys.stderr)
-        return 2
+    chosen = choose_rows(_ROWS, options.row)
     if options.list:
-        for row in chosen:
-            print(row.name)
+        print(*(row.name for row in chosen), sep="\n")
         return 0
     if options.json:
         check_file("--json", options.json)
     about = machine.describe_machine() | {"us_per_switch": round(switch_us(), 2)}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
-    entries = [_measure(row, Effort(options.repeats, options.seconds)) for row in chosen]
-    Console(width=None if sys.stdout.isatty() else 140).print(_table(entries))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": about, "rows": entries}, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(entry["met"] for entry in entries) else 1
-
-
-def _measure(row: Row, effort: Effort) -> dict[str, Any]:
-    start, steal = time.monotonic(), machine.StealMeter()
-    entry = {"name": row.name, "unit": row.unit, "asked": row.asked, "at_least": row.at_least, "repeats": []}
-    try:
-        found = row.measure(effort)
-    except (DependencyError, gymnasium.error.DependencyNotInstalled) as error:
-        print(f"{row.name}: not measured: {error}", file=sys.stderr)
-        return entry | {"reached": None, "met": False}
-    except Exception:
-        # The other rows are still worth having; this one reads "not measured" and says why on stderr.
-        traceback.print_exc()
-        return entry | {"reached": None, "met": False}
-    readings, lockstep = found if isinstance(found, Readings) else (found, [])
-    reached = statistics.median(readings)
-    print(f"{row.name}: {reached:.3g} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
-    entry |= {"reached": reached, "met": row.is_met(reached), "repeats": readings, "stolen": steal.share()}
-    return entry | {"lockstep": statistics.median(lockstep)} if lockstep else entry
-
-
-def _table(entries: list[dict[str, Any]]) -> Table:
-    table = Table("row", "asked", "reached", "worst to best", "unit", "met", "lockstep", "stolen")
-    for entry in entries:
-        reached, repeats = entry["reached"], sorted(entry["repeats"], reverse=not entry["at_least"])
-        table.add_row(
-            entry["name"],
-            f"{'>=' if entry['at_least'] else '<'} {entry['asked']:g}",
-            "-" if reached is None else f"{reached:.3g}",
-            f"{repeats[0]:.3g} to {repeats[-1]:.3g}" if repeats else "-",
-            entry["unit"],
-            "not measured" if reached is None else "yes" if entry["met"] else "NO",
-            f"{entry['lockstep']:.3g}" if "lockstep" in entry else "",
-            f"{entry['stolen']:.1%}" if "stolen" in entry else "",
-        )
-    return table
+    effort = Effort(options.repeats, options.seconds)
+    entries = [measure_row(row, functools.partial(row.measure, effort)) for row in chosen]
+    return finish(entries, about, options.json)
 
 
 def _parse() -> argparse.Namespace:

@@ -78,6 +78,8 @@ MISTAKES = {
     "memory --from-step 10 --to-step 5": "--from-step must not be above --to-step",
     "memory --env NoSuchEnv-v0": "Environment `NoSuchEnv` doesn't exist",
     "peers --seconds nan": "argument --seconds: expected a positive number of seconds, got 'nan'",
+    "ray_soak --env CartPole-v1:1 --env CartPole-v1:2 --env CartPole-v1:3": "--env: at most 2 kinds",
+    "scaleout --row no-such-row": "no row contains 'no-such-row'; try --list",
     "soak --env CartPole-v1:x": "argument --env: expected an integer of at least 1, got 'x'",
     "speed --row idle --json .": "is a directory, expected a file",
 }

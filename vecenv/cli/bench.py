@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import bounded, key_value, seconds
+from vecenv.cli.ray_connection import connected_ray
 from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError, require
 
@@ -61,6 +62,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--atari", action="store_true", help="84x84 grey frames in stacks of 4, of a registered id")
     add("--copy", action=argparse.BooleanOptionalAction, default=True, help="hand out copies (default) or views")
     add("--skip", action="append", choices=_MODES, default=[], help="leave a mode out; repeatable")
+    add(
+        "--ray",
+        action="store_true",
+        help="measure backend='ray', too, on the cluster that `ray.init()` joins (RAY_ADDRESS) or a local Ray, and "
+        "print when to use it",
+    )
     add("--json", metavar="FILE", help="write every number; - is standard output, and the table goes to standard error")
     add("--plot", metavar="FILE.png", help="draw a bar chart")
     add("--overwrite", action="store_true", help="replace files of --json and --plot that exist")
@@ -73,9 +80,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         EnvError: an env raised while it was stepped or reset.
         ConfigError: options that contradict each other, an env that cannot be made, a file that cannot be written.
-        DependencyError: matplotlib or a package of the env is missing.
+        DependencyError: matplotlib, Ray or a package of the env is missing.
     """
     _check(options)
+    if options.ray:
+        require("ray", "ray")
     if options.plot is not None:
         require("matplotlib", "cli")
     with contextlib.ExitStack() as stack:
@@ -89,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
+    from vecenv.cli.ray_rule import ray_rule
     from vecenv.cli.verdict import verdict
     from vecenv.measurement import machine, measure, report
 
@@ -105,6 +115,7 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
         "copy": options.copy,
         "seconds": options.seconds,
         "rounds": options.rounds,
+        "ray": options.ray,
     }
     about = machine.describe_machine()
     text_file = sys.stderr if options.json == _STDOUT else sys.stdout
@@ -129,10 +140,12 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
         about["stolen"] = steal.share()
     results = measure.summarise(modes, windows)
     report.print_table(results, about["stolen"], text_file)
-    sentence = verdict(results, settings)
+    sentence, rule = verdict(results, settings), ray_rule(results, settings)
     report.print_text(sentence, text_file)
+    if rule:
+        report.print_text(rule, text_file)
     if options.json is not None:
-        text = report.json_text(settings, about, results, verdict=sentence)
+        text = report.json_text(settings, about, results, verdict=sentence, ray_rule=rule)
         if options.json == _STDOUT:
             print(text, end="")
         else:
@@ -168,12 +181,25 @@ def _open_modes(
         "sync": lambda: measure.vecenv_sync(env_fns, **own),
         "async": lambda: measure.vecenv_async(env_fns, wait_num=settings["wait_num"], **own),
     }
+    if settings["ray"]:  # the last one: Gymnasium forks, and Ray has threads
+        openers["ray"] = lambda: _open_ray(stack, env_fns, settings)
     modes = []
-    for name in _MODES:
+    for name, opener in openers.items():
         if name not in skip:
-            modes.append(openers[name]())
+            modes.append(opener())
             stack.callback(modes[-1].close)
     return modes
+
+
+def _open_ray(stack: contextlib.ExitStack, env_fns: Sequence[EnvFactory], settings: dict[str, Any]) -> Mode:
+    """Connect to a cluster for the time of the stack, and build the envs there; add its shards to the settings."""
+    from vecenv.measurement.measure import VecenvSyncMode
+    from vecenv.vector import VectorEnv
+
+    stack.enter_context(connected_ray())
+    envs = VectorEnv(env_fns, backend="ray", copy=settings["copy"])
+    settings.update(ray_shards=len(envs.shards()), ray_workers=envs.statistics()["num_workers"])
+    return VecenvSyncMode("vecenv ray", envs, None)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -181,7 +207,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--wait-num {options.wait_num} is more than --envs {options.envs}")
     if options.workers and options.workers > options.envs:
         raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
-    if set(options.skip) == set(_MODES):
+    if set(options.skip) == set(_MODES) and not options.ray:
         raise ConfigError("every mode is skipped; nothing is left to measure")
     if options.seconds > _MAX_SECONDS:
         raise ConfigError(f"--seconds {options.seconds:g}: expected at most {_MAX_SECONDS:g}, which is a day")

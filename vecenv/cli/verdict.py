@@ -21,6 +21,7 @@ _NAMES = {
     "gymnasium async": "Gymnasium's AsyncVectorEnv",
     "vecenv sync": "vecenv sync",
     "vecenv async": "vecenv async",
+    "vecenv ray": "vecenv over Ray",
 }
 
 
@@ -74,6 +75,8 @@ def _explain(plain: Result, vecenv: Result | None, settings: dict[str, Any]) -> 
 
 def _call(result: Result, settings: dict[str, Any]) -> str:
     """Return a mode of vecenv with the setting to write in a program."""
+    if result.name == "vecenv ray":
+        return "vecenv over Ray with backend='ray' and step()"
     workers = f"num_workers={settings['workers']}"
     if result.name == "vecenv async":
         return f"vecenv async with {workers}, send() and recv({settings['wait_num']})"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 import os
 import resource
 import signal
@@ -65,7 +66,7 @@ class Window(NamedTuple):
     """The result of one mode in one window.
 
     Attributes:
-        cpu_seconds: of the parent and its processes together.
+        cpu_seconds: of the parent and its processes together; NaN if they may run on other machines.
         lockstep: of loops, the share of the rate that would remain if they waited for each other after every round of
             their envs, and waiting took no time. Uneven envs and cores cost every lockstep that much.
             None if it was not measured.
@@ -139,7 +140,7 @@ class _VectorMode(Mode):
     Args:
         name: of the mode.
         envs: the vector env.
-        pids: of its processes.
+        pids: of its processes; None if they may run on other machines.
         policy: called with the number of rows after each batch, to spend the time of a policy. None: no time.
         is_reset: whether the envs are reset already.
     """
@@ -148,7 +149,7 @@ class _VectorMode(Mode):
         self,
         name: str,
         envs: Any,
-        pids: Sequence[int],
+        pids: Sequence[int] | None,
         *,
         policy: Callable[[int], object] | None = None,
         is_reset: bool = False,
@@ -156,7 +157,7 @@ class _VectorMode(Mode):
         super().__init__(name)
         self.implementation = getattr(envs, "implementation", None)
         self._envs = envs
-        self._pids = tuple(pids)
+        self._pids = None if pids is None else tuple(pids)
         self._policy = policy
         self._actions = action_batches(envs.single_action_space, envs.num_envs)
         if is_reset:
@@ -175,6 +176,8 @@ class _VectorMode(Mode):
             self._envs.close()
 
     def _cpu_seconds(self) -> float:
+        if self._pids is None:
+            return math.nan
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
 
 
@@ -334,7 +337,7 @@ def _end_processes(envs: AsyncVectorEnv) -> None:
 def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> VecenvSyncMode:
     """Build `vecenv.VectorEnv`, stepped by `step`; `kwargs` are its own."""
     envs = _vector_env(env_fns, **kwargs)
-    return VecenvSyncMode(name, envs, envs.worker_pids)
+    return VecenvSyncMode(name, envs, None if envs.shards() else envs.worker_pids)
 
 
 def vecenv_async(env_fns: Sequence[EnvFn], *, wait_num: int, name: str = "vecenv async", **kwargs: Any) -> AsyncMode:
@@ -362,6 +365,7 @@ class Result:
     """One line of the table. Ratios are None without the mode that they refer to; `lockstep` is that of windows.
 
     Attributes:
+        cpu_seconds_per_1000_steps: None if the processes may run on other machines.
         ratio_to_gymnasium: env steps per second, divided by those of Gymnasium's `AsyncVectorEnv`.
     """
 
@@ -371,7 +375,7 @@ class Result:
     us_per_batch: float
     ratio_to_plain: float | None
     ratio_to_ceiling: float | None
-    cpu_seconds_per_1000_steps: float
+    cpu_seconds_per_1000_steps: float | None
     lockstep: float | None
     rounds: list[float]
     ratio_to_gymnasium: float | None = None
@@ -392,6 +396,7 @@ def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[R
     results = []
     for mode in modes:
         own = windows[mode.name]
+        cpu_seconds_per_step = sum(w.cpu_seconds for w in own) / max(1, sum(w.steps for w in own))
         results.append(
             Result(
                 name=mode.name,
@@ -400,7 +405,7 @@ def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[R
                 us_per_batch=statistics.median(1e6 * window.seconds / window.batches for window in own),
                 ratio_to_plain=_median_ratio(own, plain),
                 ratio_to_ceiling=_median_ratio(own, ceiling),
-                cpu_seconds_per_1000_steps=1000 * sum(w.cpu_seconds for w in own) / max(1, sum(w.steps for w in own)),
+                cpu_seconds_per_1000_steps=None if math.isnan(cpu_seconds_per_step) else 1000 * cpu_seconds_per_step,
                 lockstep=_median([window.lockstep for window in own if window.lockstep is not None]),
                 rounds=[window.rate for window in own],
                 ratio_to_gymnasium=_median_ratio(own, gymnasium),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.traces import wait_until
-from tests.integrations.ray.cluster import SimulatedCluster, find_leftovers, simulated_cluster
+from tests.integrations.ray.cluster import SimulatedCluster, find_leftovers, simulated_cluster, wait_until_free
 
 
 @pytest.fixture(scope="package")
@@ -32,6 +32,6 @@ def leak_guard(cluster: SimulatedCluster) -> Iterator[None]:
 
     try:
         wait_until(is_clean, 15.0)
-        cluster.wait_until_free()
+        wait_until_free(cluster)
     except AssertionError:
         pytest.fail(f"left behind: {'; '.join(left) or 'reserved CPUs'}", pytrace=False)
