@@ -12,12 +12,14 @@ from pathlib import Path
 
 from vecenv.core.system.clock import Deadline
 
+#: Warnings of the log, such as of a start that takes more than 5 s, would appear among errors.
 LINES = """
-    import os, sys, signal
+    import logging, os, sys, signal
     from vecenv.core.options import Limits, PoolOptions
     from vecenv.core.pool.process import ProcessPool
     from vecenv.envs import toys
     import numpy as np
+    logging.getLogger("vecenv").setLevel(logging.ERROR)
     def segments():
         return sum(name.startswith(f"vecenv-{os.getpid()}-") for name in os.listdir("/dev/shm"))
     def start(env_fn=toys.CountEnv, num_envs=4, context="forkserver", num_workers=2, **limits):
@@ -36,9 +38,7 @@ def program(body: str) -> str:
 
 
 MORE = """
-    import logging
     from vecenv.core.options import PoolFailurePolicy
-    logging.getLogger("vecenv").setLevel(logging.ERROR)
     def recovering(num_envs=4, env_fn=toys.CountEnv, context="forkserver", num_workers=2):
         failures = PoolFailurePolicy(on_failure="recover", max_restarts=10000)
         options = PoolOptions(num_workers=num_workers, context=context, failures=failures, limits=Limits(close=1.0))
