@@ -55,6 +55,7 @@ class PolicyCaller:
         policy: see the text of this module.
         action_space: of one env.
         what: the name of the function that got the policy, for errors.
+        first_env_id: number of env 0 for the policy, if the envs are a part of all envs.
 
     Attributes:
         policy: as given.
@@ -65,10 +66,11 @@ class PolicyCaller:
         ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
     """
 
-    def __init__(self, policy: Any, action_space: Space[Any], what: str) -> None:
+    def __init__(self, policy: Any, action_space: Space[Any], what: str, first_env_id: int = 0) -> None:
         if not callable(policy):
             raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
         self.policy = policy
+        self._first_env_id = first_env_id
         self.spec = Spec(action_space, _ACTIONS)
         if not self.spec.is_all_arrays:
             raise ConfigError(f"{what}: actions of {action_space} have no fixed dtype and shape", key="policy")
@@ -87,7 +89,11 @@ class PolicyCaller:
     def begin(self, env_ids: Array) -> None:
         """Inform the policy that these envs, int64 (K,), begin an episode. Does nothing without envs or `begin`."""
         if self.has_begin and len(env_ids):
-            self._begin(env_ids)
+            self._begin(self._number(env_ids))
+
+    def _number(self, env_ids: Array) -> Array:
+        """Return the ids of envs as the policy knows them."""
+        return env_ids + self._first_env_id if self._first_env_id else env_ids
 
     def act(self, obs: Any, env_ids: Array) -> Answer:
         """Return the policy's actions for these observations.
@@ -101,6 +107,7 @@ class PolicyCaller:
                 arrays with B rows.
             Exception: an exception of the policy.
         """
+        env_ids = self._number(env_ids)
         actions = self._act(obs, env_ids)
         extras: Any = {}
         if type(actions) is tuple and len(actions) == 2 and self._is_extras(actions[1]):
@@ -118,7 +125,7 @@ class PolicyCaller:
             SpaceError: the estimates do not have the shape (B,).
             Exception: an exception of the policy.
         """
-        values = np.asarray(_as_array(self._bootstrap(obs, env_ids)))
+        values = np.asarray(_as_array(self._bootstrap(obs, self._number(env_ids))))
         if values.shape != env_ids.shape:
             expected, got = str(env_ids.shape), str(values.shape)
             text = f"bootstrap of the policy: expected shape {expected}, got {got}"

@@ -8,6 +8,10 @@
     transitions   a complete batch
     interrupts    Ctrl-C takes effect between two rounds
 
+    shard_work    policies in shards: requests for rollouts, and batches that are made of them
+    rollouts      the other end, in a shard: a policy and a driver
+    shard_envs    the envs of a shard, for that driver
+
 It stands above the vector envs and uses their public methods only.
 """
 

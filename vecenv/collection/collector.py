@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..checks import check_flag, check_whole
-from ..errors import ConfigError, StateError, add_notes
+from ..checks import check_choice, check_flag, check_whole
+from ..errors import ConfigError
 from ..policies import PolicyCaller
 from ..vector import VectorEnv
-from ..vector.errors import ClosedVectorEnvError
 from .columns import Columns
 from .driver import Driver
 from .interrupts import DelayedInterrupts
 from .plans import EpisodePlan, FlatPlan, Plan, TimeMajorPlan
-from .progress import Progress, progress_of
+from .progress import Progress, prepare, progress_of
+from .shard_work import ShardWork
 from .transitions import Transitions
 
 __all__ = ["Collector", "collect"]
@@ -104,6 +104,7 @@ class Collector:
 
     Each batch goes on where the last one stopped. Nothing is under way between two batches, so the program can change
     the policy or use the envs there. If it steps or resets the envs, the next batch begins with a reset of all envs.
+    With `sync=False` rollouts are under way, and other calls of the envs wait for them.
 
     Example:
         >>> import gymnasium, itertools, vecenv
@@ -121,33 +122,111 @@ class Collector:
     def __init__(
         self,
         envs: VectorEnv,
-        policy: Any,
+        policy: Any = None,
         *,
         batch_steps: int,
         time_major: bool = False,
         min_count: int | None = None,
         overlap: bool = False,
         seed: int | Sequence[int | None] | None = None,
+        where: str = "caller",
+        make_policy: Callable[[], Any] | None = None,
+        sync: bool = True,
     ) -> None:
         """Check the arguments; the envs are not used before the first batch.
 
         Args:
-            envs, policy, time_major, min_count, overlap: as for `collect`.
+            envs, time_major, min_count, overlap: as for `collect`.
+            policy: as for `collect`; always this very object, in this process.
             batch_steps: number of transitions in a batch, of all envs together.
             seed: resets all envs before the first batch; see `collect`.
+            where: 'caller' (default) calls `policy` here, once per round. 'shards': each shard of `backend="ray"` has a
+                policy of its own, made by `make_policy`, and sends a whole rollout back; see docs/ray.md.
+            make_policy: for where='shards', without arguments; pickled by value, and called once in each shard. It
+                returns a policy as for `collect`, which gets the ids of all envs. Further methods of the policy are
+                optional: `set_weights(weights)` for `Collector.set_weights`. `get_state()` and `set_state(state)`, for
+                any object that pickles, repeat a rollout exactly if its shard is lost: generators, recurrent states.
+            sync: for where='shards'. True (default): a batch has one rollout of every shard, of batch_steps / N steps
+                of each env, ordered by env id. False: a batch has one rollout of one shard, in the order in which they
+                finish, and its columns are the envs of that shard. The shard has begun the next rollout then.
+
+        With where='shards', all rollouts of a batch use the weights that were set before it was begun. If the answer of
+        the policy for a row depends on that row alone, a time-major batch equals that of `Collector(envs, policy)`, bit
+        for bit. Flat batches are the same rows, one round after the other, so `batch_steps` is a multiple of N here.
+        Ctrl-C ends the wait, and no transition is lost: the next call returns the same batch.
 
         Raises:
-            ConfigError: the arguments do not fit together.
+            ConfigError: the arguments do not fit together, or `make_policy` does not pickle.
         """
-        self._work = _Work(envs, policy, "Collector", min_count, overlap, seed)
+        check_choice("where", where, ("caller", "shards"))
+        check_flag("sync", sync)
+        if where == "caller":
+            if make_policy is not None or not sync:
+                name = "sync=False" if make_policy is None else "make_policy"
+                raise ConfigError(f"Collector: {name} needs where='shards'", key=name.partition("=")[0])
+            self._work: _Work | ShardWork = _Work(envs, policy, "Collector", min_count, overlap, seed)
+        else:
+            _check_shards(envs, policy, make_policy, min_count, overlap)
+            self._work = ShardWork(envs, make_policy, seed, sync=sync)
         self._steps, self._is_time_major = check_steps("batch_steps", batch_steps, time_major, self._work.num_envs)
+        if where == "shards":
+            check_steps("batch_steps", batch_steps, True, self._work.num_envs)
 
     def __iter__(self) -> Iterator[Transitions]:
         return self
 
     def __next__(self) -> Transitions:
-        """Collect the next batch; raises as `collect` does. It never raises StopIteration."""
+        """Collect the next batch; raises as `collect` does. It never raises StopIteration.
+
+        With where='shards', an exception of a policy has the class that it has there. Its notes name the shard and its
+        place, and `collected` has the transitions of all shards in this batch.
+        """
         return self._work.collect_steps(self._steps, self._is_time_major)
+
+    def set_weights(self, weights: Any) -> int:
+        """Send weights to the policies of all shards, for the rollouts that begin later; return their version.
+
+        Args:
+            weights: any object that pickles, such as nested arrays; passed to `set_weights` of each policy, once.
+
+        Returns:
+            1 for the first weights, and so on: `Transitions.version` of the batches that are made with them.
+
+        Raises:
+            ConfigError: the collector calls a policy in this process, or the weights do not pickle. A policy without
+                `set_weights` is an error of the next batch.
+        """
+        if isinstance(self._work, ShardWork):
+            return self._work.set_weights(weights)
+        raise ConfigError(
+            "Collector.set_weights: this collector calls the policy in this process, so change that object; "
+            "where='shards' has policies elsewhere",
+            key="where",
+        )
+
+
+def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, overlap: Any) -> None:
+    """Raise ConfigError if arguments do not fit together with where='shards'."""
+    what = "Collector: where='shards'"
+    if not isinstance(envs, VectorEnv):
+        raise ConfigError(f"Collector: envs: expected a vecenv.VectorEnv, got {type(envs).__name__}", key="envs")
+    if policy is not None:
+        raise ConfigError(
+            f"{what}: give make_policy=..., which makes a policy in each shard, in the place of `policy`", key="policy"
+        )
+    if not callable(make_policy):
+        raise ConfigError(f"{what}: make_policy: expected a callable, got {make_policy!r}", key="make_policy")
+    if min_count is not None or check_flag("overlap", overlap):
+        name = "overlap" if min_count is None else "min_count"
+        raise ConfigError(f"{what}: {name} is for policies in this process; leave it out", key=name)
+    if not envs.shards():
+        raise ConfigError(
+            f"{what} needs envs with backend='ray'; for these, use Collector(envs, policy), which calls the policy in "
+            "this process",
+            key="where",
+        )
+    if envs.num_spare_envs:
+        raise ConfigError(f"{what}: spare envs are not supported there; leave num_spare_envs out", key="where")
 
 
 def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[int, bool]:
@@ -202,23 +281,8 @@ class _Work:
         return self._fill(EpisodePlan(self.num_envs, episodes), episodes * _ROWS_PER_EPISODE, None)
 
     def _prepare(self) -> None:
-        """Reset all envs unless their progress is known and no seed is due."""
-        envs, progress = self._envs, self._progress
-        if envs.closed:
-            raise ClosedVectorEnvError(f"{self._what}: the vector env is closed")
-        if envs.num_outstanding and not progress.is_broken:
-            raise StateError(
-                f"{self._what}: {envs.num_outstanding} envs owe the results of earlier calls; receive them first"
-            )
-        if self._seed is None and progress.is_known and envs.num_batches == progress.num_batches:
-            return
-        progress.is_known = False
-        obs, _ = envs.reset(seed=self._seed)
+        prepare(self._envs, self._progress, self._what, self._seed)
         self._seed = None
-        progress.count_abandoned(slice(None))
-        progress.begin_episodes(slice(None), progress.obs_spec.flatten_batch(obs, self.num_envs))
-        progress.is_known, progress.is_broken = True, False
-        progress.num_batches = envs.num_batches
 
     def _reset_some(self, env_ids: Any) -> None:
         envs, progress = self._envs, self._progress
@@ -261,12 +325,7 @@ class _Work:
 
 def _rescue(driver: Driver, columns: Columns, progress: Progress, error: BaseException) -> Transitions:
     """Return all complete transitions after an exception, and leave the progress as it is then."""
-    if driver.is_consistent:
-        try:
-            driver.finish_requests()
-        except Exception as other:
-            add_notes(error, [f"waiting for the steps under way raised {type(other).__name__}: {other}"])
+    driver.settle(error)
     if not driver.is_consistent:
-        driver.keep_obs_under_way()
         progress.is_known, progress.is_broken = False, True
     return columns.finish(progress, columns.complete_rows(driver.incomplete_rows))

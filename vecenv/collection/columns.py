@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,29 @@ from ..errors import SpaceError
 from .progress import Progress
 from .transitions import Transitions
 
-__all__ = ["UNUSED_ROW", "Columns", "no_objects"]
+__all__ = ["UNUSED_ROW", "Columns", "ColumnsPart", "no_objects"]
 
 #: Index of the row for results that are no transitions: the last one, also after `Columns.grow`.
 UNUSED_ROW = -1
+
+
+@dataclass
+class ColumnsPart:
+    """The columns of n consecutive envs, time-major: row t * n + i is transition t of env i; see `Columns`."""
+
+    num_envs: int
+    obs: list[Array]
+    actions: list[Array]
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    env_ids: Array
+    extras: dict[str, Array]
+    has_answer: bool
+    has_bootstrap: bool
+    bootstrap: Array | None
+    final_rows: list[Array]
+    final_obs: list[Sequence[Array]]
 
 
 class Columns:
@@ -121,6 +141,49 @@ class Columns:
         """Return the indices of rows that are used, without those whose results are under way."""
         used = np.flatnonzero(self.env_ids >= 0)
         return used[~np.isin(used, under_way)]
+
+    # ---- parts of a batch ------------------------------------------------------------------
+
+    def export(self, num_envs: int) -> ColumnsPart:
+        """Return the columns, which are time-major and have so many envs, for `put_part` in another process."""
+        return ColumnsPart(
+            num_envs,
+            *(self.obs, self.actions, self.rewards[:-1], self.terminated[:-1], self.truncated[:-1], self.env_ids),
+            *(self.extras, self._has_answer, self.has_bootstrap, self.bootstrap, self._final_rows, self._final_obs),
+        )
+
+    def put_part(self, part: ColumnsPart, first_column: int, num_columns: int, first_env_id: int) -> None:
+        """Store the columns of some envs; these columns are time-major, too, and have `num_columns` envs.
+
+        Args:
+            part: its arrays may be used instead of copies.
+            first_column: the column of its env 0.
+            num_columns: number of envs of these columns.
+            first_env_id: id of its env 0.
+
+        Raises:
+            SpaceError: its extra columns do not fit those of an earlier part.
+        """
+        count = part.num_envs
+        rows = np.arange(self.num_rows).reshape(-1, num_columns)[:, first_column : first_column + count].ravel()
+        if part.has_answer:
+            if count == num_columns:
+                self._has_answer, self.extras = True, part.extras
+            else:
+                self.put_extras(rows, part.extras)
+        if count == num_columns:
+            self.obs, self.actions = part.obs, part.actions
+        else:
+            for ours, theirs in zip((*self.obs, *self.actions), (*part.obs, *part.actions)):
+                into = ours.reshape(-1, num_columns, *ours.shape[1:])
+                into[:, first_column : first_column + count] = theirs.reshape(-1, count, *theirs.shape[1:])
+        self.rewards[rows] = part.rewards
+        self.terminated[rows], self.truncated[rows] = part.terminated, part.truncated
+        self.env_ids[rows] = np.where(part.env_ids < 0, -1, part.env_ids + first_env_id)
+        if part.bootstrap is not None:
+            self.put_bootstrap(rows, part.bootstrap)
+        for final_rows, leaves in zip(part.final_rows, part.final_obs):
+            self.put_final_obs(np.where(final_rows < 0, UNUSED_ROW, rows[final_rows]), leaves)
 
     # ---- the result ------------------------------------------------------------------------
 

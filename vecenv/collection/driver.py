@@ -16,12 +16,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ..core.layout.spec import Array, Leaf, Spec, map_columns
+from ..errors import add_notes
 from ..policies import PolicyCaller
-from ..vector import VectorEnv
 from .columns import UNUSED_ROW, Columns, no_objects
 from .interrupts import DelayedInterrupts
 from .plans import Plan
-from .progress import Progress
+from .progress import Progress, SteppedEnvs
 
 __all__ = ["Driver"]
 
@@ -46,7 +46,7 @@ class Driver:
 
     def __init__(
         self,
-        envs: VectorEnv,
+        envs: SteppedEnvs,
         policy: PolicyCaller,
         progress: Progress,
         plan: Plan,
@@ -76,6 +76,16 @@ class Driver:
         """Rows of the batch whose results have not arrived, int64."""
         rows: Array = self._rows[self._rows != UNUSED_ROW]
         return rows
+
+    def settle(self, error: BaseException) -> None:
+        """Receive the results under way after an exception, and leave the progress as it is then."""
+        if self.is_consistent:
+            try:
+                self.finish_requests()
+            except Exception as other:
+                add_notes(error, [f"waiting for the steps under way raised {type(other).__name__}: {other}"])
+        if not self.is_consistent:
+            self.keep_obs_under_way()
 
     def keep_obs_under_way(self) -> None:
         """Copy the observations before incomplete transitions to the progress: they follow complete ones."""

@@ -5,15 +5,52 @@ It belongs to the vector env and not to a collector: all collectors of the same 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from gymnasium import Space
 
 from ..core.layout.spec import Array, Spec
-from ..errors import ConfigError
+from ..errors import ConfigError, StateError
 from ..vector import VectorEnv
+from ..vector.errors import ClosedVectorEnvError
 
-__all__ = ["Progress", "progress_of"]
+__all__ = ["Progress", "ProgressPart", "SteppedEnvs", "prepare", "progress_of"]
+
+
+class SteppedEnvs(Protocol):
+    """The part of `VectorEnv` that a batch is collected with; the envs of a shard have it, too."""
+
+    num_envs: int
+    metadata: dict[str, Any]
+    single_observation_space: Space[Any]
+    single_action_space: Space[Any]
+
+    @property
+    def num_outstanding(self) -> int:
+        """The number of envs whose step or reset was begun and not received yet."""
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step all envs and wait for them."""
+
+    def send(self, actions: Any, env_id: Any) -> None:
+        """Begin to step some envs."""
+
+    def async_reset(self, env_id: Any) -> None:
+        """Begin to reset some envs."""
+
+    def recv(self, min_count: int) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Wait for the results of at least so many envs."""
+
+
+class ProgressPart(NamedTuple):
+    """The progress of some consecutive envs, without counts: the fields are those of `Progress`, (n, ...)."""
+
+    obs: tuple[Array, ...]
+    actions: tuple[Array, ...]
+    has_ended: Array
+    is_fresh: Array
 
 
 class Progress:
@@ -36,7 +73,7 @@ class Progress:
         policy: the policy of the last batch.
     """
 
-    def __init__(self, envs: VectorEnv) -> None:
+    def __init__(self, envs: SteppedEnvs) -> None:
         space, num_envs = envs.single_observation_space, envs.num_envs
         self.obs_spec = Spec(space, "obs")
         if not self.obs_spec.is_all_arrays:
@@ -61,6 +98,21 @@ class Progress:
         self.has_ended[env_ids] = False
         self.is_fresh[env_ids] = True
 
+    def part(self, env_ids: slice) -> ProgressPart:
+        """Return the progress of some envs, as views."""
+        return ProgressPart(
+            tuple(leaf[env_ids] for leaf in self.obs),
+            tuple(leaf[env_ids] for leaf in self.actions),
+            self.has_ended[env_ids],
+            self.is_fresh[env_ids],
+        )
+
+    def put_part(self, env_ids: slice, part: ProgressPart) -> None:
+        """Copy the progress of some envs from elsewhere."""
+        ours: Sequence[Array] = (*self.obs, *self.actions, self.has_ended, self.is_fresh)
+        for column, values in zip(ours, (*part.obs, *part.actions, part.has_ended, part.is_fresh), strict=True):
+            column[env_ids] = values
+
     def count_abandoned(self, env_ids: Array | slice) -> None:
         """Begin new counts for envs that leave their episode in the middle; their next episode has the next index."""
         self.episodes[env_ids] += self.steps[env_ids] > 0
@@ -84,3 +136,26 @@ def progress_of(envs: VectorEnv) -> Progress:
         found = Progress(envs)
         setattr(envs, _ATTRIBUTE, found)
     return found
+
+
+def prepare(envs: VectorEnv, progress: Progress, what: str, seed: Any) -> None:
+    """Reset all envs, unless their progress is known and `seed` is None.
+
+    Args:
+        envs: the vector env.
+        progress: of these envs.
+        what: the name of the caller, for errors.
+        seed: as for `VectorEnv.reset`.
+    """
+    if envs.closed:
+        raise ClosedVectorEnvError(f"{what}: the vector env is closed")
+    if envs.num_outstanding and not progress.is_broken:
+        raise StateError(f"{what}: {envs.num_outstanding} envs owe the results of earlier calls; receive them first")
+    if seed is None and progress.is_known and envs.num_batches == progress.num_batches:
+        return
+    progress.is_known = False
+    obs, _ = envs.reset(seed=seed)
+    progress.count_abandoned(slice(None))
+    progress.begin_episodes(slice(None), progress.obs_spec.flatten_batch(obs, envs.num_envs))
+    progress.is_known, progress.is_broken = True, False
+    progress.num_batches = envs.num_batches

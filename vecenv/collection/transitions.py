@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..core.layout.spec import Array
 
 __all__ = ["Transitions"]
@@ -33,6 +35,9 @@ class Transitions:
         episode_returns: float64 (E,), the sum of rewards of each episode that ended in this batch, in the order of
             these ends: by round, and then by env id.
         episode_lengths: int64 (E,), the number of their steps.
+        version: of the weights that the transitions were made with; None unless a `Collector` has policies in shards.
+        renewed_envs: int64 (K,), envs whose shard was lost before this batch was complete, and whose policy has no
+            `get_state`: a new policy has made their transitions, which may differ from those that were lost.
     """
 
     obs: Any
@@ -49,6 +54,8 @@ class Transitions:
     episode_lengths: Array
     _make_next_obs: Callable[[], Any] = field(repr=False)
     _next_obs: Any = field(default=None, repr=False)
+    version: int | None = None
+    renewed_envs: Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return self.rewards.size

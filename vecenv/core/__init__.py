@@ -45,6 +45,7 @@ Words:
     driver      the process with the pool that the caller uses, as seen from its shards
     carrier     the transport between the driver and its shards
     frame       a reply of a shard, as one flat buffer
+    task        a function that runs in a shard and commands its envs by itself, such as a collector with its policy
     snapshot    the state of an env between two episodes, from which it can be restored
     resume      the state of a pool whose workers are lost, from which another pool continues
     park        sleep until a doorbell is rung

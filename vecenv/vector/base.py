@@ -103,6 +103,11 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Return the state and the place of every shard of `backend="ray"`; [] with other backends."""
         return self._pool.shards()
 
+    @property
+    def pool(self) -> Pool:
+        """The pool below, for the parts of vecenv that stand above vector envs; its calls are not checked here."""
+        return self._pool
+
     # ---- start -------------------------------------------------------------------------------
 
     def _make_pool(

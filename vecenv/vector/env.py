@@ -365,6 +365,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """The number of envs whose step or reset was begun and not received yet; 0 after `close`."""
         return self._pool.outstanding()
 
+    def note_steps_elsewhere(self, has_ended: Any) -> None:
+        """Record that the envs were stepped without this object, by a collector in their shards.
+
+        Args:
+            has_ended: bool (N,), envs whose episode is over now.
+        """
+        self._results.forget_last(has_ended)
+
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> Step:

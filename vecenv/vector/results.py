@@ -162,6 +162,12 @@ class Results:
         result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
         return result
 
+    def forget_last(self, has_ended: Array) -> None:
+        """Forget the last observations: the envs were stepped elsewhere. `has_ended`: bool (N,), ended episodes."""
+        self._last = None
+        if self.ended is not None:
+            self.ended[:] = has_ended
+
     def release_views(self) -> None:
         """Drop all views of the ring. No other method may be called after this."""
         self._views.clear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from vecenv.core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
 from vecenv.core.shards.frames import count_pieces, join, split
@@ -19,6 +20,10 @@ FAULTS = ("request lost", "reply lost", "repeated", "late", "dead before", "dead
 
 def no_fault(shard: int, seq: int) -> str:
     return ""
+
+
+#: Shard, number, request, size of the reply and shared values.
+_Asked = tuple[int, int, bytes, int, Sequence[Any]]
 
 
 class ModelCarrier:
@@ -39,17 +44,20 @@ class ModelCarrier:
         self.num_started = 0
         self.missing = ""
         self._shards: dict[int, Shard] = {}
-        self._requests: deque[tuple[int, int, bytes, int]] = deque()
-        self._late: deque[tuple[int, int, bytes, int]] = deque()  # requests that another one overtakes
+        self._requests: deque[_Asked] = deque()
+        self._late: deque[_Asked] = deque()  # requests that another one overtakes
         self._events: deque[CarrierEvent] = deque()
         self._starting: deque[tuple[int, bytes]] = deque()
 
     def start(self, shard: int, boot: bytes) -> None:
         self._starting.append((shard, boot))
 
-    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def share(self, data: bytes) -> bytes:
+        return data
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
         request = bytes(join(split(request, count_pieces(len(request)))))
-        self._requests.append((shard, seq, request, most_nbytes))
+        self._requests.append((shard, seq, request, most_nbytes, shared))
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:
         while not self._events and (self._may_start() or self._requests or self._late):
@@ -71,10 +79,10 @@ class ModelCarrier:
     def _may_start(self) -> bool:
         return bool(self._starting) and not self.missing
 
-    def _pass_on(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def _pass_on(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any]) -> None:
         fault = self.fault(shard, seq)
         if fault == "late" and any(one[0] == shard for one in self._requests):
-            self._late.append((shard, seq, request, most_nbytes))
+            self._late.append((shard, seq, request, most_nbytes, shared))
             return
         if fault == "dead before":
             self._die(shard)
@@ -83,9 +91,9 @@ class ModelCarrier:
         elif fault == "request lost":
             self._events.append(Unavailable(shard, seq, fault))
         else:
-            self._execute(shard, seq, request, most_nbytes)
+            self._execute(shard, seq, request, most_nbytes, shared)
             if fault == "repeated":
-                self._execute(shard, seq, request, most_nbytes)
+                self._execute(shard, seq, request, most_nbytes, shared)
             elif fault == "reply lost":
                 self._events.pop()
                 self._events.append(Unavailable(shard, seq, fault))
@@ -93,9 +101,9 @@ class ModelCarrier:
                 self._events.pop()
                 self._die(shard)
 
-    def _execute(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def _execute(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any]) -> None:
         self.executed.append((shard, seq))
-        reply = self._shards[shard].execute(request)
+        reply = self._shards[shard].execute(request, shared)
         self._events.append(Replied(shard, bytes(join(split(reply, count_pieces(most_nbytes))))))
 
     def _die(self, shard: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ class Sent:
     def __init__(self) -> None:
         self.requests: list[Request] = []
 
-    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any]) -> None:
         self.requests.append(pickle.loads(request))
         assert self.requests[-1].seq == seq
 

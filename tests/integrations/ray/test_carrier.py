@@ -7,7 +7,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ class EchoShard:
     def open(self) -> bytearray:
         return pack_bare(0, FrameKind.OPENED, self._boot)
 
-    def execute(self, request: bytes) -> bytearray:
+    def execute(self, request: bytes, shared: Sequence[Any] = ()) -> bytearray:
         seq, nbytes, _ = pickle.loads(request)
         if nbytes < 0:
             threading.Event().wait()

@@ -200,19 +200,24 @@ class Batch:
         step_ids = self.step_ids
         return {row: self._replies[int(step_ids[row])] for row in with_message}
 
-    def errors(self) -> dict[int, Exception]:
-        """Return {env_id: exception} of the envs that raised; the other columns of their rows are meaningless."""
+    def errors(self, first_env_id: int = 0) -> dict[int, Exception]:
+        """Return {env_id: exception} of the envs that raised; the other columns of their rows are meaningless.
+
+        Args:
+            first_env_id: number of env 0 in the result and in the exceptions.
+        """
         if not self.flags & RowFlag.ERROR:
             return {}
         found = {}
         for row, reply in self.replies().items():
             if reply.error is not None:
                 op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
-                where: dict[str, Any] = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id}
+                env_id = first_env_id + reply.env_id
+                where: dict[str, Any] = {"env_ids": (env_id,), "op": op, "step_id": reply.step_id}
                 where["worker_id"] = reply.worker_id
-                found[reply.env_id] = unpack_error(reply.error, **where)
+                found[env_id] = unpack_error(reply.error, **where)
                 if reply.request is not None:
-                    add_notes(found[reply.env_id], [self._describe_request(row, where, *reply.request)])
+                    add_notes(found[env_id], [self._describe_request(row, where, *reply.request)])
         return found
 
     def _describe_request(self, row: int, where: dict[str, Any], op: str, details: str) -> str:

@@ -20,7 +20,7 @@ from ..layout.messages import Payload
 from ..layout.rows import Autoreset
 from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions, check_options
-from ..parent.hub import Hub, SlotState
+from ..parent.hub import Event, Hub, SlotState
 from ..parent.inbox import Inbox, Listener
 from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
@@ -98,6 +98,22 @@ class EnvSpaces:
         return options.leases if is_worth_it and not options.debug else 0
 
 
+class TaskShards(Protocol):
+    """Shards that run tasks beside the commands of the pool; see `shards.shard_hub.ShardHub`."""
+
+    def share(self, data: bytes) -> Any:
+        """Return a handle of a value that many tasks refer to."""
+
+    def forget_task(self, task_id: int) -> None:
+        """Let shards drop a task. Any thread may call this at any time."""
+
+    def submit(self, call: Any) -> None:
+        """Begin a task, a `shards.task_calls.TaskCall`."""
+
+    def wait_for_task(self, calls: Sequence[Any], deadline_ns: int) -> Event | None:
+        """Wait until one of these tasks has ended, then return None; return the event if another one comes first."""
+
+
 class CommandLog(Protocol):
     """The part of `recovery.journal.Journal` that requests use; see there."""
 
@@ -161,6 +177,7 @@ class OpenedEnvs:
         waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
         first_env_id: number of env 0 in messages, if the envs are a part of those of another pool.
+        tasks: the shards that run tasks; None: there are none.
     """
 
     spaces: EnvSpaces
@@ -178,6 +195,7 @@ class OpenedEnvs:
     waiting_check: WaitingCheck | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
     first_env_id: int = 0
+    tasks: TaskShards | None = None
 
 
 class AskedEnvs(Protocol):

@@ -11,4 +11,10 @@
     requests         the contents of a request
     shard_times      times of envs and workers in shards, joined
     frames           replies as flat buffers, which travel in pieces
+
+A task is a function that runs in a shard and commands its envs by itself, such as a collector with its policy:
+
+    task_calls       the driver's end of one call of a task
+    task_runner      runs the tasks of a shard, in a thread
+    recorded_pool    the pool as a task uses it, which records its commands for the journal of the driver
 """

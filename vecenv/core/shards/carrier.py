@@ -8,7 +8,8 @@ decides nothing: `shard_link` repeats requests, and `sharded_engine` replaces sh
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from .frames import Buffer
 
@@ -87,7 +88,10 @@ class Carrier(Protocol):
             ConfigError: no process of this kind can be started at all.
         """
 
-    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def share(self, data: bytes) -> Any:
+        """Return a handle of a value for `ask`, which many requests may refer to; it lives as long as the handle."""
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
         """Send a request to a shard, which passes it to `Shard.execute` and sends back the frame.
 
         At most two requests of a shard are in flight. The process executes them one after the other.
@@ -97,6 +101,7 @@ class Carrier(Protocol):
             seq: number of the request, for `Unavailable`.
             request: a pickled `Request`; the carrier may split it into pieces.
             most_nbytes: size of the largest reply without mail, for carriers that must fix the number of pieces now.
+            shared: handles of values, which `execute` gets beside the request.
         """
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:

@@ -1,6 +1,6 @@
 """LocalCarrier: shards as child processes on this machine, each behind a socket; for tests, and without a cluster.
 
-driver -> shard    one frame with the settings of the process and the boot, then one per request
+driver -> shard    one frame with the settings of the process and the boot, then one per request and its shared values
 shard -> driver    the frames of `Shard`
 """
 
@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -110,10 +111,14 @@ class LocalCarrier:
         children = [*self._children.values(), *self._ending]
         return tuple(end for child in children for end in (child.control.fileno(), child.pidfd))
 
-    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def share(self, data: bytes) -> bytes:
+        """Return the value itself: it travels with each request."""
+        return data
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
         """Write a request into the socket of a shard; without effect if its process has ended."""
         if shard in self._children:
-            self._children[shard].control.send_frame(request)
+            self._children[shard].control.send_frame(pickle.dumps((request, shared), protocol=5))
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:
         """Return the events that have happened, or wait for some."""
@@ -261,7 +266,7 @@ def _shard_main(connection: Connection, inherited: tuple[int, ...], name: str) -
         shard = Shard.in_own_process(settings.boot)
         connection.send_bytes(shard.open())
         while True:
-            connection.send_bytes(shard.execute(connection.recv_bytes()))
+            connection.send_bytes(shard.execute(*pickle.loads(connection.recv_bytes())))
     except (EOFError, ConnectionError):  # the driver has ended, or closed the pool
         pass
     finally:

@@ -23,15 +23,19 @@ __all__ = [
     "Cancel",
     "Close",
     "Commands",
+    "ForgetTask",
     "Mail",
     "Op",
     "PackedError",
     "ReadTimes",
     "Request",
+    "Rounds",
+    "RunTask",
     "SetLimits",
     "ShardBoot",
     "ShardReport",
     "Steps",
+    "TaskReply",
 ]
 
 #: An exception for another process, from `messages.pack_error`.
@@ -86,7 +90,56 @@ class ReadTimes(NamedTuple):
     """Return the times of the envs and workers in the mail, as `Pool.statistics` has them."""
 
 
-Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | ReadTimes | Close
+class RunTask(NamedTuple):
+    """Run a task, which commands the envs by itself; the mail of a later reply has a `TaskReply`.
+
+    Attributes:
+        task_id: number of the task.
+        factory: pickled; called with a `RecordedPool`, it makes the task. Used if the shard has no task of this number;
+            None if it has one.
+        argument: pickled argument of the task.
+        is_shared: whether the next shared value of the request is the second argument of the task; else None is.
+    """
+
+    task_id: int
+    factory: bytes | None
+    argument: bytes
+    is_shared: bool
+
+
+class ForgetTask(NamedTuple):
+    """Drop a task, which will not be run again."""
+
+    task_id: int
+
+
+Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | ReadTimes | Close | RunTask | ForgetTask
+
+
+class Rounds(NamedTuple):
+    """K steps of all envs of a shard, one after the other: `leaves` (K, n, *S). Only in a `TaskReply`."""
+
+    num_rounds: int
+    leaves: tuple[Array, ...]
+    form: int
+
+
+class TaskReply(NamedTuple):
+    """The end of a task.
+
+    Attributes:
+        value: the result; None if it has raised.
+        error: the exception that it has raised, or None.
+        executed: its commands, in their order.
+        records: the newest record of each env, (n,); None if the shard keeps none.
+        obs: the newest observation of each env, one array (n, *S) per leaf; () if the task has not said.
+    """
+
+    value: Any
+    error: PackedError | None
+    executed: list[Rounds | Steps | Commands]
+    records: Array | None
+    obs: tuple[Array, ...]
 
 
 class Request(NamedTuple):
@@ -118,6 +171,7 @@ class Mail(NamedTuple):
         error: an exception that the pool of the shard has raised, or None.
         log_frames: log records of the shard and its workers; see `log_records.emit_frame`.
         times: the result of `ReadTimes`, or None.
+        task: the end of a task, or None.
     """
 
     messages: list[bytes]
@@ -127,6 +181,7 @@ class Mail(NamedTuple):
     error: PackedError | None = None
     log_frames: Sequence[bytes] = ()
     times: tuple[EnvTimes, WorkerTimes] | None = None
+    task: TaskReply | None = None
 
 
 @dataclass

@@ -6,6 +6,7 @@ in the order that the caller asked for; it stays as it is until the blocks after
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ class RowStore:
             for ours, theirs in zip(block.final, newest.final):
                 ours[:count] = theirs[env_ids]
         return RowRange(block, 0, count), flags
+
+    def put_obs(self, env_ids: slice, leaves: Sequence[Array], step_ids: Array) -> None:
+        """Copy observations of rows that stayed in a shard; `step_ids` are in its numbers."""
+        for ours, theirs in zip(self._newest.obs, leaves):
+            ours[env_ids] = theirs
+        self._obs_ids[env_ids] = step_ids
 
     def newest_obs(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env, one array per leaf; None if there is none.

@@ -2,11 +2,14 @@
 
 Request -> its operations -> Pool -> worker processes
 Frame   <- rows and messages <- Pool.recv, until there are enough rows or the patience of the request is over
+
+A task takes the place of the driver for a while: it commands the envs by itself. Until it has ended, replies are empty.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,21 +28,26 @@ from ..pool.pool import Pool
 from ..pool.process import ProcessEngine
 from ..system.log_records import LogCollector
 from .frames import FrameKind, FrameLayout, pack_bare
+from .recorded_pool import RecordedPool
 from .requests import (
     AddInfoKey,
     Cancel,
     Close,
     Commands,
+    ForgetTask,
     Mail,
     Op,
     PackedError,
     ReadTimes,
     Request,
+    RunTask,
     SetLimits,
     ShardBoot,
     ShardReport,
     Steps,
+    TaskReply,
 )
+from .task_runner import TaskRunner
 
 __all__ = ["Shard"]
 
@@ -56,6 +64,8 @@ class Shard:
         self._boot = boot
         self._log = log
         self._pool: Pool | None = None
+        self._recorded: RecordedPool | None = None
+        self._tasks: TaskRunner | None = None
         self._first_env_id = 0
         self._last = 0  # number of the last request that was executed
         self._replies: dict[int, bytearray] = {}  # that are not acknowledged, by number
@@ -66,6 +76,7 @@ class Shard:
         self._is_one_by_one = False
         self._num_queued = 0  # how many these were at the start
         self._deferred: list[Op] = []  # operations that follow these commands
+        self._shared: deque[Any] = deque()  # values that operations refer to which were not applied yet
 
     @classmethod
     def in_own_process(cls, boot: bytes) -> Shard:
@@ -102,6 +113,8 @@ class Shard:
         pool = self._pool = Pool(self._engine)
         pool.start()
         pool.relay_messages(self._mail_message)
+        self._recorded = RecordedPool(pool, boot.first_env_id)
+        self._tasks = TaskRunner(self._recorded, self._pack_task)
         for name in boot.info_keys:
             pool.add_info_key(name)
         self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
@@ -113,18 +126,21 @@ class Shard:
 
     def close(self) -> None:
         """End all workers at once; may be called repeatedly."""
+        if self._tasks is not None:
+            self._tasks.close()
         if self._pool is not None:
             self._pool.close(0.0)
 
     # ---- requests --------------------------------------------------------------------------
 
-    def execute(self, request: bytes) -> bytearray:
+    def execute(self, request: bytes, shared: Sequence[Any] = ()) -> bytearray:
         """Execute a request, unless that was done before; return the frame of its reply.
 
         The reply to a request that comes again is sent again. A request that comes too early is refused.
 
         Args:
             request: a pickled `Request`.
+            shared: the values that its operations refer to, in their order.
         """
         asked: Request = pickle.loads(request)
         for seq in [seq for seq in self._replies if seq <= asked.ack]:
@@ -133,15 +149,18 @@ class Shard:
             return pack_bare(asked.seq, FrameKind.REFUSED)
         if asked.seq <= self._last:
             return self._replies.get(asked.seq) or pack_bare(asked.seq, FrameKind.EXECUTED)
-        reply = self._replies[asked.seq] = self._perform(asked)
+        reply = self._replies[asked.seq] = self._perform(asked, shared)
         self._last = asked.seq
         return reply
 
-    def _perform(self, request: Request) -> bytearray:
+    def _perform(self, request: Request, shared: Sequence[Any]) -> bytearray:
         batch, error = None, self._broken
         try:
             if error is None:
+                self._shared += shared
                 self._apply_all(self._due_ops(request.ops) if self._is_resuming else request.ops)
+                if self._has_tasks:
+                    return self._await_task(request)
                 batch = self._collect(request.least, request.patience)
         except Exception as raised:  # of the pool; the driver raises it
             error = self._pack_error(raised)
@@ -189,6 +208,17 @@ class Shard:
             return True
         return False
 
+    @property
+    def _has_tasks(self) -> bool:
+        assert self._pool is not None and self._tasks is not None
+        return self._tasks.is_running and not self._pool.closed
+
+    def _await_task(self, request: Request) -> bytearray:
+        """Return the frame of a task that has ended, or an empty one if none ends within the patience."""
+        assert self._tasks is not None
+        mail = self._tasks.take(request.patience)
+        return pack_bare(request.seq, FrameKind.EXECUTED, mail or b"", self._num_steps)
+
     def _apply_all(self, ops: Sequence[Op]) -> None:
         for op in ops:
             try:
@@ -200,7 +230,7 @@ class Shard:
 
     def _apply(self, op: Op) -> None:
         pool = self._pool
-        assert pool is not None
+        assert pool is not None and self._tasks is not None
         if isinstance(op, Steps):
             pool.send_leaves(op.leaves, op.env_ids, ordered=False, form=Form(op.form))
         elif isinstance(op, Commands):
@@ -218,9 +248,15 @@ class Shard:
         elif isinstance(op, AddInfoKey):
             pool.add_info_key(op.name)
         elif isinstance(op, ReadTimes):
-            found = pool.statistics()
-            self._mail = self._mail._replace(times=(found.envs, found.workers))
+            if not self._has_tasks:  # whose thread makes the next mail
+                found = pool.statistics()
+                self._mail = self._mail._replace(times=(found.envs, found.workers))
+        elif isinstance(op, RunTask):
+            self._tasks.begin(op, self._shared.popleft() if op.is_shared else None)
+        elif isinstance(op, ForgetTask):
+            self._tasks.forget(op.task_id)
         else:
+            self._tasks.close()
             pool.close(op.timeout)
 
     def _collect(self, least: int, patience: float) -> Batch | None:
@@ -267,7 +303,17 @@ class Shard:
         records: Array = found[np.arange(len(batch)), newest]
         return records
 
-    def _take_mail(self, error: PackedError | None) -> bytes:
+    def _pack_task(self, value: Any, error: PackedError | None) -> bytes:
+        """Return the mail of a task that has ended, with everything that the driver must know of its commands."""
+        assert self._pool is not None and self._recorded is not None
+        records = None
+        if self._has_records:
+            found = self._pool.read_records()
+            records = found[np.arange(len(found)), found["step_id"].argmax(1)]
+        executed, obs = self._recorded.take_executed(), self._recorded.obs
+        return self._take_mail(None, TaskReply(value, error, executed, records, obs))
+
+    def _take_mail(self, error: PackedError | None, task: TaskReply | None = None) -> bytes:
         """Return the pickled mail of a reply; b'' if there is nothing to say."""
         mail, self._mail = self._mail._replace(log_frames=self._take_log_frames()), Mail([], [], [])
         counts = self._engine.statistics()
@@ -275,8 +321,8 @@ class Shard:
         if changed != self._counts:
             self._counts = changed
             mail = mail._replace(counts=counts)
-        if error is not None:
-            mail = mail._replace(error=error)
+        if error is not None or task is not None:
+            mail = mail._replace(error=error, task=task)
         return pickle.dumps(mail, protocol=5) if any(mail) else b""
 
     def _take_log_frames(self) -> list[bytes]:
@@ -290,7 +336,8 @@ class Shard:
         return messages.pack_error(error)
 
     def _mail_message(self, message: bytes) -> None:
-        self._mail.messages.append(message)
+        if not self._has_tasks or not messages.numbers_of(message)[0]:  # rows of tasks stay here; warnings do not
+            self._mail.messages.append(message)
 
     def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
         """Send a new restore point to the driver, too."""

@@ -6,12 +6,16 @@
 Numbers. The pool numbers commands over all envs, each shard numbers its own ones: `ShardLink.next_step_id`. The ledger
 has both numbers of the newest command of each env. Rows and messages of other commands are superseded, and dropped.
 The arena belongs to this process alone: shards have arenas of their own.
+
+Tasks. A task commands the envs of its shard by itself, and its reply contains these commands, which are numbered then.
+Other commands wait until no task is under way.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -29,11 +33,16 @@ from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
 from .frames import Frame, FrameLayout, unpack_bare
 from .ledger import Ledger
-from .requests import AddInfoKey, Cancel, Close, Commands, Mail, Steps
+from .requests import AddInfoKey, Cancel, Close, Commands, ForgetTask, Mail, Rounds, Steps, TaskReply
 from .row_store import RowStore
 from .shard_link import ShardLink
+from .task_calls import TaskCall
 
 __all__ = ["Part", "ShardHub", "ShardSupervisor"]
+
+
+#: Longest sleep between two checks whether the pool is being closed.
+_POLL_NS = 50_000_000
 
 
 class Part(NamedTuple):
@@ -65,7 +74,7 @@ class _Call(NamedTuple):
 
 
 class ShardSupervisor(Protocol):
-    """The part of `ShardedEngine` that the hub calls. None of these methods blocks or raises."""
+    """The part of `ShardedEngine` that the hub calls. None of these methods blocks, and one raises."""
 
     def advance(self, now: int) -> int:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
@@ -87,6 +96,15 @@ class ShardSupervisor(Protocol):
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Note the newest records of envs, whose ids are in the numbers of the shard."""
+
+    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
+        """Note commands of a task, which are answered; `first` is the number of the first one in the shard."""
+
+    def find_failure(self, shard: int) -> Exception | None:
+        """Return an error if the shard is lost and will not be replaced."""
+
+    def check_not_closing(self) -> None:
+        """Raise ClosedError if the pool is being closed."""
 
 
 class ShardHub(Hub):
@@ -140,6 +158,9 @@ class ShardHub(Hub):
         self._payloads: dict[int, bytes] = {}
         self._calls: list[dict[int, _Call]] = [{} for _ in shares]  # by shard and local number
         self._local_calls: dict[int, int] = {}  # local number of each of the newest calls
+        self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # that have not ended
+        self._forgotten: deque[int] = deque()  # numbers of tasks that shards may drop
+        self._generations = [0] * len(shares)  # number of predecessors of each shard
         self._messages: list[list[bytes]] = [[] for _ in shares]
         self._errors: list[tuple[int, Exception]] = []  # raised in shards, with their numbers
         self._num_steps = [0] * len(shares)
@@ -156,6 +177,7 @@ class ShardHub(Hub):
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
     ) -> tuple[str, int] | None:
+        self._finish_tasks()
         refusal = self._ledger.refusal(Op.STEP, env_ids, ordered)
         if refusal is not None:
             return refusal
@@ -180,6 +202,7 @@ class ShardHub(Hub):
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; `dispatch` sends them, once the names of calls are known; see `Hub`."""
+        self._finish_tasks()
         refusal = self._ledger.refusal(op, env_ids, ordered)
         if refusal is not None:
             return refusal
@@ -263,12 +286,76 @@ class ShardHub(Hub):
             least: else with so many.
         """
         owed = self._ledger.num_missing_of[shard]
-        self.links[shard].ask(owed if all_rows else min(least, owed), self._most_nbytes[shard])
+        most_nbytes = max([self._most_nbytes[shard], *(call.most_nbytes for call in self._tasks[shard])])
+        self.links[shard].ask(owed if all_rows else min(least, owed), most_nbytes)
 
     def tell(self, shard: int, op: Any) -> None:
         """Queue an operation for a shard that no row answers, and send it soon."""
         self.links[shard].add(op)
         self._ask(shard, all_rows=False, least=0)
+
+    # ---- tasks -----------------------------------------------------------------------------
+
+    def share(self, data: bytes) -> Any:
+        """Return a handle of a value that the requests of many tasks refer to."""
+        return self._carrier.share(data)
+
+    def forget_task(self, task_id: int) -> None:
+        """Let shards drop a task, with the next one that is submitted. Any thread may call this at any time."""
+        self._forgotten.append(task_id)
+
+    def submit(self, call: TaskCall) -> None:
+        """Begin a task, after those of its shard that are under way; its envs owe nothing."""
+        error = self._supervisor.find_failure(call.shard)
+        if error is not None:
+            call.end(None, error, is_lost=True)
+            return
+        with signals_deferred():
+            while self._forgotten:
+                op = ForgetTask(self._forgotten.popleft())
+                for link in self.links:
+                    link.add(op)
+            self._tasks[call.shard].append(call)
+            self._send_tasks(call.shard)
+
+    def _send_tasks(self, shard: int) -> None:
+        """Send the tasks that the present process of a shard was not sent."""
+        link = self.links[shard]
+        if link.is_open:
+            for call in self._tasks[shard]:
+                if not call.is_sent:
+                    op, shared, _ = call.request(self._generations[shard])
+                    link.add(op, shared)
+            self._ask(shard, all_rows=False, least=0)
+
+    def wait_for_task(self, calls: Sequence[TaskCall], deadline_ns: int) -> Event | None:
+        """Wait until one of these calls has ended, then return None; return the event if another one comes first."""
+        return self._wait_until(lambda: any(call.is_done for call in calls), int, deadline_ns)
+
+    def _finish_tasks(self) -> None:
+        """Wait until no task is under way: the commands of tasks are numbered before all later ones."""
+        while any(self._tasks):
+            self._supervisor.check_not_closing()
+            self._wait_once(0, now_ns() + _POLL_NS)
+
+    def _take_task(self, shard: int, reply: TaskReply) -> None:
+        """Number the commands of a task that has ended."""
+        link = self.links[shard]
+        for op in reply.executed:
+            first = link.number_commands(_count_commands(op, self._slices[shard]))
+            self._supervisor.note_executed(shard, first, op)
+        if reply.records is not None:
+            self._supervisor.note_records(shard, reply.records, np.arange(len(reply.records)))
+            if reply.obs:
+                self._store.put_obs(self._slices[shard], reply.obs, reply.records["step_id"])
+        error = None if reply.error is None else messages.unpack_error(reply.error)
+        self._tasks[shard].pop(0).end(reply.value, error)
+
+    def fail_tasks(self, shard: int, error: Exception) -> None:
+        """End the tasks of a shard that will not be replaced, or is built again."""
+        for call in self._tasks[shard]:
+            call.end(None, error, is_lost=True)
+        self._tasks[shard] = []
 
     # ---- receiving -------------------------------------------------------------------------
 
@@ -348,7 +435,8 @@ class ShardHub(Hub):
         num_missing = ledger.num_missing
         for shard, link in enumerate(self.links):
             owed = ledger.num_missing_of[shard]
-            waits = link.num_in_flight == 0 and (owed if wanted > 0 else bool(self._calls[shard]))
+            awaited = bool(self._tasks[shard]) or (owed if wanted > 0 else bool(self._calls[shard]))
+            waits = link.num_in_flight == 0 and awaited
             if waits or link.has_ops:
                 share = math.ceil(wanted * owed / num_missing) if wanted > 0 else 0
                 self._ask(shard, all_rows=ledger.is_ordered and wanted > 0, least=share)
@@ -386,6 +474,8 @@ class ShardHub(Hub):
                 self._take_rows(event.shard, frame)
 
     def _take_mail(self, shard: int, mail: Mail) -> None:
+        if mail.task is not None:  # before the restore points that are among its commands
+            self._take_task(shard, mail.task)
         self._supervisor.note_news(shard, mail)
         for message in mail.messages:
             self._take_message(shard, message)
@@ -525,6 +615,9 @@ class ShardHub(Hub):
         """
         self._steps_before[shard] += self._num_steps[shard]
         self._num_steps[shard] = 0
+        self._generations[shard] += 1
+        for call in self._tasks[shard]:
+            call.forget_sent()
         self.links[shard].begin(is_new=is_new)
         if is_new:
             self._calls[shard].clear()
@@ -533,7 +626,9 @@ class ShardHub(Hub):
     def serve(self, shard: int) -> None:
         """Begin to send requests to a shard that has opened its envs."""
         self.links[shard].open()
-        if self.links[shard].has_ops or self.owes(shard):
+        if self._tasks[shard]:
+            self._send_tasks(shard)
+        elif self.links[shard].has_ops or self.owes(shard):
             self._ask(shard, all_rows=self._ledger.is_ordered)
 
     def wait_briefly(self, deadline_ns: int) -> None:
@@ -587,3 +682,10 @@ class ShardHub(Hub):
 
     def move(self, env_id: int, slot: int) -> None:
         """Do nothing: envs stay in their shard."""
+
+
+def _count_commands(op: Rounds | Steps | Commands, envs: slice) -> int:
+    """Return the number of commands; `envs` are those of the shard."""
+    if isinstance(op, Rounds):
+        return op.num_rounds * int(envs.stop - envs.start)
+    return int(envs.stop - envs.start) if op.env_ids is None else len(op.env_ids)

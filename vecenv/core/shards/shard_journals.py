@@ -15,6 +15,7 @@ from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..recovery.policy import Recovery
 from ..system.signals import signals_deferred
+from .requests import Commands, Rounds, Steps
 from .shard_hub import ShardHub
 
 __all__ = ["ShardJournals"]
@@ -122,6 +123,28 @@ class ShardJournals:
         if self.recoveries:
             shard, local = self._places[env_id]
             self.recoveries[shard].note_outcome(local, outcome)
+
+    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
+        """Record commands that a task has given by itself.
+
+        Args:
+            shard: number of the shard.
+            first: number of the first command, in the numbers of the shard.
+            op: the commands.
+        """
+        if not self.recoveries:
+            return
+        journal = self.recoveries[shard].journal
+        if isinstance(op, Rounds):
+            for number in range(op.num_rounds):
+                journal.note_steps(tuple(leaf[number] for leaf in op.leaves), None, op.form)
+        elif isinstance(op, Steps):
+            journal.note_steps(op.leaves, op.env_ids, op.form)
+        else:
+            journal.note_commands(
+                *(op.op, first, op.env_ids.tolist(), op.arguments.tolist(), op.flags.tolist()),
+                *(op.payloads, op.names, op.seeded),
+            )
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Keep the newest records of some envs of a shard, whose ids are in its numbers."""

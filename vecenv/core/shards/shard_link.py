@@ -10,6 +10,7 @@ sent any number of times. At most two are in flight: while the shard executes on
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 from ..system.clock import NEVER_NS
 from .carrier import Carrier
@@ -61,9 +62,11 @@ class ShardLink:
         self.is_open = False
         self.silent_ns = 0
         self._ops: list[Op] = []
+        self._shared: list[Any] = []  # handles of the values that these operations refer to
         self._last = 0  # number of the last request
         self._received = 0  # all requests up to this number are answered
-        self._in_flight: dict[int, tuple[bytes, int]] = {}  # by number: the request, and the size of its reply
+        #: by number: the request, the size of its reply, and its shared values
+        self._in_flight: dict[int, tuple[bytes, int, list[Any]]] = {}
         self._early: dict[int, Frame] = {}  # replies that came before the one of an earlier request
         self._pause_ns = _FIRST_PAUSE_NS
         self._repeat_at_ns = NEVER_NS
@@ -90,9 +93,11 @@ class ShardLink:
         """Whether operations are queued."""
         return bool(self._ops)
 
-    def add(self, op: Op) -> None:
-        """Queue an operation; the next `ask` sends it."""
+    def add(self, op: Op, shared: Any = None) -> None:
+        """Queue an operation, with the handle of a shared value if it needs one; the next `ask` sends it."""
         self._ops.append(op)
+        if shared is not None:
+            self._shared.append(shared)
 
     def ask(self, least: int, most_nbytes: int) -> bool:
         """Send all queued operations as one request; return False if the shard is not open or two are in flight.
@@ -105,16 +110,16 @@ class ShardLink:
             return False
         self._last += 1
         request = pickle.dumps(Request(self._last, self._received, self._ops, least, PATIENCE_SECONDS), protocol=5)
-        self._ops = []
-        self._in_flight[self._last] = request, most_nbytes
+        self._in_flight[self._last] = request, most_nbytes, self._shared
+        self._ops, self._shared = [], []
         self._send(self._last)
         return True
 
     def _send(self, seq: int) -> None:
-        request, most_nbytes = self._in_flight[seq]
+        request, most_nbytes, shared = self._in_flight[seq]
         self.num_calls += 1
         self.bytes_up += len(request)
-        self._carrier.ask(self._shard, seq, request, most_nbytes)
+        self._carrier.ask(self._shard, seq, request, most_nbytes, shared)
 
     # ---- receiving -------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ from ..system.segment import private_segment
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost, Replied, ShardPlace
 from .frames import Frame, FrameKind, FrameLayout, unpack_bare
-from .requests import Mail, ReadTimes, SetLimits, ShardBoot, ShardReport
+from .requests import Commands, Mail, ReadTimes, Rounds, SetLimits, ShardBoot, ShardReport, Steps
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
 from .shard_link import PATIENCE_SECONDS, ShardLink
@@ -216,6 +216,7 @@ class ShardedEngine:
             num_slots=len(self._shards),
             journal=journals,
             listener=journals if recovers else None,
+            tasks=hub,
         )
 
     def _boot(self, shard: int, resume: Resume | None = None) -> bytes:
@@ -476,6 +477,7 @@ class ShardedEngine:
         status.state, status.why, status.error, status.due_ns = _State.DEAD, str(error), error, NEVER_NS
         self._open_hub.links[shard].begin()
         self._times.forget(shard)
+        self._open_hub.fail_tasks(shard, error)
         self._has_failed = True
         if self._waiter is not None:
             self._waiter.request_check()
@@ -582,6 +584,18 @@ class ShardedEngine:
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Keep the newest records of envs."""
         self._open_journals.note_records(shard, records, env_ids)
+
+    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
+        """Record the commands of a task."""
+        self._open_journals.note_executed(shard, first, op)
+
+    def find_failure(self, shard: int) -> Exception | None:
+        """Return the error of a dead shard; None if it is alive, or being replaced."""
+        return self._error_of(shard) if self._shards[shard].state == _State.DEAD else None
+
+    def check_not_closing(self) -> None:
+        """Raise ClosedError if the pool is being closed."""
+        self._check_not_closing("wait for tasks")
 
     def _died(
         self, shard: int, text: str, event: Lost | None, commands: Sequence[QueuedCommand] = ()

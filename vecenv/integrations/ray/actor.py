@@ -111,9 +111,16 @@ class ShardHost:
             self._opened = to_pieces(_with_advice(self._shard.open()), 1)
         return self._opened[0]
 
-    def execute(self, num_pieces: int, *request: Buffer) -> Any:
-        """Execute a request; return the frame, in as many pieces."""
-        pieces = to_pieces(self._shard.execute(bytes(join(request))), num_pieces)
+    def execute(self, num_pieces: int, num_shared: int, *values: Buffer) -> Any:
+        """Execute a request; return the frame, in as many pieces.
+
+        Args:
+            num_pieces: number of pieces of the frame.
+            num_shared: number of shared values.
+            values: the shared values, then the pieces of the request.
+        """
+        shared, request = values[:num_shared], values[num_shared:]
+        pieces = to_pieces(self._shard.execute(bytes(join(request)), shared), num_pieces)
         return pieces[0] if num_pieces == 1 else pieces
 
 

@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...core.layout import messages
 from ...core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
 from ...core.shards.frames import FrameKind, count_pieces, join, pack_bare
@@ -155,14 +157,18 @@ class RayCarrier:
 
     # ---- requests --------------------------------------------------------------------------
 
-    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int) -> None:
+    def share(self, data: bytes) -> Any:
+        """Put a value into the store of Ray, once for all shards; return its reference."""
+        return self._ray.put(np.frombuffer(data, np.uint8))
+
+    def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
         """Call the actor."""
         actor = self._actors.get(shard)
         if actor is None or actor.is_lost or not self._is_connected:
             return  # `wait` has reported that, or will do so
         num_pieces = count_pieces(most_nbytes)
         pieces = to_pieces(request, count_pieces(len(request)))
-        refs = actor.handle.execute.options(num_returns=num_pieces).remote(num_pieces, *pieces)
+        refs = actor.handle.execute.options(num_returns=num_pieces).remote(num_pieces, len(shared), *shared, *pieces)
         self._note_sent(_Sent(actor, seq, [refs] if num_pieces == 1 else refs))
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:

@@ -1,0 +1,160 @@
+"""Rollouts: the shard's end of a `Collector` with where='shards': a policy, and T steps of the envs for each request.
+
+    RolloutRequest, weights -> policy, Driver, TimeMajorPlan, Columns -> Rollout
+
+It is a task of the shard, made there once by `make_policy`. The code between two requests is that of other collectors.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.layout.messages import dump_by_value, pack_error
+from ..core.shards.recorded_pool import RecordedPool
+from ..core.shards.requests import PackedError
+from ..errors import ConfigError, StateError
+from ..policies import PolicyCaller
+from .columns import Columns, ColumnsPart
+from .driver import Driver
+from .interrupts import DelayedInterrupts
+from .plans import TimeMajorPlan
+from .progress import Progress, ProgressPart
+from .shard_envs import ShardEnvs
+
+__all__ = ["Rollout", "RolloutRequest", "Rollouts"]
+
+
+@dataclass
+class RolloutRequest:
+    """A request for one rollout.
+
+    Attributes:
+        num_rounds: T, number of transitions of each env.
+        progress: of the envs; None: as the last rollout left it.
+        begins: whether the policy has not seen the episodes that the envs are in.
+        state: pickled state for the policy, or None.
+        sets_weights_first: whether weights are set before the state.
+    """
+
+    num_rounds: int
+    progress: ProgressPart | None
+    begins: bool
+    state: bytes | None
+    sets_weights_first: bool
+
+
+@dataclass
+class Rollout:
+    """The result of a request.
+
+    Attributes:
+        columns: the transitions; None if no env was stepped.
+        progress: of the envs, after them; without meaning if no env was stepped.
+        is_known: whether this is their progress: not after an exception of an env.
+        state: pickled state of the policy, after them; None if it has no `get_state`.
+        error: the exception that has ended the rollout, or None; then some transitions are missing.
+    """
+
+    columns: ColumnsPart | None
+    progress: ProgressPart
+    is_known: bool
+    state: bytes | None
+    error: PackedError | None
+
+
+class Rollouts:
+    """Makes the rollouts of one shard.
+
+    Args:
+        make_policy: pickled by value; returns the policy.
+        pool: of the shard.
+    """
+
+    def __init__(self, make_policy: bytes, pool: RecordedPool) -> None:
+        self._pool = pool
+        self._envs = ShardEnvs(pool)
+        make: Callable[[], Any] = pickle.loads(make_policy)
+        self._policy = PolicyCaller(make(), pool.action_space, "Collector", pool.first_env_id)
+        self._progress = Progress(self._envs)
+
+    def __call__(self, request: RolloutRequest, weights: Any) -> Rollout:
+        """Make one rollout; an exception of the policy or of an env is part of the result.
+
+        Args:
+            request: the request.
+            weights: pickled, for `set_weights` of the policy; None: they stay.
+        """
+        columns = error = state = None
+        try:
+            self._prepare(request, weights)
+            columns, error = self._collect(request.num_rounds)
+            state = self._state()
+        except BaseException as raised:  # also an exit: the driver raises it
+            error = error or raised
+        part = self._progress.part(slice(None))
+        self._pool.obs = part.obs
+        return Rollout(
+            None if columns is None else columns.export(self._envs.num_envs),
+            part,
+            self._progress.is_known,
+            state,
+            None if error is None else pack_error(error),
+        )
+
+    def _prepare(self, request: RolloutRequest, weights: Any) -> None:
+        """Bring the progress and the policy to where the rollout begins."""
+        progress = self._progress
+        if request.progress is not None:
+            progress.put_part(slice(None), request.progress)
+            progress.is_known, progress.policy = True, None if request.begins else self._policy.policy
+        elif not progress.is_known:
+            raise StateError("the rollout before has failed in this shard, so this one was not made")
+        try:
+            self._set_policy(request, weights)
+        except BaseException:
+            progress.is_known = False  # so that a rollout that was requested already fails, too
+            raise
+
+    def _set_policy(self, request: RolloutRequest, weights: Any) -> None:
+        policy = self._policy.policy
+        if weights is not None and request.sets_weights_first:
+            self._set_weights(weights)
+        if request.state is not None:
+            policy.set_state(pickle.loads(request.state))
+        if weights is not None and not request.sets_weights_first:
+            self._set_weights(weights)
+
+    def _set_weights(self, weights: Any) -> None:
+        policy = self._policy.policy
+        if not callable(getattr(policy, "set_weights", None)):
+            raise ConfigError(
+                f"set_weights: the policy that make_policy returned, a {type(policy).__name__}, has no method "
+                "set_weights(weights)",
+                key="make_policy",
+            )
+        policy.set_weights(pickle.loads(weights))
+
+    def _state(self) -> bytes | None:
+        get_state = getattr(self._policy.policy, "get_state", None)
+        return dump_by_value(get_state()) if callable(get_state) else None
+
+    def _collect(self, num_rounds: int) -> tuple[Columns, BaseException | None]:
+        num_envs, progress = self._envs.num_envs, self._progress
+        columns = Columns(progress, self._policy.spec, num_rounds * num_envs, self._policy.can_bootstrap)
+        plan = TimeMajorPlan(num_envs, num_rounds)
+        driver = Driver(self._envs, self._policy, progress, plan, columns, DelayedInterrupts())
+        try:
+            driver.run_lockstep()
+            if columns.has_bootstrap:
+                driver.estimate_last_rows()
+        except BaseException as error:
+            driver.settle(error)
+            if not driver.is_consistent:
+                progress.is_known = False
+                self._pool.finish()
+            columns.env_ids[driver.incomplete_rows] = -1
+            return columns, error
+        return columns, None

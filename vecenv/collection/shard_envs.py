@@ -1,0 +1,73 @@
+"""ShardEnvs: the envs of a shard, as a driver uses a vector env."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+
+from ..core.layout.rows import RowFlag
+from ..core.layout.spec import Array, Spec
+from ..core.parent.batch import Batch
+from ..core.shards.recorded_pool import RecordedPool
+from ..vector.nested import row_of
+
+__all__ = ["ShardEnvs"]
+
+_Step = tuple[Any, Array, Array, Array, dict[str, Any]]
+
+
+class ShardEnvs:
+    """The envs of a shard, with ids from 0; see `SteppedEnvs`. Arrays are views, valid until the next receive.
+
+    Args:
+        pool: of the shard.
+    """
+
+    def __init__(self, pool: RecordedPool) -> None:
+        self._pool = pool
+        self.num_envs = pool.num_envs
+        self.single_observation_space: Space[Any] = pool.observation_space
+        self.single_action_space: Space[Any] = pool.action_space
+        self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode[pool.autoreset.name]}
+        self._action_spec = Spec(pool.action_space, "action")
+
+    @property
+    def num_outstanding(self) -> int:
+        """The number of envs whose step or reset was begun and not received yet."""
+        return self._pool.outstanding()
+
+    def step(self, actions: Any) -> _Step:
+        """Step all envs and wait for them."""
+        return self._deliver(self._pool.step(self._action_spec.flatten_batch(actions, self.num_envs)))
+
+    def send(self, actions: Any, env_id: Array) -> None:
+        """Begin to step some envs."""
+        self._pool.send(self._action_spec.flatten_batch(actions, len(env_id)), env_id)
+
+    def async_reset(self, env_id: Array) -> None:
+        """Begin to reset some envs."""
+        self._pool.reset(env_id)
+
+    def recv(self, min_count: int) -> _Step:
+        """Wait for the results of at least so many envs."""
+        return self._deliver(self._pool.recv(min_count))
+
+    def _deliver(self, batch: Batch) -> _Step:
+        infos: dict[str, Any] = {"env_id": batch.env_ids}
+        if batch.flags & RowFlag.FINAL:
+            infos["final_obs"] = _FinalObs(self.single_observation_space, batch)
+        return batch.obs, batch.rewards, batch.terminated, batch.truncated, infos
+
+
+class _FinalObs:
+    """The final observation of each row, as `infos["final_obs"]` has it; only rows that end an episode have one."""
+
+    def __init__(self, space: Space[Any], batch: Batch) -> None:
+        self._space = space
+        self._obs = batch.final_obs
+
+    def __getitem__(self, row: int | np.integer[Any]) -> Any:
+        return row_of(self._space, self._obs, int(row))

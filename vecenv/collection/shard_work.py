@@ -1,0 +1,367 @@
+"""ShardWork: the driver's end of a `Collector` with where='shards': requests for rollouts, and batches made of them.
+
+    progress, weights -> RolloutRequest -> shards -> Rollout of each shard -> Columns -> Transitions
+
+The driver knows the state at the start of every rollout that has not arrived: the progress of the envs, and the state
+of the policy. The engine restores the envs of a lost shard there, and the request is sent again with all of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.layout.messages import dump_by_value, unpack_error
+from ..core.layout.spec import Array, Spec
+from ..core.shards.requests import RunTask
+from ..core.shards.task_calls import TaskCall, TaskRequest
+from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
+from ..statistics import ShardInfo
+from ..vector import VectorEnv
+from ..vector.errors import ClosedVectorEnvError
+from .columns import Columns
+from .interrupts import DelayedInterrupts
+from .progress import prepare, progress_of
+from .rollouts import Rollout, RolloutRequest, Rollouts
+from .transitions import Transitions
+
+__all__ = ["ShardWork"]
+
+#: Numbers of tasks, one per collector.
+_NUMBERS = itertools.count(1)
+#: Bytes of a row beside its observation and action: reward, flags, env id.
+_ROW_NBYTES = 18
+#: Room for the rest of a rollout, in bytes.
+_REST_NBYTES = 4096
+_NO_ROWS: Array = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights that were set: their version, counted from 1, and the handle of their pickle; 0 and None: none were."""
+
+    version: int = 0
+    handle: Any = None
+
+
+@dataclass
+class _Shard:
+    """The driver's knowledge of one shard.
+
+    Attributes:
+        env_ids: of its envs.
+        generation: of the process that was sent the last request; -1 before the first one.
+        has_policy: whether that process has the policy.
+        sent_version: version of the weights that it was sent.
+        knows_progress: whether the progress of the envs there is that of the driver, after the rollouts under way.
+        begins: whether the envs are in episodes that the policy has not seen.
+        state, state_version: the policy's pickled state after the last rollout that has arrived, or None; and the
+            version of its weights then.
+        has_delivered: whether a rollout has arrived.
+        most_nbytes: approximate size of a rollout.
+    """
+
+    env_ids: slice
+    most_nbytes: int
+    generation: int = -1
+    has_policy: bool = False
+    sent_version: int = 0
+    knows_progress: bool = False
+    begins: bool = True
+    state: bytes | None = None
+    state_version: int = 0
+    has_delivered: bool = False
+
+    @property
+    def num_envs(self) -> int:
+        """The number of its envs."""
+        return int(self.env_ids.stop - self.env_ids.start)
+
+    def begin_process(self, generation: int) -> bool:
+        """Note that another process is sent the next request; return whether the state of the policy is lost."""
+        self.generation = generation
+        self.has_policy = self.knows_progress = False
+        self.sent_version = 0
+        is_renewed = self.has_delivered and self.state is None
+        self.begins = self.begins or is_renewed
+        return is_renewed
+
+    def note_state(self, rollout: Rollout, version: int) -> None:
+        """Note the state of the policy after a rollout that has arrived."""
+        self.state, self.state_version, self.has_delivered = rollout.state, version, True
+        self.begins = False
+
+
+class _UnderWay:
+    """A rollout that was requested, and that no batch contains yet.
+
+    Args:
+        shard: which makes it.
+        number: of the shard.
+        weights: the weights that it is made with.
+        make_request: called with this object and the generation of the shard, see `TaskCall`.
+
+    Attributes:
+        shard, weights: as given.
+        call: of the shard's task.
+        is_renewed: whether a new policy without the state of its predecessor makes it.
+    """
+
+    def __init__(
+        self,
+        shard: _Shard,
+        number: int,
+        weights: _Weights,
+        make_request: Callable[[_UnderWay, int], TaskRequest],
+    ) -> None:
+        self.shard, self.weights = shard, weights
+        self.call = TaskCall(number, functools.partial(make_request, self))
+        self.is_renewed = False
+
+    def mark_renewed(self) -> None:
+        """Note that a new policy without state makes it."""
+        self.is_renewed = True
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """The result, if it has arrived and its envs were stepped."""
+        found: Rollout | None = self.call.value
+        return None if found is None or found.columns is None else found
+
+
+class ShardWork:
+    """Collects batches of the envs in shards, for one collector.
+
+    Args:
+        envs: a vector env with shards.
+        make_policy: makes the policy of a shard.
+        seed: resets all envs before the first batch.
+        sync: whether a batch has a rollout of every shard.
+
+    Attributes:
+        num_envs: N.
+
+    Raises:
+        ConfigError: `make_policy` does not pickle, or observations or actions have no fixed dtype and shape.
+    """
+
+    def __init__(self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool) -> None:
+        self._envs = envs
+        self.num_envs = envs.num_envs
+        self._progress = progress_of(envs)
+        self._action_spec = Spec(envs.single_action_space, "actions of the policy")
+        if not self._action_spec.is_all_arrays:
+            raise ConfigError(f"Collector: actions of {envs.single_action_space} have no fixed dtype and shape")
+        self._task_id = next(_NUMBERS)
+        self._factory = dump_by_value(functools.partial(Rollouts, _dump("make_policy", make_policy)))
+        weakref.finalize(self, envs.pool.forget_task, self._task_id).atexit = False
+        self._seed = seed
+        self._is_sync = sync
+        self._owner = object()  # the policy of the progress: not this object, which refers to the envs
+        self._weights = _Weights()
+        self._shards: list[_Shard] = []
+        self._under_way: list[_UnderWay] = []  # in the order of their submission
+        self._num_rounds = 0
+        self._num_batches = -1  # of the vector env, when the newest rollout was requested
+
+    def set_weights(self, weights: Any) -> int:
+        """Use these weights for the rollouts that are requested later; see `Collector.set_weights`."""
+        handle = self._envs.pool.share(_dump("weights", weights))
+        self._weights = _Weights(self._weights.version + 1, handle)
+        return self._weights.version
+
+    # ---- batches ---------------------------------------------------------------------------
+
+    def collect_steps(self, steps: int, is_time_major: bool) -> Transitions:
+        """Return the next batch; see `Collector`."""
+        self._num_rounds = steps // self.num_envs
+        try:
+            self._begin()
+            if self._is_sync:
+                done = self._await_all()
+            else:
+                done = [self._await_first()]
+        except BaseException as error:  # rollouts that are under way stay so
+            error.collected = self._new_columns(0, False).finish(self._progress, 0)  # type: ignore[attr-defined]
+            raise
+        with DelayedInterrupts():
+            self._under_way = [one for one in self._under_way if one not in done]
+            return self._finish(done, is_time_major)
+
+    def _begin(self) -> None:
+        """Request the rollouts of the next batch; reset the envs before, if they were stepped or reset elsewhere."""
+        envs, progress = self._envs, self._progress
+        if envs.closed:
+            raise ClosedVectorEnvError("Collector: the vector env is closed")
+        is_own = envs.num_batches == self._num_batches and not envs.num_outstanding and progress.policy is self._owner
+        if self._seed is not None or not is_own or not (progress.is_known or self._under_way):
+            self._under_way = []
+            prepare(envs, progress, "Collector", self._seed)
+            self._seed = None
+            self._num_batches = envs.num_batches
+            self._take_over()
+        if self._is_sync:
+            requested = {one.call.shard for one in self._under_way}  # before Ctrl-C
+            weights = self._under_way[0].weights if requested else self._weights
+            for shard in range(len(self._shards)):
+                if shard not in requested:
+                    self._request(shard, weights)
+            return
+        counts = [sum(one.call.shard == shard for one in self._under_way) for shard in range(len(self._shards))]
+        for _ in range(2):  # one that runs, and one ahead
+            for shard, count in enumerate(counts):
+                if count < 2:
+                    self._request(shard, self._weights)
+                    counts[shard] += 1
+
+    def _take_over(self) -> None:
+        """Note that the envs are not where the last rollouts have left them."""
+        if not self._shards:
+            leaves = (*self._progress.obs_spec.leaves, *self._action_spec.leaves, *self._action_spec.leaves)
+            row_nbytes = _ROW_NBYTES + sum(leaf.nbytes for leaf in leaves)
+            for info in self._envs.shards():
+                first, count = info.env_ids[0], len(info.env_ids)
+                most_nbytes = _REST_NBYTES + self._num_rounds * count * row_nbytes
+                self._shards.append(_Shard(slice(first, first + count), most_nbytes))
+        is_foreign = self._progress.policy is not self._owner
+        self._progress.policy = self._owner
+        for shard in self._shards:
+            shard.knows_progress = False
+            shard.begins = shard.begins or is_foreign
+
+    def _request(self, number: int, weights: _Weights) -> None:
+        one = _UnderWay(self._shards[number], number, weights, self._make_request)
+        with DelayedInterrupts():
+            self._progress.is_known = False  # until the rollout has arrived
+            self._under_way.append(one)
+            self._envs.pool.submit_task(one.call)
+
+    def _make_request(self, one: _UnderWay, generation: int) -> TaskRequest:
+        """Return the request for a rollout to the present process of a shard."""
+        shard, weights = one.shard, one.weights
+        progress = self._progress.part(shard.env_ids)
+        is_new = generation != shard.generation
+        if is_new:
+            for other in self._under_way:
+                if other.shard is shard and other.rollout is not None:  # it has arrived, and is in no batch yet
+                    shard.note_state(other.rollout, other.weights.version)
+                    progress = other.rollout.progress
+            if shard.begin_process(generation):
+                one.mark_renewed()
+        state = shard.state if is_new else None
+        request = RolloutRequest(
+            num_rounds=self._num_rounds,
+            progress=None if shard.knows_progress else progress,
+            begins=shard.begins,
+            state=state,
+            sets_weights_first=state is not None and shard.state_version == weights.version,
+        )
+        sets_weights = shard.sent_version != weights.version
+        factory = None if shard.has_policy else self._factory
+        shard.sent_version, shard.knows_progress = weights.version, True
+        op = RunTask(self._task_id, factory, pickle.dumps(request, protocol=5), sets_weights)
+        return TaskRequest(op, weights.handle if sets_weights else None, shard.most_nbytes)
+
+    def _await_all(self) -> list[_UnderWay]:
+        while waiting := [one.call for one in self._under_way if not one.call.is_done]:
+            self._envs.pool.wait_for_task(waiting)
+        return list(self._under_way)
+
+    def _await_first(self) -> _UnderWay:
+        self._envs.pool.wait_for_task([one.call for one in self._under_way])
+        return min((one for one in self._under_way if one.call.is_done), key=lambda one: one.call.done_ns)
+
+    # ---- results ---------------------------------------------------------------------------
+
+    def _new_columns(self, num_rows: int, has_bootstrap: bool) -> Columns:
+        return Columns(self._progress, self._action_spec, num_rows, has_bootstrap)
+
+    def _finish(self, done: Sequence[_UnderWay], is_time_major: bool) -> Transitions:
+        """Make a batch of rollouts, and bring the progress up to date."""
+        envs, progress = self._envs, self._progress
+        num_columns = sum(one.shard.num_envs for one in done)
+        parts = [one.rollout.columns for one in done if one.rollout is not None]
+        has_bootstrap = any(part is not None and part.has_bootstrap for part in parts)
+        columns = self._new_columns(self._num_rounds * num_columns, has_bootstrap)
+        errors: list[Exception] = []
+        is_known, first_column = True, 0
+        renewed = [_NO_ROWS]
+        for one in done:
+            shard = one.shard
+            if one.is_renewed:
+                renewed.append(np.arange(shard.env_ids.start, shard.env_ids.stop))
+            if one.call.error is not None:  # before the first step, or the shard is lost
+                errors.append(self._locate(one.call.error, one.call))
+                shard.has_policy = shard.knows_progress = False
+                shard.sent_version = 0
+                is_known = is_known and not one.call.is_lost
+            else:
+                rollout: Rollout = one.call.value
+                try:
+                    self._take(one, rollout, columns, first_column, num_columns)
+                except SpaceError as error:
+                    errors.append(self._locate(error, one.call))
+                if rollout.error is not None:
+                    errors.append(self._locate(unpack_error(rollout.error), one.call))
+                is_known = is_known and (rollout.is_known or rollout.columns is None)
+            first_column += shard.num_envs
+        if not is_known:
+            self._under_way = []
+        progress.is_known = is_known and not self._under_way
+        progress.num_batches = envs.num_batches
+        envs.note_steps_elsewhere(progress.has_ended)
+        if errors:
+            add_notes(errors[0], [f"another shard raised {type(error).__name__}: {error}" for error in errors[1:]])
+            collected = columns.finish(progress, columns.complete_rows(_NO_ROWS))
+            errors[0].collected = collected  # type: ignore[attr-defined]
+            raise errors[0]
+        batch = columns.finish(progress, columns.num_rows, num_columns if is_time_major else None)
+        batch.version, batch.renewed_envs = done[0].weights.version, np.concatenate(renewed)
+        return batch
+
+    def _take(self, one: _UnderWay, rollout: Rollout, columns: Columns, first_column: int, num_columns: int) -> None:
+        """Store a rollout in the batch, and the state of its shard."""
+        shard = one.shard
+        is_present = one.call.generation == shard.generation  # else a later rollout was requested from a successor
+        shard.has_policy = shard.has_policy or is_present
+        part = rollout.columns
+        if part is None:  # the policy has refused its weights, for example
+            shard.sent_version, shard.knows_progress = 0, False
+            return
+        self._progress.put_part(shard.env_ids, rollout.progress)
+        if is_present:
+            shard.note_state(rollout, one.weights.version)
+        arrays = [*part.obs, *part.actions, *part.actions, *part.extras.values(), *itertools.chain(*part.final_obs)]
+        nbytes = sum(array.nbytes for array in arrays) + len(part.rewards) * _ROW_NBYTES + len(rollout.state or b"")
+        shard.most_nbytes = _REST_NBYTES + nbytes + nbytes // 8
+        columns.put_part(part, first_column, num_columns, shard.env_ids.start)
+
+    def _locate(self, error: Exception, call: TaskCall) -> Exception:
+        """Add the place of a shard to an exception that was raised there."""
+        info = self._envs.shards()[call.shard]
+        error.shard = info  # type: ignore[attr-defined]
+        if isinstance(error, WorkerError):  # the workers of the pool are the shards
+            locate(error, **{**place_of(error), "worker_id": call.shard})
+        if not call.is_lost:  # else its text names the shard
+            add_notes(error, [f"raised in {_describe(info)}"])
+        return error
+
+
+def _describe(info: ShardInfo) -> str:
+    node = f"node {info.node_ip} ({info.node_id[:8]}), " if info.node_id else ""
+    return f"shard {info.shard} (envs {info.env_ids[0]}-{info.env_ids[-1]}), {node}process {info.pid}"
+
+
+def _dump(name: str, value: Any) -> bytes:
+    """Pickle a value by value; raise ConfigError if that fails."""
+    try:
+        return dump_by_value(value)
+    except Exception as error:
+        raise ConfigError(f"Collector: {name} cannot be sent to shards: {error}", key=name) from error

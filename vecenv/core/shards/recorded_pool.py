@@ -1,0 +1,116 @@
+"""RecordedPool: the pool of a shard as a task uses it: it records the commands, for the journal of the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import WorkerError, locate, place_of
+from ..layout.rows import Autoreset, CommandFlag, Form, Op
+from ..layout.spec import Array, Space
+from ..parent.batch import Batch, raise_first
+from ..pool.pool import Pool
+from .requests import Commands, Rounds, Steps
+
+__all__ = ["RecordedPool", "Task"]
+
+#: Argument of a reset that calls `reset(seed=None)`.
+_NO_SEED = -1
+
+
+class RecordedPool:
+    """The envs of a shard, for a task; they owe nothing when it begins.
+
+    Ids are those of the shard. Receives raise the exceptions of envs, which name envs by their numbers among all envs.
+
+    Args:
+        pool: of the shard.
+        first_env_id: number of its env 0 among all envs.
+
+    Attributes:
+        num_envs: n, how many envs; their ids are 0 .. n - 1 here.
+        first_env_id: as given.
+        observation_space, action_space: of one env.
+        autoreset: when an ended env is reset.
+        obs: the task stores the newest observations here, one array (n, *S) per leaf, for envs that cannot be restored.
+    """
+
+    def __init__(self, pool: Pool, first_env_id: int) -> None:
+        self._pool = pool
+        self.num_envs = pool.num_envs
+        self.first_env_id = first_env_id
+        self.observation_space: Space[Any] = pool.observation_space
+        self.action_space: Space[Any] = pool.action_space
+        self.autoreset: Autoreset = pool.options.autoreset
+        self.obs: tuple[Array, ...] = ()
+        self._executed: list[Rounds | Steps | Commands] = []
+        self._rounds: list[tuple[Array, ...]] = []  # the newest steps of all envs
+
+    def step(self, leaves: tuple[Array, ...]) -> Batch:
+        """Step all envs; return their rows, ordered by env_id. `leaves`: one array (n, *S) per action leaf."""
+        self._pool.send_leaves(leaves)
+        self._rounds.append(tuple(leaf.copy() for leaf in leaves))
+        return self._receive(None)
+
+    def send(self, leaves: tuple[Array, ...], env_ids: Array) -> None:
+        """Begin to step some envs; `recv` returns their rows. `leaves`: (B, *S), `env_ids`: int64 (B,)."""
+        self._pool.send_leaves(leaves, env_ids, ordered=False)
+        self._close_rounds()
+        self._executed.append(Steps(env_ids.copy(), tuple(leaf.copy() for leaf in leaves), int(Form.NATIVE)))
+
+    def reset(self, env_ids: Array) -> None:
+        """Begin to reset some envs, without a seed; `recv` returns their first observations."""
+        count = len(env_ids)
+        arguments = np.full(count, _NO_SEED)
+        flags = np.full(count, CommandFlag.SEED | CommandFlag.OPTIONS, np.uint8)
+        self._pool.send_commands(Op.RESET, env_ids, arguments, flags, [None] * count, ordered=False)
+        self._close_rounds()
+        command = Commands(int(Op.RESET), env_ids.copy(), arguments, flags, [None] * count)
+        self._executed.append(command._replace(names=[None] * count, seeded=[False] * count))
+
+    def recv(self, min_count: int) -> Batch:
+        """Return rows of at least so many envs, as they finish."""
+        return self._receive(min_count)
+
+    def _receive(self, min_count: int | None) -> Batch:
+        """Receive rows; exceptions of envs and workers name envs by their numbers among all envs."""
+        try:
+            batch = self._pool.recv(min_count)
+        except WorkerError as error:
+            env_ids = [self.first_env_id + env_id for env_id in error.env_ids]
+            locate(error, **{**place_of(error), "env_ids": env_ids})
+            raise
+        errors = batch.errors(self.first_env_id)
+        if errors:
+            raise_first(errors)
+        return batch
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+        return self._pool.outstanding()
+
+    def take_executed(self) -> list[Rounds | Steps | Commands]:
+        """Return the commands since the last call. All of them are answered then, or cancelled."""
+        self._close_rounds()
+        executed, self._executed = self._executed, []
+        return executed
+
+    def finish(self) -> None:
+        """Wait for the answers that are owed after an exception of the task, and drop them."""
+        try:
+            while self._pool.outstanding():
+                self._pool.recv()
+        except Exception:  # reported by every later command: a worker is dead and not replaced
+            self._pool.cancel()
+
+    def _close_rounds(self) -> None:
+        if self._rounds:
+            stacked = tuple(np.stack(leaves) for leaves in zip(*self._rounds))
+            self._executed.append(Rounds(len(self._rounds), stacked, int(Form.NATIVE)))
+            self._rounds = []
+
+
+#: A task: called with its argument and a shared value or None; returns a result that pickles.
+Task = Callable[[Any, Any], Any]
