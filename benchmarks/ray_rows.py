@@ -15,8 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import SimulatedCluster
+from vecenv import Collector
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv
 from vecenv.measurement import measure
 from vecenv.measurement.measure import Mode, Window
@@ -29,6 +32,7 @@ __all__ = [
     "added_round_time",
     "async_gain",
     "busy_ratios",
+    "collector_ratio",
     "driver_cpu_us",
     "growth",
     "large_ratio",
@@ -235,6 +239,53 @@ def driver_cpu_us(bench: Bench) -> Readings:
             window = mode.run(bench.effort.seconds)
             found.append(1e6 * (time.process_time() - cpu) / window.steps)
     return (found,)
+
+
+class LinearPolicy:
+    """Pushes the cart to the side that a fixed linear function of the observation chooses."""
+
+    def __init__(self) -> None:
+        self._weights = np.random.default_rng(0).normal(size=4)
+
+    def __call__(self, obs: Any, env_id: Any) -> Any:
+        """Return the actions of a batch."""
+        return (obs @ self._weights > 0).astype(np.int64)
+
+
+class _CollectorMode(Mode):
+    """Batches of a `Collector` over CartPoles, `num_steps` of each env."""
+
+    def __init__(self, name: str, num_envs: int, num_steps: int, *, over_ray: bool) -> None:
+        super().__init__(name)
+        ray = {"num_shards": 2, "cpus_per_shard": 1}
+        options: dict[str, Any] = {"backend": "ray", "ray": ray} if over_ray else {"num_workers": 2}
+        policy: dict[str, Any] = (
+            {"where": "shards", "make_policy": LinearPolicy} if over_ray else {"policy": LinearPolicy()}
+        )
+        self._envs = VectorEnv([_CARTPOLE] * num_envs, **options)
+        self._batches = Collector(self._envs, **policy, batch_steps=num_envs * num_steps, time_major=True, seed=0)
+
+    def run(self, seconds: float) -> Window:
+        """Collect batches."""
+        steps, batches, clock = 0, 0, time.perf_counter
+        cpu, start = time.process_time(), clock()
+        while (now := clock()) < start + seconds:
+            steps += len(next(self._batches))
+            batches += 1
+        return Window(steps, batches, now - start, time.process_time() - cpu)
+
+    def close(self) -> None:
+        """Close the envs."""
+        self._envs.close()
+
+
+def collector_ratio(num_envs: int, num_steps: int, bench: Bench) -> Readings:
+    """Return transitions per second of a policy in 2 shards, divided by those of the same policy in this process."""
+    mode = functools.partial(_CollectorMode, num_envs=num_envs, num_steps=num_steps)
+    rounds = bench.take_turns(
+        functools.partial(mode, "local", over_ray=False), functools.partial(mode, "shards", over_ray=True)
+    )
+    return (_ratios(rounds, "shards", "local"),)
 
 
 # ---- deaths ----------------------------------------------------------------------------------

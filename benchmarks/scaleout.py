@@ -63,6 +63,16 @@ _ROWS = [
     ),
     *_rows(ray_rows.async_gain, "x lockstep", ("recv(32) of 48 envs, one of three shards ten times slower", 3.5)),
     *_rows(
+        functools.partial(ray_rows.collector_ratio, 64, 128),
+        "x local collector",
+        ("collector in 2 shards, CartPole-v1, 64 envs, T = 128", 0.9),
+    ),
+    *_rows(
+        functools.partial(ray_rows.collector_ratio, 256, 64),
+        "x local collector",
+        ("collector in 2 shards, CartPole-v1, 256 envs, T = 64", 0.8),
+    ),
+    *_rows(
         ray_rows.replacement_seconds,
         "s",
         ("SIGKILL of an actor to the next answer, 32 CartPoles", 2.0),

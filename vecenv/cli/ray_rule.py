@@ -38,5 +38,5 @@ def ray_rule(results: Sequence[Result], settings: dict[str, Any]) -> str:
         f"and {ray:.3g} ms over Ray ({shards}, {settings['ray_workers']} workers): Ray adds about {added:.2g} ms, so "
         f"lockstep over Ray reaches w / (w + {added:.2g} ms) of the speed of its workers, where they need w ms for a "
         f"round. Use backend='ray' for rounds above {_LONG_ROUND_MS:g} ms (this one is {length}) or with one central "
-        "policy, and collectors in the shards for shorter rounds, and always for pixels."
+        "policy, and collectors with where='shards' for shorter rounds, and always for pixels."
     )
