@@ -145,6 +145,17 @@ def test_module_that_would_not_survive_a_fork_is_left_to_the_workers(reason: str
 
 
 @pytest.mark.extended
+def test_module_with_a_name_for_the_global_generators_is_imported_in_a_server(tmp_path: Path) -> None:
+    """hbutils, which LightZero imports, has one."""
+    add(tmp_path / "one.py", "import random, numpy; first, second = random._inst, numpy.random.mtrand._rand")
+    source = """
+        import one
+        print(is_forked(one.Env, one.Env))
+    """
+    assert lines_of(source, tmp_path) == ["True"]
+
+
+@pytest.mark.extended
 def test_import_that_kills_its_process_is_left_to_the_workers(tmp_path: Path) -> None:
     add(tmp_path / "one.py", "if in_server: os._exit(3)")
     source = """

@@ -62,6 +62,8 @@ _PR_SET_PDEATHSIG = 1
 _CHANGING = ("PYTEST_CURRENT_TEST", "VECENV_IMPLEMENTATION")
 #: Module-level objects of these types have random states. Forked workers would continue from the same one.
 _GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+#: The global generators of Python and NumPy: a module may have another name for them. Workers set their states.
+_GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.random_sample)}  # type: ignore[attr-defined]
 
 #: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
 FileStamp = tuple[int, int] | None
@@ -347,8 +349,8 @@ def _has_children() -> bool:
 
 
 def _has_generator(module: Any) -> bool:
-    # `isinstance` would load a lazy object
-    types = {type(value) for value in list(getattr(module, "__dict__", {}).values())}
+    values = list(getattr(module, "__dict__", {}).values())
+    types = {type(value) for value in values if id(value) not in _GLOBAL_GENERATORS}  # `isinstance` loads lazy objects
     return any(issubclass(one, _GENERATORS) and not issubclass(one, random.SystemRandom) for one in types)
 
 
