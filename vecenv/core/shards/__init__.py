@@ -1,20 +1,25 @@
 """Shards: pools in other processes or on other machines, behind one pool of the driver.
 
-    sharded_engine   starts, fences and replaces shards; the engine of the driver's pool
-    shard_hub        the hub of the driver's pool: commands to all shards, rows and messages from them
-    ledger           which env owes which answer
-    row_store        the newest row of each env, and batches of these rows
-    shard_journals   the log of the driver's pool: one journal per shard
-    shard_link       numbered requests to one shard, each executed exactly once
-    carrier          the interface to the transport; local_carrier: child processes
-    shard            the other end: a pool that executes numbered requests
-    requests         the contents of a request
-    shard_times      times of envs and workers in shards, joined
-    frames           replies as flat buffers, which travel in pieces
+    sharded_engine       the engine of the driver's pool
+    shard_status         the state of one shard
+    shard_starts         starts processes of shards, limits the time that they take, and reads their reports
+    shard_supervisor     fences and replaces lost shards, and takes the news of all shards
+    unanswered_commands  the commands that a shard owes answers to, and how its successor continues them
+    shard_log_records    log records of shards, until the loggers of the driver get them
+    shard_hub            the hub of the driver's pool: commands to all shards, rows and messages from them
+    ledger               which env owes which answer
+    row_store            the newest row of each env, and batches of these rows
+    shard_journals       the log of the driver's pool: one journal per shard
+    shard_link           numbered requests to one shard, each executed exactly once
+    carrier              the interface to the transport; local_carrier: child processes
+    shard                the other end: a pool that executes numbered requests
+    requests             the contents of a request
+    shard_times          times of envs and workers in shards, joined
+    frames               replies as flat buffers, which travel in pieces
 
 A task is a function that runs in a shard and commands its envs by itself, such as a collector with its policy:
 
-    task_calls       the driver's end of one call of a task
-    task_runner      runs the tasks of a shard, in a thread
-    recorded_pool    the pool as a task uses it, which records its commands for the journal of the driver
+    task_calls           the driver's end of one call of a task
+    task_runner          runs the tasks of a shard, in a thread
+    recorded_pool        the pool as a task uses it, which records its commands for the journal of the driver
 """

@@ -3,7 +3,7 @@
     start ... Replied (seq 0) ... ask ... Replied ... ask ... Lost ... kill, start ...
 
 A carrier starts processes that host a `shard.Shard`, passes requests to them and their frames back. It knows no env and
-decides nothing: `shard_link` repeats requests, and `sharded_engine` replaces shards.
+decides nothing: `shard_link` repeats requests, and `shard_supervisor` replaces shards.
 """
 
 from __future__ import annotations

@@ -35,14 +35,11 @@ from .frames import Frame, FrameLayout, unpack_bare
 from .ledger import Ledger
 from .requests import AddInfoKey, Cancel, Close, Commands, ForgetTask, Mail, Rounds, Steps, TaskReply
 from .row_store import RowStore
-from .shard_link import ShardLink
+from .shard_link import POLL_NS, ShardLink
+from .shard_log_records import ShardLogRecords
 from .task_calls import TaskCall
 
-__all__ = ["Part", "ShardHub", "ShardSupervisor"]
-
-
-#: Longest sleep between two checks whether the pool is being closed.
-_POLL_NS = 50_000_000
+__all__ = ["Part", "ShardHandler", "ShardHub"]
 
 
 class Part(NamedTuple):
@@ -73,8 +70,8 @@ class _Call(NamedTuple):
     flags: int
 
 
-class ShardSupervisor(Protocol):
-    """The part of `ShardedEngine` that the hub calls. None of these methods blocks, and one raises."""
+class ShardHandler(Protocol):
+    """The part of `ShardSupervisor` that the hub calls. None of these methods blocks, and one raises."""
 
     def advance(self, now: int) -> int:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
@@ -90,9 +87,6 @@ class ShardSupervisor(Protocol):
 
     def note_news(self, shard: int, mail: Mail) -> None:
         """Note the restore points, outcomes, counts, times and log records of a shard."""
-
-    def has_log_records(self) -> bool:
-        """Return whether log records of shards wait for `Engine.emit_log_records`."""
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Note the newest records of envs, whose ids are in the numbers of the shard."""
@@ -115,7 +109,8 @@ class ShardHub(Hub):
         shares: the env ids of each shard, which are consecutive.
         carrier: the transport.
         layout: of frames.
-        supervisor: starts and replaces shards.
+        supervisor: replaces shards, and takes their news.
+        log_records: the log records of shards.
         has_cells: whether infos may have cells, as with C.
 
     Attributes:
@@ -131,7 +126,8 @@ class ShardHub(Hub):
         links: Sequence[ShardLink],
         carrier: Carrier,
         layout: FrameLayout,
-        supervisor: ShardSupervisor,
+        supervisor: ShardHandler,
+        log_records: ShardLogRecords,
         *,
         has_cells: bool,
     ) -> None:
@@ -139,6 +135,7 @@ class ShardHub(Hub):
         self._carrier = carrier
         self._layout = layout
         self._supervisor = supervisor
+        self._log_records = log_records
         self.links = links
         self._parts: list[Part] = []
         self.info_keys: list[str] = []
@@ -336,7 +333,7 @@ class ShardHub(Hub):
         """Wait until no task is under way: the commands of tasks are numbered before all later ones."""
         while any(self._tasks):
             self._supervisor.check_not_closing()
-            self._wait_once(0, now_ns() + _POLL_NS)
+            self._wait_once(0, now_ns() + POLL_NS)
 
     def _take_task(self, shard: int, reply: TaskReply) -> None:
         """Number the commands of a task that has ended."""
@@ -381,7 +378,7 @@ class ShardHub(Hub):
 
     def _deliver(self, env_ids: Array) -> tuple[Rows, int]:
         rows, flags = self._store.deliver(env_ids)
-        return rows, flags | RowFlag.NOTICE if self._supervisor.has_log_records() else flags
+        return rows, flags | RowFlag.NOTICE if self._log_records.has_any() else flags
 
     def _wait_until(
         self, is_done: Callable[[], bool], count_wanted: Callable[[], int], deadline_ns: int
@@ -515,7 +512,7 @@ class ShardHub(Hub):
         return found
 
     def take_notice(self) -> bool:
-        return self._supervisor.has_log_records()
+        return self._log_records.has_any()
 
     def outstanding(self) -> int:
         return self._ledger.num_owed

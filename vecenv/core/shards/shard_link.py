@@ -17,10 +17,12 @@ from .carrier import Carrier
 from .frames import Frame, FrameKind
 from .requests import Op, Request
 
-__all__ = ["PATIENCE_SECONDS", "ShardLink"]
+__all__ = ["PATIENCE_SECONDS", "POLL_NS", "ShardLink"]
 
 #: Seconds after which a shard answers even if it has no row: the heartbeat.
 PATIENCE_SECONDS = 1.0
+#: Longest sleep between two checks whether the pool is being closed.
+POLL_NS = 50_000_000
 _MOST_IN_FLIGHT = 2
 #: Pause before a request is sent again; it is doubled up to the second one.
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100_000_000, 2_000_000_000

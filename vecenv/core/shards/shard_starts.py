@@ -1,0 +1,229 @@
+"""ShardStarts: starts the processes of shards, limits the time that they take, and reads their reports.
+
+    start -> the process has a place -> its envs are built -> report, compared with that of shard 0
+
+A process waits for its place until the carrier has the resources for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
+from ...registrations import pickle_registrations
+from ..host.replay import Snapshotter
+from ..layout.messages import dump_by_value, unpack_error
+from ..options import Limits, PoolOptions
+from ..pool.starting import pickle_env_fns
+from ..processes.worker_main import find_difference
+from ..recovery.resume import Resume
+from ..system.clock import NEVER_NS, now_ns
+from ..system.log_records import LogLevels
+from .carrier import Carrier, Lost, Replied
+from .frames import Frame, FrameKind, unpack_bare
+from .requests import ShardBoot, ShardReport
+from .shard_link import POLL_NS
+from .shard_log_records import ShardLogRecords
+from .shard_status import ShardState, ShardStatus, death_of
+
+__all__ = ["ShardStarts"]
+
+_NS = 1_000_000_000
+
+
+class ShardStarts:
+    """Starts the shards of one engine, and their successors.
+
+    Args:
+        env_fns: one constructor per env.
+        adapt, snapshotter: as for `ProcessEngine`.
+        options: of the pool of the driver.
+        carrier: starts processes.
+        shards: the state of each shard.
+        log_records: gets the log records of reports.
+        shard_timeout, replace_timeout: as for `ShardedEngine`.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        adapt: Callable[[Any], Any],
+        snapshotter: Snapshotter | None,
+        options: PoolOptions,
+        *,
+        carrier: Carrier,
+        shards: Sequence[ShardStatus],
+        log_records: ShardLogRecords,
+        shard_timeout: float,
+        replace_timeout: float,
+    ) -> None:
+        self._env_fns = env_fns
+        self._adapt = adapt
+        self._snapshotter = snapshotter
+        self._options = options
+        self._carrier = carrier
+        self._shards = shards
+        self._log_records = log_records
+        self._shard_timeout_ns = int(shard_timeout * _NS)
+        self._replace_timeout = replace_timeout
+        self._report: ShardReport | None = None  # of shard 0
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change the limits of operations for the processes that are started from now on."""
+        self._options = dataclasses.replace(self._options, limits=limits)
+
+    # ---- start -----------------------------------------------------------------------------
+
+    def start_all(self, check_not_closing: Callable[[str], None]) -> ShardReport:
+        """Start all shards at once, and wait until they have built their envs; return the report of shard 0.
+
+        Args:
+            check_not_closing: see `Engine.open`.
+
+        Raises:
+            Exception: see `Engine.open`.
+        """
+        for shard in range(len(self._shards)):
+            self.start(shard)
+        reports = self._await_reports(check_not_closing)
+        first = self._report = reports[0]
+        for shard, report in enumerate(reports):
+            self._compare(shard, report)
+        return first
+
+    def start(self, shard: int, info_keys: Sequence[str] = (), resume: Resume | None = None) -> None:
+        """Start a process for a shard that has none.
+
+        Args:
+            shard: number of the shard.
+            info_keys: the info keys that have cells so far.
+            resume: the state of its predecessor; None: the envs are new.
+        """
+        status = self._shards[shard]
+        self._carrier.start(shard, self._boot(shard, info_keys, resume))
+        status.state = ShardState.OPENING if resume is None else ShardState.BUILDING
+        place_seconds = self._place_seconds(shard)
+        status.is_placed = False
+        status.due_ns = NEVER_NS if place_seconds is None else now_ns() + int(place_seconds * _NS)
+
+    def _boot(self, shard: int, info_keys: Sequence[str], resume: Resume | None) -> bytes:
+        """Return the pickled `ShardBoot` of a shard."""
+        status, failures = self._shards[shard], self._options.failures
+        failures = dataclasses.replace(failures, max_log_bytes=failures.max_log_bytes // len(self._shards))
+        options = dataclasses.replace(
+            self._options, depth=2, leases=0, debug=False, warns_of_views=False, monitor=False, failures=failures
+        )
+        boot = ShardBoot(
+            env_fns=pickle_env_fns(self._env_fns, status.env_ids),
+            adapt=dump_by_value(self._adapt),
+            snapshotter=dump_by_value(self._snapshotter),
+            registrations=pickle_registrations(),
+            options=options,
+            first_env_id=status.env_ids[0],
+            log_levels=LogLevels.now(),
+            info_keys=list(info_keys),
+            resume=resume,
+            is_one_by_one=status.is_one_by_one,
+        )
+        return pickle.dumps(boot, protocol=5)
+
+    # ---- limits ----------------------------------------------------------------------------
+
+    def is_late(self, shard: int, now: int) -> bool:
+        """Return whether a process that is being started has no place in time, or does not build its envs in time.
+
+        The shard itself has `limits.construct` seconds for its constructors, and as many until its workers serve. It
+        reports if these are over, unless its process is stopped.
+        """
+        status = self._shards[shard]
+        if not status.is_placed and self._carrier.place_of(shard) is not None:
+            status.is_placed = True
+            limit = self._start_seconds
+            status.due_ns = NEVER_NS if limit is None else now + int(limit * _NS)
+        return now >= status.due_ns
+
+    def why_late(self, shard: int) -> str:
+        """Say, for a message, which limit is over."""
+        if self._shards[shard].is_placed:
+            return f"did not build its envs within {self._start_seconds:g} s, and it does not answer; it may be stopped"
+        seconds = self._place_seconds(shard)
+        return f"found no place within {seconds:g} s; it waits for {self._carrier.waiting_for(shard)}"
+
+    def _place_seconds(self, shard: int) -> float | None:
+        """Return the seconds within which a process that is being started must have a place; None: no limit."""
+        is_new = self._shards[shard].state == ShardState.OPENING
+        return self._options.limits.construct if is_new else self._replace_timeout
+
+    @property
+    def _start_seconds(self) -> float | None:
+        """Seconds within which a process that has a place must report that its envs are built."""
+        limit = self._options.limits.construct
+        return None if limit is None else 2 * limit + self._shard_timeout_ns / _NS
+
+    # ---- reports ---------------------------------------------------------------------------
+
+    def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
+        reports: dict[int, ShardReport] = {}
+        while len(reports) < len(self._shards):
+            check_not_closing("construct")
+            for shard in range(len(self._shards)):
+                if shard not in reports and self.is_late(shard, now_ns()):
+                    error = self._late_start(shard)
+                    self._carrier.kill(shard)
+                    raise error
+            for event in self._carrier.wait(now_ns() + POLL_NS):
+                if isinstance(event, Lost):
+                    text = f"died while it built its envs: {event.text}"
+                    raise death_of(self._shards[event.shard], self._carrier.describe(event.shard), text, event)
+                if isinstance(event, Replied):
+                    reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
+        return [reports[shard] for shard in range(len(reports))]
+
+    def _late_start(self, shard: int) -> Exception:
+        status = self._shards[shard]
+        text = f"{status.name} {self.why_late(shard)}"
+        if not status.is_placed:
+            return ConfigError(text)
+        error = WorkerTimeoutError(f"{text} ({self._carrier.describe(shard)})", timeout=self._start_seconds)
+        return locate(error, worker_id=shard, env_ids=status.env_ids, op="construct")
+
+    def check_report(self, shard: int, frame: Frame) -> None:
+        """Read the report of a successor.
+
+        Args:
+            shard: number of the shard.
+            frame: its first reply.
+
+        Raises:
+            DifferentSpacesError, ConfigError: its envs are not like those of shard 0.
+            Exception: building its envs has raised it.
+        """
+        self._compare(shard, self._read_report(shard, frame))
+
+    def _read_report(self, shard: int, frame: Frame) -> ShardReport:
+        """Return the report of a shard; raise the exception that building its envs has raised."""
+        if frame.kind == FrameKind.OPENED:
+            report: ShardReport = pickle.loads(frame.mail)
+            self._log_records.keep(shard, report.log_frames)
+            return report
+        error = unpack_error(pickle.loads(frame.mail))
+        add_notes(error, [f"raised in {self._shards[shard].name}, {self._carrier.describe(shard)}"])
+        raise error
+
+    def _compare(self, shard: int, report: ShardReport) -> None:
+        """Raise an error unless the envs of a shard are like those of the first one."""
+        assert self._report is not None
+        status = self._shards[shard]
+        found = find_difference(self._report, report, 0)
+        if found is not None:
+            name, text = found
+            raise DifferentSpacesError(f"env {status.env_ids[0]}: {text}", path=name)
+        if report.implementation != self._report.implementation:
+            raise ConfigError(
+                f"{status.name}, {self._carrier.describe(shard)}, uses the implementation "
+                f"{report.implementation!r}, and others {self._report.implementation!r}; install the same build of "
+                "vecenv everywhere"
+            )

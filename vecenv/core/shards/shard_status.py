@@ -1,0 +1,106 @@
+"""ShardStatus: the state of one shard, which the parts of `ShardedEngine` share.
+
+    OPENING -> SERVING -> LOST -> (fence) -> BUILDING -> SERVING        on_failure='recover'
+                       -> DEAD                                          on_failure='raise', or too many losses
+
+`ShardStarts` sets OPENING and BUILDING, `ShardSupervisor` sets the others. The engine sets the first SERVING, of all
+shards at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ...errors import WorkerDiedError, locate
+from ..layout.rows import Op
+from ..processes.worker_main import describe_envs
+from ..recovery.resume import QueuedCommand
+from ..system.clock import NEVER_NS
+from .carrier import Lost
+
+__all__ = ["ShardState", "ShardStatus", "death_of"]
+
+
+class ShardState(Enum):
+    OPENING = "opening"
+    SERVING = "serving"
+    LOST = "lost"
+    BUILDING = "building"
+    DEAD = "dead"
+
+
+@dataclass
+class ShardStatus:
+    """The state of one shard.
+
+    Attributes:
+        shard: its number.
+        env_ids: its envs.
+        state: see the text of this module.
+        num_replaced: how often it was replaced.
+        lost_ns: when it was lost, on the monotonic clock; its successors may have been lost since.
+        due_ns: if it is lost: when it is started again. If it is being started: when it must have a place, and once it
+            has one, when its envs must be built.
+        is_placed: whether its process is known to have a place.
+        num_failed_starts: how many successors in a row were lost after they had a place and before they served.
+        is_one_by_one: whether its successor runs the commands that are not answered one after the other; see
+            `ShardBoot`.
+        run_in_turn: the commands that its present process runs like that: env_id and step_id, in its numbers.
+        why: if it is dead: the reason, for messages; else of the last loss.
+        error: if it is dead: an exception that is raised once, in the place of a WorkerDiedError.
+        exitcode: of its last process.
+        counts, counts_before: its counts of failures, and the sums of those of its predecessors.
+    """
+
+    shard: int
+    env_ids: list[int]
+    state: ShardState = ShardState.OPENING
+    num_replaced: int = 0
+    lost_ns: int = 0
+    due_ns: int = NEVER_NS
+    is_placed: bool = False
+    num_failed_starts: int = 0
+    is_one_by_one: bool = False
+    run_in_turn: set[tuple[int, int]] = field(default_factory=set)
+    why: str = ""
+    error: Exception | None = None
+    exitcode: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    counts_before: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The shard and its envs, for messages."""
+        return f"shard {self.shard} ({describe_envs(self.env_ids)})"
+
+    def take_error(self) -> Exception:
+        """Return the error of a dead shard: first the one that was raised, then one that says so."""
+        error, self.error = self.error, None
+        if error is not None:
+            return error
+        again = WorkerDiedError(self.why, exitcode=self.exitcode)
+        return locate(again, worker_id=self.shard, env_ids=self.env_ids)
+
+
+def death_of(
+    status: ShardStatus, place: str, text: str, event: Lost | None = None, commands: Sequence[QueuedCommand] = ()
+) -> WorkerDiedError:
+    """Return the error of a shard; it names the command that the shard has run, if there was only one.
+
+    Args:
+        status: of the shard.
+        place: of the shard, from `Carrier.describe`.
+        text: the failure in words, such as "was killed by the caller".
+        event: its loss; None: it was not lost by itself.
+        commands: those that it may have run, in its numbers.
+    """
+    exitcode = None if event is None else event.exitcode
+    env_ids, op = status.env_ids, None
+    if len(commands) == 1:
+        env_ids, op = [env_ids[commands[0].env_id]], Op(commands[0].op).name.lower()
+        text = f"{text}; it was in a {op} of env {env_ids[0]}"
+    error = WorkerDiedError(f"{status.name} {text} ({place})", exitcode=exitcode)
+    error.__cause__ = None if event is None else event.cause
+    return locate(error, worker_id=status.shard, env_ids=env_ids, op=op)

@@ -1,0 +1,311 @@
+"""ShardSupervisor: replaces the shards of a pool that are lost, and takes the news of all shards.
+
+A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the other shards go on, and
+their rows are delivered. `advance` takes the steps that are due; the hub calls it in every wait.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+
+from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
+from ..layout.spec import Array
+from ..parent.hub import SlotState
+from ..pool.engine import WaitState
+from ..recovery.resume import QueuedCommand
+from ..system.clock import NEVER_NS, now_ns
+from ..system.signals import signals_deferred
+from .carrier import Carrier, Lost
+from .frames import Frame
+from .requests import Commands, Mail, Rounds, Steps
+from .shard_hub import ShardHub
+from .shard_journals import ShardJournals
+from .shard_link import POLL_NS
+from .shard_log_records import ShardLogRecords
+from .shard_starts import ShardStarts
+from .shard_status import ShardState, ShardStatus, death_of
+from .shard_times import ShardTimes
+from .unanswered_commands import UnansweredCommands
+
+__all__ = ["ShardSupervisor"]
+
+_NS = 1_000_000_000
+#: Pause before a shard that was lost while it was being built is started again.
+_PAUSE_NS = 500_000_000
+#: Longest time until a process that is being started is noticed to have its place.
+_LOOK_NS = 1_000_000_000
+#: Counts that shards keep by themselves; all others are in the driver's own recoveries.
+_COUNTS = ("restarts", "recycled", "workers_added")
+
+
+class ShardSupervisor:
+    """Handles the losses of the shards of one engine, which calls `open`, `connect` and `close` in this order.
+
+    Args:
+        carrier: ends processes, and describes them.
+        shards: the state of each shard.
+        starts: starts successors.
+        times: the times that shards send.
+        log_records: gets the log records that shards send.
+        shard_timeout, replace_timeout: as for `ShardedEngine`.
+    """
+
+    def __init__(
+        self,
+        *,
+        carrier: Carrier,
+        shards: Sequence[ShardStatus],
+        starts: ShardStarts,
+        times: ShardTimes,
+        log_records: ShardLogRecords,
+        shard_timeout: float,
+        replace_timeout: float,
+    ) -> None:
+        self._carrier = carrier
+        self._shards = shards
+        self._starts = starts
+        self._times = times
+        self._log_records = log_records
+        self._shard_timeout_ns = int(shard_timeout * _NS)
+        self._replace_timeout = replace_timeout
+        self._has_failed = False
+        self._check_not_closing: Callable[[str], None] = _ignore
+        self._hub: ShardHub | None = None
+        self._journals: ShardJournals | None = None
+        self._commands: UnansweredCommands | None = None
+        self._waiter: WaitState | None = None
+
+    def open(self, hub: ShardHub, journals: ShardJournals, check_not_closing: Callable[[str], None]) -> None:
+        """Begin to take the news of shards; `check_not_closing` as for `Engine.open`."""
+        self._hub, self._journals, self._check_not_closing = hub, journals, check_not_closing
+
+    def connect(self, commands: UnansweredCommands, waiter: WaitState) -> None:
+        """Begin to handle losses of shards."""
+        self._commands, self._waiter = commands, waiter
+
+    def close(self) -> None:
+        """Release the parts of the pool."""
+        self._hub = self._journals = self._commands = self._waiter = None
+        self._check_not_closing = _ignore
+
+    @property
+    def _open_hub(self) -> ShardHub:
+        assert self._hub is not None
+        return self._hub
+
+    @property
+    def _open_journals(self) -> ShardJournals:
+        assert self._journals is not None
+        return self._journals
+
+    @property
+    def _open_commands(self) -> UnansweredCommands:
+        assert self._commands is not None
+        return self._commands
+
+    # ---- losses ----------------------------------------------------------------------------
+
+    def advance(self, now: int) -> int:
+        """Take the steps that are due for lost shards and for their successors; return when to call this again."""
+        next_ns = NEVER_NS
+        for shard, status in enumerate(self._shards):
+            if status.state == ShardState.SERVING and self._open_hub.links[shard].silent_ns > self._shard_timeout_ns:
+                seconds = self._shard_timeout_ns / _NS
+                self.note_lost(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
+            if status.state == ShardState.LOST and now >= status.due_ns:
+                self._replace(shard)
+            is_starting = status.state in (ShardState.OPENING, ShardState.BUILDING)
+            if is_starting and self._starts.is_late(shard, now):
+                self._end_late_start(shard)
+            if status.state in (ShardState.LOST, ShardState.OPENING, ShardState.BUILDING):
+                next_ns = min(next_ns, status.due_ns)
+            if is_starting and not status.is_placed:
+                next_ns = min(next_ns, now + _LOOK_NS)
+        return next_ns
+
+    def note_lost(self, event: Lost) -> None:
+        """Decide whether a lost shard is replaced."""
+        shard, status = event.shard, self._shards[event.shard]
+        was_serving = status.state == ShardState.SERVING
+        recovers = self._journals is not None and bool(self._journals.recoveries)
+        commands = self._open_commands.suspected(shard) if recovers and was_serving else []
+        error = death_of(status, self._carrier.describe(shard), f"was lost: {event.text}", event, commands)
+        status.why, status.exitcode = str(error), event.exitcode
+        if not recovers or status.state == ShardState.OPENING:
+            self._give_up(shard, error)
+            return
+        now = now_ns()
+        if was_serving:
+            status.lost_ns = now
+        elif now - status.lost_ns > self._replace_timeout * _NS:
+            self._give_up(shard, error)
+            return
+        try:
+            self._judge(shard, error, event.exitcode, commands)
+        except WorkerError as raised:
+            self._give_up(shard, raised)
+            return
+        status.state = ShardState.LOST
+        status.due_ns = now + (0 if was_serving else _PAUSE_NS)
+
+    def _judge(
+        self, shard: int, error: WorkerDiedError, exitcode: int | None, commands: Sequence[QueuedCommand]
+    ) -> None:
+        """Decide whether a lost shard is replaced, and which episodes are abandoned; see `Recovery.judge`.
+
+        Commands that were under way in several losses are suspects: the successor runs them one by one. A shard whose
+        exit code is unknown, as over Ray, may have been ended from outside.
+        """
+        status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
+        if status.state == ShardState.BUILDING:
+            status.num_failed_starts += status.is_placed
+            recovery.judge_start(error, status.num_failed_starts, is_from_outside=exitcode is None)
+            return
+        place = place_of(error)
+        suspects: list[int] = []
+
+        def isolate(env_id: int) -> bool:
+            suspects.append(env_id)
+            return True
+
+        states = [SlotState(command.op, command.env_id, command.step_id, 0, 0, 0) for command in commands]
+        try:
+            env_ids = [state.env_id for state in states] or range(len(status.env_ids))  # in the numbers of the shard
+            locate(error, **{**place, "env_ids": env_ids})
+            recovery.judge(error, -signal.SIGKILL if exitcode is None else exitcode, states, isolate)
+        finally:
+            locate(error, **place)
+        status.is_one_by_one = bool(suspects)
+
+    def _give_up(self, shard: int, error: Exception) -> None:
+        """Let a shard be dead; waits that need it raise the error."""
+        status = self._shards[shard]
+        self._carrier.kill(shard)
+        status.state, status.why, status.error, status.due_ns = ShardState.DEAD, str(error), error, NEVER_NS
+        self._open_hub.links[shard].begin()
+        self._times.forget(shard)
+        self._open_hub.fail_tasks(shard, error)
+        self._has_failed = True
+        if self._waiter is not None:
+            self._waiter.request_check()
+
+    def take_failure(self) -> bool:
+        """Return whether a shard was given up since the last call, so that a wait may be in vain."""
+        has_failed, self._has_failed = self._has_failed, False
+        return has_failed
+
+    def _replace(self, shard: int) -> None:
+        """Fence a lost shard, and start its successor."""
+        status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
+        with signals_deferred():
+            self._carrier.kill(shard)
+            resume = self._open_commands.resume_of(shard)
+            self._begin_again(shard)
+            recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
+            self._starts.start(shard, self._open_hub.info_keys, resume)
+            queued = resume.queued if status.is_one_by_one else ()
+            status.run_in_turn = {(command.env_id, command.step_id) for command in queued}
+            status.num_replaced += 1
+
+    def _begin_again(self, shard: int, *, is_new: bool = False) -> None:
+        status = self._shards[shard]
+        for name, count in status.counts.items():
+            status.counts_before[name] = status.counts_before.get(name, 0) + count
+        status.counts = {}
+        self._open_hub.begin_again(shard, is_new=is_new)
+        self._times.forget(shard)
+
+    def _end_late_start(self, shard: int) -> None:
+        """Give up a shard that has waited too long for a place; treat one as lost that has a place and is not built."""
+        status, text = self._shards[shard], self._starts.why_late(shard)
+        if status.is_placed:
+            self.note_lost(Lost(shard, text))
+        else:
+            self._end(shard, text)
+
+    def check_alive(self) -> None:
+        """Raise if a shard that is not replaced owes an answer, or is called."""
+        errors = [status.take_error() for status in self._shards if self._is_missed(status)]
+        if errors:
+            add_notes(errors[0], map(str, errors[1:]))
+            raise errors[0]
+
+    def _is_missed(self, status: ShardStatus) -> bool:
+        if status.state != ShardState.DEAD or self._commands is None:
+            return False
+        return self._commands.has_any(status.shard)
+
+    # ---- news of shards --------------------------------------------------------------------
+
+    def note_opened(self, shard: int, frame: Frame) -> None:
+        """Let the successor of a shard serve; give it up if building its envs has raised."""
+        status = self._shards[shard]
+        try:
+            self._starts.check_report(shard, frame)
+        except Exception as error:  # raised by the next wait that needs this shard
+            self._give_up(shard, error)
+            return
+        status.state, status.due_ns, status.num_failed_starts = ShardState.SERVING, NEVER_NS, 0
+        self._open_hub.serve(shard)
+
+    def note_news(self, shard: int, mail: Mail) -> None:
+        """Note the restore points, outcomes, counts, times and log records of a shard."""
+        status, journals = self._shards[shard], self._open_journals
+        self._log_records.keep(shard, mail.log_frames)
+        first = status.env_ids[0]
+        for env_id, point in mail.restore_points:
+            is_answered = not self._open_hub.awaits(first + env_id, point.step_id)
+            journals.note_restore_point(first + env_id, point, is_answered)
+        for env_id, outcome in mail.outcomes:
+            journals.note_outcome(first + env_id, outcome)
+        if mail.counts is not None:
+            status.counts = {name: mail.counts[name] for name in _COUNTS if name in mail.counts}
+        if mail.times is not None:
+            self._times.take(shard, *mail.times)
+
+    def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
+        """Keep the newest records of envs."""
+        self._open_journals.note_records(shard, records, env_ids)
+
+    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
+        """Record the commands of a task."""
+        self._open_journals.note_executed(shard, first, op)
+
+    def find_failure(self, shard: int) -> Exception | None:
+        """Return the error of a dead shard; None if it is alive, or being replaced."""
+        status = self._shards[shard]
+        return status.take_error() if status.state == ShardState.DEAD else None
+
+    def check_not_closing(self) -> None:
+        """Raise ClosedError if the pool is being closed."""
+        self._check_not_closing("wait for tasks")
+
+    # ---- on request ------------------------------------------------------------------------
+
+    def kill(self, shard: int) -> None:
+        """End a shard at once; see `Engine.kill`."""
+        self._end(shard, "was killed by the caller")
+
+    def _end(self, shard: int, text: str) -> None:
+        self._give_up(shard, death_of(self._shards[shard], self._carrier.describe(shard), text))
+
+    def restart(self, shard: int) -> None:
+        """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`."""
+        status, hub, commands = self._shards[shard], self._open_hub, self._open_commands
+        with signals_deferred():
+            self._end(shard, "was killed to be restarted")
+            commands.drop(shard)
+            self._begin_again(shard, is_new=True)
+            self._open_journals.renew(shard)
+            status.is_one_by_one, status.run_in_turn = False, set()
+            self._starts.start(shard, hub.info_keys)
+        while status.state == ShardState.OPENING:
+            hub.wait_briefly(now_ns() + POLL_NS)
+            self._check_not_closing("restart")
+        if status.state == ShardState.DEAD:
+            raise status.take_error()
+
+
+def _ignore(what: str) -> None:
+    """Check nothing before the start."""

@@ -1,0 +1,98 @@
+"""UnansweredCommands: the commands that shards owe answers to, and how the successor of a lost shard continues them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import WorkerError, locate
+from ..layout.messages import Reply, pack_error
+from ..layout.spec import Array
+from ..parent.inbox import Inbox
+from ..pool.engine import AskedEnvs
+from ..recovery.resume import QueuedCommand, Resume, make_resume
+from .shard_hub import ShardHub
+from .shard_journals import ShardJournals
+from .shard_status import ShardStatus
+
+__all__ = ["UnansweredCommands"]
+
+
+class UnansweredCommands:
+    """The commands of one open pool that are not answered.
+
+    Args:
+        hub: has the contents of unanswered commands.
+        journals: the log of each shard.
+        requests: which envs are called.
+        inbox: the payloads of calls, and messages that have arrived.
+        shards: the state of each shard.
+    """
+
+    def __init__(
+        self,
+        hub: ShardHub,
+        journals: ShardJournals,
+        requests: AskedEnvs,
+        inbox: Inbox,
+        shards: Sequence[ShardStatus],
+    ) -> None:
+        self._hub = hub
+        self._journals = journals
+        self._requests = requests
+        self._inbox = inbox
+        self._shards = shards
+
+    def has_any(self, shard: int) -> bool:
+        """Return whether an env of a shard owes an answer that has not arrived, or is called."""
+        calls = self._requests.calls.keys()
+        return self._hub.owes(shard) or not calls.isdisjoint(self._shards[shard].env_ids)
+
+    def suspected(self, shard: int) -> list[QueuedCommand]:
+        """Return the commands that a shard may have run when it was lost: the first unanswered one of each env."""
+        first: dict[int, QueuedCommand] = {}
+        for command in sorted(self._queued(shard), key=lambda command: command.step_id):
+            first.setdefault(command.env_id, command)
+        found = list(first.values())
+        is_known = found and (found[0].env_id, found[0].step_id) in self._shards[shard].run_in_turn
+        return found[:1] if is_known else found
+
+    def resume_of(self, shard: int) -> Resume:
+        """Return the state from which another process continues a shard."""
+        hub, requests, inbox = self._hub, self._requests, self._inbox
+        first, journals = self._shards[shard].env_ids[0], self._journals
+
+        def last_delivered(env_id: int, before: int) -> list[Array] | None:
+            return hub.last_delivered_obs(first + env_id, before)
+
+        resume = make_resume(
+            journals.recoveries[shard],
+            journals.records(shard),
+            self._queued(shard),
+            last_delivered,
+            last_delivered_message=lambda env_id: inbox.last_delivered_message(first + env_id),
+            takes_seed=lambda env_id: requests.takes_seed(first + env_id),
+        )
+        resume.is_paused = True  # until the shard is known to have built its envs
+        return resume
+
+    def _queued(self, shard: int) -> list[QueuedCommand]:
+        """Return the commands of a shard that are not answered, in its numbers."""
+        payloads = self._inbox.payloads
+        return self._hub.queued(shard, lambda step_id: payloads[step_id][1] if step_id in payloads else None)
+
+    def drop(self, shard: int) -> None:
+        """Cancel the commands of a shard whose envs are built again; its calls are answered with an error."""
+        env_ids = self._shards[shard].env_ids
+        self._fail_calls(env_ids)
+        self._requests.forget_envs(env_ids)
+
+    def _fail_calls(self, env_ids: list[int]) -> None:
+        """Answer the calls of envs that are built again with an error: no other answer will come."""
+        inbox = self._inbox
+        for env_id in env_ids:
+            step_id = self._requests.calls.get(env_id)
+            if step_id is not None and not inbox.has_call(step_id):
+                lost = WorkerError(f"the shard of env {env_id} was restarted before a call was answered; call again")
+                locate(lost, env_ids=[env_id], op="call", step_id=step_id)
+                inbox.reply_to_call(Reply(step_id, env_id, error=pack_error(lost)))
+        inbox.forget_payloads(env_ids)
