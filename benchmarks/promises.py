@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -17,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import Readings
+from vecenv.cli.options import check_file
 from vecenv.errors import ConfigError, DependencyError
 from vecenv.measurement import machine
 
-__all__ = ["Row", "choose_rows", "finish", "measure_row"]
+__all__ = ["Row", "add_row_options", "choose_rows", "finish", "measure_row", "rows_to_measure"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ class Row:
         return reached >= self.asked if self.at_least else reached < self.asked
 
 
+def add_row_options(parser: argparse.ArgumentParser) -> None:
+    """Add --row, --list and --json, which `rows_to_measure` and `finish` need."""
+    parser.add_argument("--row", action="append", default=[], metavar="PART", help="only rows with PART in their name")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and stop")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+
+
 def choose_rows(rows: Sequence[Row], parts: Sequence[str]) -> list[Row]:
     """Return the rows whose name contains one of these parts; all rows if there is no part.
 
@@ -53,6 +62,21 @@ def choose_rows(rows: Sequence[Row], parts: Sequence[str]) -> list[Row]:
     chosen = [row for row in rows if not parts or any(part in row.name for part in parts)]
     if not chosen:
         raise ConfigError(f"no row contains {' or '.join(map(repr, parts))}; try --list")
+    return chosen
+
+
+def rows_to_measure(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+    """Return the rows that the options choose; with --list, print their names and return [].
+
+    Raises:
+        ConfigError: no row has such a name, or the file of --json cannot be written.
+    """
+    chosen = choose_rows(rows, options.row)
+    if options.list:
+        print(*(row.name for row in chosen), sep="\n")
+        return []
+    if options.json:
+        check_file("--json", options.json)
     return chosen
 
 

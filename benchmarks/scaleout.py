@@ -14,15 +14,14 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks import ray_rows
-from benchmarks.promises import Row, choose_rows, finish, measure_row
+from benchmarks.promises import Row, add_row_options, finish, measure_row, rows_to_measure
 from benchmarks.ray_rows import NODE_CPUS, Bench, Readings
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import simulated_cluster
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.options import check_file, count, seconds
+from vecenv.cli.options import count, seconds
 from vecenv.errors import require
 from vecenv.measurement import machine
 
@@ -100,12 +99,9 @@ def main() -> int:
         DependencyError: Ray is not installed.
     """
     options = _parse()
-    chosen = choose_rows(_ROWS, options.row)
-    if options.list:
-        print(*(row.name for row in chosen), sep="\n")
+    chosen = rows_to_measure(_ROWS, options)
+    if not chosen:
         return 0
-    if options.json:
-        check_file("--json", options.json)
     ray = require("ray", "ray")
     about = machine.describe_machine() | {"ray": ray.__version__}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
@@ -121,12 +117,10 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scaleout", description="Measure backend='ray' on a simulated cluster."
     )
+    add_row_options(parser)
     add = parser.add_argument
-    add("--row", action="append", default=[], metavar="PART", help="only rows with PART in their name")
-    add("--list", action="store_true", help="print the names of the rows and stop")
     add("--seconds", type=seconds, default=5.0, help="time for each side of a row (default: %(default)s)")
     add("--rounds", type=count, default=5, help="windows per side, by turns (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write every number")
     return parser.parse_args()
 
 

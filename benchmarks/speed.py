@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -18,12 +17,12 @@ from benchmarks.alf import AlfMode, spare_env_gain
 from benchmarks.collection import collector_to_bare_loop, overlap_to_lockstep
 from benchmarks.kernel import switch_us
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
-from benchmarks.promises import Row, choose_rows, finish, measure_row
+from benchmarks.promises import Row, add_row_options, finish, measure_row, rows_to_measure
 from benchmarks.rows import Effort, Readings
 from benchmarks.spares import vector_spare_env_gain
 from vecenv.alf import load
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.options import check_file, count, seconds
+from vecenv.cli.options import count, seconds
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from vecenv.measurement import machine, measure
 from vecenv.measurement.target import EnvFn, registered_env
@@ -205,12 +204,9 @@ _ROWS = [
 def main() -> int:
     """Measure the rows asked for, print the table, return 1 if a promise is broken."""
     options = _parse()
-    chosen = choose_rows(_ROWS, options.row)
-    if options.list:
-        print(*(row.name for row in chosen), sep="\n")
+    chosen = rows_to_measure(_ROWS, options)
+    if not chosen:
         return 0
-    if options.json:
-        check_file("--json", options.json)
     about = machine.describe_machine() | {"us_per_switch": round(switch_us(), 2)}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
     effort = Effort(options.repeats, options.seconds)
@@ -220,11 +216,9 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
-    parser.add_argument("--row", action="append", default=[], metavar="PART", help="only rows with PART in their name")
-    parser.add_argument("--list", action="store_true", help="print the names of the rows and stop")
+    add_row_options(parser)
     parser.add_argument("--repeats", type=count, default=5, help="windows per side, in turns (default: %(default)s)")
     parser.add_argument("--seconds", type=seconds, default=1.0, help="length of a window (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     return parser.parse_args()
 
 
