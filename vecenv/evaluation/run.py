@@ -112,7 +112,7 @@ def evaluate(
     has_limit = timeout is not None or max_steps is not None
     found: dict[int, EpisodeResult] = {}
     with open_envs(env, num_envs, timeout=timeout, has_limit=has_limit, videos=files, options=options) as envs:
-        name = str(envs._pool.properties["name"])
+        name = str(envs.pool.properties["name"])
         rows = PolicyRows(
             policy, envs.single_action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
         )

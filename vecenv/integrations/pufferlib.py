@@ -142,7 +142,7 @@ class VecenvBackend:
         except BaseException:
             driver.close()
             raise
-        self._pool: Pool = self.vector_env._pool
+        self._pool: Pool = self.vector_env.pool
         ids = np.arange(num_envs).reshape(-1, batch_size)
         self._blocks = list(zip(ids, self.agent_ids.reshape(len(ids), -1)))
         self._block = 0  # the block that `recv` returns next, or that `send` steps

@@ -105,7 +105,7 @@ class SB3VecEnv(_VecEnv):
                 key="start_method",
             )
         self.vector_env = _vector_env_of(env_fns, options)
-        self._pool: Pool = self.vector_env._pool
+        self._pool: Pool = self.vector_env.pool
         self._env_seeds: EnvSeeds = self.vector_env._env_seeds
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)

@@ -108,7 +108,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         wait_num = read_count("wait_num", wait_num, len(env_fns))
         self.vector_env = VectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED, **options)
-        self._pool: Pool = self.vector_env._pool
+        self._pool: Pool = self.vector_env.pool
         self.env_num = self._pool.num_envs
         self.wait_num = self.env_num if wait_num is None else wait_num
         self.is_async = self.wait_num != self.env_num or timeout is not None

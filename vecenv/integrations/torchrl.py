@@ -115,7 +115,7 @@ class VecenvEnv(_EnvBase):
         except BaseException:
             vector_env.close()
             raise
-        self._pool: Pool = vector_env._pool
+        self._pool: Pool = vector_env.pool
         self._root = self._pool.obs_spec.root
         self._first_obs: Any = None  # (N, *S): rows of `_is_reset` are first observations that `reset` has to return
         self._is_reset = np.zeros(vector_env.num_envs, np.bool_)
