@@ -20,8 +20,6 @@ from vecenv.core.processes.worker import core_limit, usable_cores
 from vecenv.envs.toys import FrameEnv, NullEnv
 from vecenv.errors import StateError
 
-pytestmark = pytest.mark.filterwarnings("ignore::vecenv.PerformanceWarning")
-
 
 class Sleeps(NullEnv):
     """Sleeps `seconds` at each step, `tail` at each 20th, and `reset_seconds` in a reset; episodes have 10 steps."""

@@ -19,8 +19,6 @@ from vecenv.envs.toys import CountEnv, Exits, Hangs, RaiseAtReset, ToyEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 NUM_ENVS = 4
-#: Envs with slow resets wait for most of their time.
-pytestmark = pytest.mark.filterwarnings("ignore::vecenv.PerformanceWarning")
 
 
 class Repeats(ToyEnv):

@@ -113,6 +113,7 @@ def test_warning_names_the_line_of_the_caller():
 
 
 @pytest.mark.extended
+@pytest.mark.filterwarnings("error::vecenv.errors.PerformanceWarning")
 def test_warning_as_an_error_leaves_the_pool_usable():
     with ProcessPool([NapEnv] * 16, PoolOptions(num_workers=2)) as pool:
         pool.start()
