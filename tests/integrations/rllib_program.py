@@ -23,7 +23,7 @@ def make_env(context: dict[str, Any]) -> Any:
 
 
 def train(env: Any, mode: str, num_runners: int, **env_config: Any) -> list[list[float]]:
-    """Return the mean return and the number of steps after each of three iterations of PPO."""
+    """Return the mean return and the number of steps after each of five iterations of PPO."""
     config = PPOConfig().environment(env, env_config=env_config)
     config = config.env_runners(
         num_env_runners=num_runners, num_envs_per_env_runner=4, gym_env_vectorize_mode=mode, rollout_fragment_length=64
@@ -52,7 +52,7 @@ def build(config: Any) -> Any:
 
 
 def returns_of(algorithm: Any) -> list[list[float]]:
-    results = [algorithm.train()["env_runners"] for _ in range(3)]
+    results = [algorithm.train()["env_runners"] for _ in range(5)]
     algorithm.stop()
     return [[result["episode_return_mean"], result["num_env_steps_sampled_lifetime"]] for result in results]
 
