@@ -155,10 +155,10 @@ class WorkerTimes:
 
 @dataclass(frozen=True)
 class CallerTimes:
-    """How the thread that uses the pool spent its time, from the first request to the last batch.
+    """How the thread that uses the pool has spent its time since it first waited for envs.
 
     Attributes:
-        seconds: between the two; 0 with `timings=False`, with the serial backend, and before the first batch.
+        seconds: since then; 0 if it has not waited yet, with `timings=False`, and with the serial backend.
         waiting_share: the part in which `recv` and `step` waited for envs; NaN if `seconds` is 0.
         copying_share: the part in which the front end copied observations of batches of 64 KiB and more. Batches that
             are lent (see `copy`) are not copied. NaN if `seconds` is 0.

@@ -64,7 +64,7 @@ class PoolCollector:
         vecenv_steps_replayed_total                 counter; also vecenv_replay_seconds_total
         vecenv_step_duration_seconds                histogram of all envs, each bucket twice as wide as the one before
         vecenv_reset_duration_seconds               the same for resets
-        vecenv_caller_seconds_total                 counter: from the first request of the caller until now
+        vecenv_caller_seconds_total                 counter: since the caller first waited for envs
         vecenv_caller_waiting_seconds_total         counter: the part in which the caller waited for envs
         vecenv_oldest_answer_age_seconds            gauge: since the answer of the env that has been silent for longest
         vecenv_env_cpu_ratio                        gauge: the CPU share of steps and resets, mean over envs
@@ -254,7 +254,7 @@ def _caller_families(pools: Mapping[str, Statistics]) -> Iterator[Any]:
     yield _family(
         _core.CounterMetricFamily,
         "vecenv_caller_seconds",
-        "Seconds from the first request of the caller until now.",
+        "Seconds since the caller first waited for envs.",
         {pool: round(caller.seconds, 6) for pool, caller in callers.items()},
     )
     yield _family(
