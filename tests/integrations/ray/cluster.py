@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.simulated_cluster import SimulatedCluster, find_leftovers, simulated_cluster, title_of
 from tests.faults.traces import wait_until
@@ -14,6 +15,7 @@ __all__ = [
     "ROOT",
     "SimulatedCluster",
     "find_leftovers",
+    "reserve",
     "run_program",
     "simulated_cluster",
     "title_of",
@@ -30,6 +32,18 @@ def wait_until_free(cluster: SimulatedCluster) -> None:
     while len(cluster.nodes) < 2:  # a test has failed
         cluster.add_node()
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 2 * len(cluster.nodes))
+
+
+def reserve(bundles: list[dict[str, float]], **options: Any) -> Any:
+    """Return a placement group whose bundles have their places.
+
+    If Ray removes a group while it looks for places, the resources of one bundle may stay reserved.
+    """
+    import ray
+
+    group = ray.util.placement_group(bundles, **options)
+    ray.get(group.ready(), timeout=60)
+    return group
 
 
 def run_program(cluster: SimulatedCluster, program: str, returncode: int = 0) -> str:

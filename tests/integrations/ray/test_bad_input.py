@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.ray.cluster import SimulatedCluster, run_program
+from tests.integrations.ray.cluster import SimulatedCluster, reserve, run_program
 from vecenv import ConfigError, RayOptions, VectorEnv
 from vecenv.envs.toys import RaiseAtInit, ToyEnv
 
@@ -44,7 +44,7 @@ def test_wrong_arguments_are_refused(cluster: SimulatedCluster, given: dict[str,
 
 
 def test_placement_group_that_is_too_small_is_refused(cluster: SimulatedCluster) -> None:
-    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 2}])
+    group = reserve([{"CPU": 1}, {"CPU": 2}])
     try:
         with pytest.raises(ConfigError, match="3 shards need as many bundles from bundle 0 on, and there are 2"):
             open_envs(RayOptions(placement_group=group, num_shards=3))
@@ -57,9 +57,8 @@ def test_placement_group_that_is_too_small_is_refused(cluster: SimulatedCluster)
 
 
 def test_reserved_nodes_are_an_error_without_a_number_of_shards(cluster: SimulatedCluster) -> None:
-    group = ray.util.placement_group([{"CPU": 2}] * 2)
+    group = reserve([{"CPU": 2}] * 2)
     try:
-        ray.get(group.ready())
         with pytest.raises(ConfigError, match=r"\(CPU 2\); node .*CPU 0 free of 2.* Set num_shards to wait for them"):
             open_envs(RayOptions(cpus_per_shard=2))
         with pytest.raises(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import play, undisturbed
-from tests.integrations.ray.cluster import ROOT, SimulatedCluster, run_program
+from tests.integrations.ray.cluster import ROOT, SimulatedCluster, reserve, run_program
 from tests.integrations.ray.pools import ray_pool
 from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf, create_env_manager
 from vecenv.core.layout.rows import Autoreset
@@ -135,9 +135,8 @@ def test_alf_environment_steps_over_ray(cluster: Any) -> None:
 
 
 def test_placement_group_of_the_program_is_used_and_stays(cluster: Any) -> None:
-    group = ray.util.placement_group([{"CPU": 1}] * 3, strategy="PACK")
+    group = reserve([{"CPU": 1}] * 3, strategy="PACK")
     try:
-        ray.get(group.ready())
         given = RayOptions(placement_group=group, first_bundle=1)
         with ray_pool([ToyEnv] * 4, given) as pool:
             assert play(pool, 3) == undisturbed([ToyEnv] * 4, 3)
