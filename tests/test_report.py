@@ -252,6 +252,24 @@ def test_managers_have_reports(kind: Any):
         manager.close()
 
 
+CHEAP_ENVS_OF_A_MANAGER = """
+import vecenv
+from vecenv.envs.toys import NullEnv
+
+manager = vecenv.SyncSubprocessEnvManager([NullEnv], vecenv.SyncSubprocessEnvManager.default_config())
+manager.launch()
+for _ in range(10_000):
+    manager.step({0: 0})
+print(str(manager.report()).replace("\\n", " "))
+manager.close()
+"""
+
+
+@pytest.mark.extended
+def test_report_of_a_manager_names_its_own_settings():
+    assert "BaseEnvManager" in run_on_one_core(CHEAP_ENVS_OF_A_MANAGER)[0]
+
+
 def test_alf_and_batched_have_reports():
     env = vecenv.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
     try:
@@ -272,3 +290,22 @@ def test_sb3_has_a_report():
         for _ in range(25):
             envs.step(np.zeros(16, np.int64))
         assert "threads_per_worker" in str(envs.report())
+
+
+CHEAP_ENVS_OF_SB3 = """
+import numpy as np
+from vecenv.envs.toys import NullEnv
+from vecenv.integrations.sb3 import SB3VecEnv
+
+with SB3VecEnv([NullEnv], num_workers=1) as envs:
+    envs.reset()
+    for _ in range(10_000):
+        envs.step(np.zeros(1, np.int64))
+    print(str(envs.report()).replace("\\n", " "))
+"""
+
+
+@pytest.mark.extended
+def test_report_of_sb3_names_its_own_settings():
+    pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    assert "backend='serial'" in run_on_one_core(CHEAP_ENVS_OF_SB3)[0]
