@@ -197,6 +197,68 @@ def test_close_may_be_called_during_a_close() -> None:
     assert life.events == ["start", "end"]
 
 
+def begin_read(life: Bare) -> threading.Thread:
+    """Return a thread that has begun a read, which ends as soon as it must."""
+
+    def read(must_end: Callable[[], bool]) -> None:
+        life.events.append("read")
+        reads.set()
+        while not must_end():
+            os.sched_yield()
+        life.events.append("read ends")
+
+    reads = threading.Event()
+    thread = elsewhere(lambda: life.lifecycle.read_if_idle("read", read))
+    reads.wait()
+    return thread
+
+
+def test_call_during_a_read_of_another_thread_waits_for_its_end() -> None:
+    life = started()
+    reader = begin_read(life)
+    life.lifecycle.read_if_idle("read", lambda must_end: life.events.append("second read"))
+    life.use(lambda: life.events.append("use"))
+    reader.join()
+    assert life.events == ["start", "read", "read ends", "use"]
+    life.lifecycle.read_if_idle("read", lambda must_end: life.events.append(f"must end: {must_end()}"))
+    assert life.events[4:] == ["must end: False"]
+    life.close()
+
+
+def test_close_during_a_read_of_another_thread_waits_for_its_end() -> None:
+    life = started()
+    reader = begin_read(life)
+    life.close()
+    reader.join()
+    life.lifecycle.read_if_idle("read", lambda must_end: life.events.append("late read"))
+    assert life.events == ["start", "read", "read ends", "end"]
+
+
+def test_no_read_begins_during_a_call() -> None:
+    def read() -> None:
+        life.lifecycle.read_if_idle("read", lambda must_end: life.events.append("read"))
+
+    life = started()
+    life.use(lambda: (read(), elsewhere(read).join()))
+    assert life.events == ["start"]
+    life.close()
+
+
+def test_child_that_was_forked_during_a_read_has_no_pool() -> None:
+    life = started()
+    reader = begin_read(life)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            life.use()
+        except StateError as error:
+            os._exit(0 if f"belongs to process {os.getppid()}" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    life.close()
+    reader.join()
+
+
 def test_forked_child_has_no_pool() -> None:
     life = started()
     pid = os.fork()

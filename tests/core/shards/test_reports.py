@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import play
 from vecenv.core.system import log_records
 from vecenv.envs.toys import SleepEnv, ToyEnv
+from vecenv.statistics import Statistics
 
 pytestmark = pytest.mark.extended
 
@@ -82,6 +85,28 @@ def test_times_of_envs_and_workers_come_from_all_shards() -> None:
         pool.step([0, 0, 0])
         assert pool.statistics().envs.step.num[2] == 9, "also of a shard beside one that was replaced"
     assert len(pool.statistics().envs.step.num) == 0, "after the end"
+
+
+def test_thread_that_reads_statistics_without_a_pause_disturbs_no_shard() -> None:
+    def read() -> None:
+        while not must_stop.is_set():
+            found.append(pool.statistics())
+
+    def kill_once(pool: LocalPool, number: int) -> None:
+        if number == 20:
+            pool.kill_shard(0)
+
+    must_stop, found = threading.Event(), list[Statistics]()
+    with LocalPool([ToyEnv] * 4) as pool, ThreadPoolExecutor(1) as threads:
+        reader = threads.submit(read)
+        try:
+            play(pool, 40, kill_once)
+        finally:
+            must_stop.set()
+        reader.result()
+        last = pool.statistics()
+    assert (last.envs.step.num + last.envs.reset.num)[2:].tolist() == [41, 41], "of the shard that was not killed"
+    assert last.shards_replaced == 1 and len(found) > 10
 
 
 def test_times_are_not_asked_for_with_timings_off() -> None:

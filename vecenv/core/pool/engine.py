@@ -435,8 +435,11 @@ class Engine(WorkerDirectory, Protocol):
         Needs no lock, and may be called before `open` and after `close`.
         """
 
-    def ask_times(self) -> None:
-        """Ask other machines for their times, and wait a short time for the answers, for `read_times`."""
+    def ask_times(self, must_end: Callable[[], bool]) -> None:
+        """Ask other machines for their times, and wait a short time for the answers, for `read_times`.
+
+        The wait ends soon after `must_end()` has become true; the answers then arrive during later calls.
+        """
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures since the start, as `Pool.statistics` names them; {} if there are none to count.

@@ -9,6 +9,9 @@ A signal handler runs in the middle of a call, in the thread of that call, and m
 soon, closes the pool as it returns, and raises ClosedError. For this the lock is reentrant, and a flag beside it marks
 a call under way.
 
+A thread that only reads, such as one that serves metrics, may need the pool for a moment while no call is under way.
+A call that begins meanwhile waits for the end of the read instead of raising an error.
+
 Daemon threads continue for a while after the interpreter has begun to exit. A daemon thread that uses a pool then
 waits inside its call until the process ends, so that it neither raises errors for workers that are being stopped nor
 starts new ones.
@@ -66,6 +69,8 @@ class Lifecycle:
         self._interrupt = interrupt
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
+        self._read_lock = threading.RLock()  # a thread that reads has both; this one is acquired first
+        self._is_awaited = False  # a call waits for the end of a read
         self._is_busy = False  # written by the thread that has the lock: a call is under way, or the pool is closed
         self._must_close = False  # `close` was called during a call, in the thread of that call
         self._open_in: object | None = None  # the token of the process, from a successful start until the close
@@ -148,7 +153,7 @@ class Lifecycle:
 
         def guarded(first: Any, second: Any, third: Any, fourth: Any) -> Any:
             if self._is_busy or not acquire(False):
-                self._refuse(what)
+                self._acquire_after_read(what)
             try:
                 self._is_busy = True
                 if self._open_in is not _this_process[0] and what != _START:
@@ -173,15 +178,41 @@ class Lifecycle:
         result: _Result = self.guard(what, _apply)(work, args, kwargs, None)
         return result
 
-    def call_if_idle(self, what: str, work: Callable[[], object]) -> None:
-        """Call work() as a call of the pool; do nothing if the pool is not open, or another call is under way."""
-        if self._is_busy or not self._lock.acquire(False):
+    def read_if_idle(self, what: str, read: Callable[[Callable[[], bool]], object]) -> None:
+        """Call read(must_end) as a call of the pool; do nothing if the pool is not open, or not idle.
+
+        Args:
+            what: name of the call, which error messages begin with.
+            read: takes a function, and returns soon after that function has returned True: another thread wants to use
+                or close the pool.
+        """
+        if self._is_busy or not self._read_lock.acquire(False):
             return
-        try:  # the lock is reentrant
-            if self.is_open and not self._is_busy:
-                self.call(what, work)
+        try:
+            if self._lock.acquire(False):
+                try:  # the lock is reentrant
+                    if self.is_open and not self._is_busy:
+                        self.call(what, read, lambda: self._is_awaited or self._is_closing)
+                finally:
+                    self._lock.release()
         finally:
+            self._read_lock.release()
+
+    def _acquire_after_read(self, what: str) -> None:
+        """Take the lock for a call as soon as no thread reads; raise if another call is under way."""
+        if self._owner_pid != os.getpid():  # the thread that had the locks at the fork is not in this process
+            self._refuse(what)
+        self._is_awaited = True
+        try:
+            with self._read_lock:  # no thread reads now, so a lock that is taken means a call
+                has_lock = self._lock.acquire(False)
+        finally:
+            self._is_awaited = False
+        if has_lock and self._is_busy:  # the pool is closed, or a call is under way in this thread
             self._lock.release()
+            has_lock = False
+        if not has_lock:
+            self._refuse(what)
 
     def start(self, open_all: Callable[[], None], shut_down: Callable[[float | None], Exception | None]) -> None:
         """Start the pool.

@@ -719,10 +719,10 @@ class Pool:
         """Return counts and times since the start. While the pool is not open there are no times, and no steps.
 
         Any thread may call it at any time, also while another one uses or closes the pool: it waits for no lock. If the
-        envs live on other machines, these are asked for the times, which takes up to two seconds; while another call
-        is under way, the times are those of the last answer.
+        envs live on other machines, these are asked for the times, which takes up to two seconds, or ends up to 50 ms
+        after another thread calls the pool; while another call is under way, the times are those of the last answer.
         """
-        self._lifecycle.call_if_idle("statistics", self._engine.ask_times)
+        self._lifecycle.read_if_idle("statistics", self._engine.ask_times)
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         found.update(self._engine.statistics())
         found.setdefault("num_workers", 0)

@@ -311,7 +311,7 @@ class SerialEngine:
         """Return None: the counters have the times."""
         return None
 
-    def ask_times(self) -> None:
+    def ask_times(self, must_end: Callable[[], bool]) -> None:
         """Do nothing: the counters have the times."""
 
     def statistics(self) -> dict[str, Any]:

@@ -87,7 +87,13 @@ class Close(NamedTuple):
 
 
 class ReadTimes(NamedTuple):
-    """Return the times of the envs and workers in the mail, as `Pool.statistics` has them."""
+    """Return the times of the envs and workers in the mail, as `Pool.statistics` has them.
+
+    Attributes:
+        number: of this question; the mail has it, too.
+    """
+
+    number: int
 
 
 class RunTask(NamedTuple):
@@ -170,7 +176,7 @@ class Mail(NamedTuple):
         counts: the shard's counts of failures if they have changed, else None; see `Pool.statistics`.
         error: an exception that the pool of the shard has raised, or None.
         log_frames: log records of the shard and its workers; see `log_records.emit_frame`.
-        times: the result of `ReadTimes`, or None.
+        times: the answer to `ReadTimes`, which begins with the number of the question, or None.
         task: the end of a task, or None.
     """
 
@@ -180,7 +186,7 @@ class Mail(NamedTuple):
     counts: dict[str, Any] | None = None
     error: PackedError | None = None
     log_frames: Sequence[bytes] = ()
-    times: tuple[EnvTimes, WorkerTimes] | None = None
+    times: tuple[int, EnvTimes, WorkerTimes] | None = None
     task: TaskReply | None = None
 
 

@@ -250,7 +250,7 @@ class Shard:
         elif isinstance(op, ReadTimes):
             if not self._has_tasks:  # whose thread makes the next mail
                 found = pool.statistics()
-                self._mail = self._mail._replace(times=(found.envs, found.workers))
+                self._mail = self._mail._replace(times=(op.number, found.envs, found.workers))
         elif isinstance(op, RunTask):
             self._tasks.begin(op, self._shared.popleft() if op.is_shared else None)
         elif isinstance(op, ForgetTask):

@@ -22,19 +22,23 @@ class ShardTimes:
         self._num_shards = len(shares)
         self._found: dict[int, tuple[EnvTimes, WorkerTimes]] = {}  # by shard
         self._awaited: set[int] = set()
+        self._number = 0  # of the newest question
 
-    def await_from(self, shards: Collection[int]) -> None:
-        """Note that these shards are asked for their times."""
+    def await_from(self, shards: Collection[int]) -> int:
+        """Note that these shards are asked for their times; return the number of the question."""
         self._awaited = set(shards)
+        self._number += 1
+        return self._number
 
     def is_awaited(self) -> bool:
-        """Return whether a shard that was asked has not answered."""
+        """Return whether a shard has not answered the newest question."""
         return bool(self._awaited)
 
-    def take(self, shard: int, envs: EnvTimes, workers: WorkerTimes) -> None:
-        """Take the times of a shard."""
+    def take(self, shard: int, number: int, envs: EnvTimes, workers: WorkerTimes) -> None:
+        """Take the answer of a shard to the question of that number; older ones may be answered late."""
         self._found[shard] = envs, workers
-        self._awaited.discard(shard)
+        if number == self._number:
+            self._awaited.discard(shard)
 
     def forget(self, shard: int) -> None:
         """Expect no answer from a shard: its process was lost."""

@@ -292,17 +292,17 @@ class ShardedEngine:
         """Return the times that all shards have sent last; None until each one has."""
         return self._times.join()
 
-    def ask_times(self) -> None:
-        """Ask all shards for their times, and wait a short time for the answers."""
+    def ask_times(self, must_end: Callable[[], bool]) -> None:
+        """Ask all shards for their times, and wait a short time for the answers; see `Engine`."""
         if not self.options.timings:
             return
         hub, until_ns = self._hub, now_ns() + _TIMES_NS
         assert hub is not None
         asked = [shard for shard, status in enumerate(self._shards) if status.state == ShardState.SERVING]
-        self._times.await_from(asked)
+        question = ReadTimes(self._times.await_from(asked))
         for shard in asked:
-            hub.tell(shard, ReadTimes())
-        while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors():
+            hub.tell(shard, question)
+        while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors() and not must_end():
             hub.wait_briefly(min(until_ns, now_ns() + POLL_NS))
 
     def shards(self) -> list[ShardInfo]:
