@@ -17,7 +17,7 @@ class Verdict:
 
     Attributes:
         name: of the cause: 'cheap envs', 'one process', 'stragglers', 'slow resets', 'waiting envs', 'slow policy',
-            'too many threads', 'too few cores', 'pickled infos', 'copies' or 'slow core'.
+            'too many threads', 'too few cores', 'pickled infos', 'copies', 'slow core' or 'hand-over' (to shards).
         cause: a text that names the cause and contains the measured number.
         number: the measured number, in `unit`.
         unit: 's' (seconds), 'bytes', 'cores', 'threads', 'times' (a ratio) or 'share' (0 to 1).

@@ -42,7 +42,7 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-_NAMES = SettingNames(overlap="", views="")  # Stable-Baselines3 waits for all envs, and keeps arrays
+_NAMES = SettingNames(overlap="", views="", collect="")  # Stable-Baselines3 waits for all envs, and keeps arrays
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 #: Methods that read the envs of the rows only.

@@ -63,6 +63,7 @@ _NAMES = SettingNames(
     overlap="AsyncSubprocessEnvManager with wait_num=...",
     infos="",
     views="copy_on_get=False",
+    collect="",
 )
 
 

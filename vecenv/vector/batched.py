@@ -44,7 +44,7 @@ __all__ = ["BatchedVectorEnv"]
 _MAX_VIEWS = 64
 #: Steps between two snapshots of the vector envs. The pool sees no ends of their episodes, so none can trigger one.
 _SNAPSHOT_INTERVAL = 500
-_NAMES = SettingNames(overlap="", infos="")
+_NAMES = SettingNames(overlap="", infos="", collect="")
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 

@@ -107,6 +107,37 @@ def test_cheap_envs_behind_a_slow_policy_are_no_cause():
     assert only(judge(found, FACTS), "slow policy").gain < 2.1
 
 
+def test_cheap_envs_in_shards_recommend_this_machine():
+    found = statistics([[2e-6] * 5000] * 64, [[1e-6]] * 64, waiting=15.0, outside=0.3)
+    remote, cheap = judge(found, facts(num_shards=2))
+    assert (remote.name, cheap.name) == ("hand-over", "cheap envs") and remote.gain > cheap.gain > 20
+    assert "47.8 us with the hand-over to 2 shards" in cheap.cause and cheap.setting.startswith("backend='process' on")
+    _, cheap = judge(found, facts(num_shards=2, cores=1))
+    assert cheap.setting == "backend='serial', which survives no crash of an env"
+
+
+def test_hand_over_to_shards_recommends_policies_in_the_shards():
+    found = statistics([[0.003] * 100] * 16, waiting=1.8, outside=0.1)  # four envs per worker
+    verdict = only(judge(found, facts(num_shards=4, cores=1)), "hand-over")
+    assert "takes 18 ms, and the slowest worker steps envs for 11.9 ms" in verdict.cause
+    assert "where='shards'" in verdict.setting
+    assert verdict.is_limit and verdict.number == pytest.approx(0.006, rel=0.05)
+    assert verdict.gain == pytest.approx(1.9 / 1.3, rel=0.02)
+    without = facts(num_shards=4, cores=1, names=SettingNames(collect=""))
+    assert only(judge(found, without), "hand-over").setting == "more envs per shard"
+
+
+def test_busy_shards_have_no_verdict():
+    found = statistics([[0.003] * 100] * 16, waiting=1.25, outside=0.1)
+    assert not len(judge(found, facts(num_shards=4, cores=1)))
+
+
+def test_steps_before_the_loss_of_a_shard_count():
+    """The times of a shard begin with its newest actor."""
+    found = statistics([[0.003] * 100] * 8 + [[0.003] * 10] * 8, waiting=1.25, outside=0.1)
+    assert not len(judge(dataclasses.replace(found, steps=1600), facts(num_shards=4, cores=1)))
+
+
 def test_one_process_recommends_workers_for_slow_envs():
     found = statistics(STEADY, waiting=0.0, num_workers=0)
     verdict = only(judge(found, facts(setting=SERIAL)), "one process")

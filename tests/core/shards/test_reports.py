@@ -14,7 +14,7 @@ import pytest
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import play
 from vecenv.core.system import log_records
-from vecenv.envs.toys import SleepEnv, ToyEnv
+from vecenv.envs.toys import NullEnv, SleepEnv, ToyEnv
 from vecenv.statistics import Statistics
 
 pytestmark = pytest.mark.extended
@@ -107,6 +107,14 @@ def test_thread_that_reads_statistics_without_a_pause_disturbs_no_shard() -> Non
         last = pool.statistics()
     assert (last.envs.step.num + last.envs.reset.num)[2:].tolist() == [41, 41], "of the shard that was not killed"
     assert last.shards_replaced == 1 and len(found) > 10
+
+
+def test_report_about_cheap_envs_names_the_hand_over_to_shards() -> None:
+    with LocalPool([NullEnv] * 8) as pool:
+        play(pool, 300)
+        found = {verdict.name: verdict for verdict in pool.report()}
+        assert pool.statistics().caller.waiting_share > 0
+    assert "2 shards" in found["cheap envs"].cause and "where='shards'" in found["hand-over"].setting
 
 
 def test_times_are_not_asked_for_with_timings_off() -> None:

@@ -55,7 +55,7 @@ from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
-_NAMES = SettingNames(overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="")
+_NAMES = SettingNames(overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="", collect="")
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Duration of one env's reset above which envs are reset ahead.

@@ -19,7 +19,6 @@ Parts of a pool, in the order in which a call passes them:
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -760,15 +759,13 @@ class Pool:
             names: the settings of the front end.
         """
         statistics = self.statistics()
-        if self._engine.shards():  # the rules are those of one machine
-            statistics = dataclasses.replace(statistics, envs=read_envs(None, ()))
-        return judge(statistics, self._read_facts(names))
+        return judge(statistics, self._read_facts(names, len(statistics.workers.pid)))
 
-    def _read_facts(self, names: SettingNames) -> PoolFacts:
-        options, pids = self.options, self.worker_pids
-        setting = Setting(len(pids), options.threads_per_worker) if pids else SERIAL
+    def _read_facts(self, names: SettingNames, num_workers: int) -> PoolFacts:
+        options, pids, shards = self.options, self.worker_pids, self._engine.shards()
+        setting = Setting(num_workers, options.threads_per_worker) if num_workers else SERIAL
         workload, infos = None, None
-        if self._lifecycle.is_started:
+        if self._lifecycle.is_started and not shards:
             envs = self._envs
             timings = envs.plan.counters.timings(envs.counters)
             if timings is not None and envs.slots is not None:
@@ -786,6 +783,7 @@ class Pool:
             helper_share=helper_share,
             pickled_infos=infos,
             resets_in_steps=options.autoreset == Autoreset.SAME_STEP,
+            num_shards=len(shards),
             names=names,
         )
 

@@ -59,6 +59,7 @@ class SettingNames:
         spare_envs: envs that are reset in advance.
         infos: infos without values that must be pickled; '' if the front end cannot.
         views: results without a copy; '' if the front end cannot.
+        collect: calling the policy in the shards; '' if the front end cannot.
     """
 
     serial: str = "backend='serial'"
@@ -67,6 +68,7 @@ class SettingNames:
     spare_envs: str = "num_spare_envs=..."
     infos: str = "infos='columns'"
     views: str = "copy=False"
+    collect: str = "vecenv.Collector(envs, make_policy=..., where='shards')"
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class PoolFacts:
 
     Attributes:
         setting: workers and threads.
+        num_shards: how many shards have these workers, on other machines; 0 if the workers are on this one.
         cores, machine_cores: how many cores the pool may use, and the machine has.
         core_limit: the reason why these differ, '' if they do not.
         workload: the mean cost of a step; None if it is not known.
@@ -94,6 +97,7 @@ class PoolFacts:
     helper_share: float = 0.0
     pickled_infos: PickledInfos | None = None
     resets_in_steps: bool = False
+    num_shards: int = 0
     names: SettingNames = field(default_factory=SettingNames)
 
 
@@ -141,6 +145,20 @@ class _Case:
         return by_worker
 
     @property
+    def places(self) -> str:
+        """The workers, as texts name them."""
+        shards = self.facts.num_shards
+        return f"{shards} shard{'s' if shards > 1 else ''}" if shards else str(self.facts.setting)
+
+    def workload_without_waits(self) -> Workload:
+        """Return the cost of a step as it would be without waiting for cores, and without first resets."""
+        resets = self.statistics.envs.reset
+        later = np.where(resets.num > 1, (resets.num - 1) * resets.p50, 0.0)  # the first one is the start
+        own_ns = float(self.steps.sum.sum() + later.sum()) / max(1, int(self.steps.num.sum())) * _NS
+        own_ns = max(1.0, own_ns - self.workload.delay_ns)
+        return Workload(own_ns, own_ns)
+
+    @property
     def busy(self) -> Array:
         """Seconds for which each worker has stepped and reset envs, float64 (W,)."""
         return self.by_worker(self.statistics.envs.step.sum + self.statistics.envs.reset.sum)
@@ -155,12 +173,24 @@ def judge(statistics: Statistics, facts: PoolFacts) -> Report:
     case = _examine(statistics, facts)
     if isinstance(case, str):
         return Report(note=case)
+    if facts.num_shards:
+        return _report(_judge_shards(case), case)
     first = _try([_judge_cheap_envs, _judge_one_process], case)
     if not first and facts.setting != SERIAL:
         first = _try([_judge_slow_core], case) or _try([_judge_stragglers], case)
         first += _try([_judge_slow_resets], case)
         first += _try([_judge_threads], case) or _try([_judge_waiting_envs, _judge_cores], case)
-    found = first + _try([_judge_policy, _judge_pickled_infos, _judge_copies], case)
+    return _report(first + _try([_judge_policy, _judge_pickled_infos, _judge_copies], case), case)
+
+
+def _judge_shards(case: _Case) -> list[Verdict]:
+    """Return the verdicts about a pool of shards. Cores and threads of other machines are not known here."""
+    first = _try([_judge_one_machine], case) or _try([_judge_stragglers], case)
+    first += _try([_judge_hand_over, _judge_slow_resets], case)
+    return first + _try([_judge_policy, _judge_copies], case)
+
+
+def _report(found: list[Verdict], case: _Case) -> Report:
     found.sort(key=lambda one: -one.gain)
     note = "" if found else f"nothing takes much time that another setting would save; {_summary(case)}"
     return Report(tuple(found), note)
@@ -176,12 +206,12 @@ def _examine(statistics: Statistics, facts: PoolFacts) -> _Case | str:
     num_envs = len(envs.step.num)
     if not num_envs:
         return "nothing was measured: the envs are not open, or timings=False"
-    num_steps = int(envs.step.num.sum())
+    num_steps = statistics.steps if facts.num_shards else int(envs.step.num.sum())
     seconds = caller.seconds or float(envs.step.sum.sum())
     is_short = seconds < _SECONDS and facts.setting != SERIAL
     if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
         return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {_time(seconds)}"
-    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / num_steps * _NS
+    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / max(1, int(envs.step.num.sum())) * _NS
     workload = facts.workload or Workload(mean_ns, mean_ns)
     waiting, copying, outside = (
         share * caller.seconds / num_steps
@@ -209,22 +239,22 @@ def recommend_serial(
         gain: env steps per second without workers, over those with.
         setting: the setting to recommend.
     """
-    cause = (
-        f"a step of the {num_envs} envs takes {_time(step_seconds)}, and {_time(present_seconds)} with the hand-over "
-        f"to {where}"
-    )
+    cause = _cheap(num_envs, step_seconds, present_seconds, where)
     return Verdict("cheap envs", cause, step_seconds, "s", f"{setting}, which survives no crash of an env", gain)
 
 
+def _cheap(num_envs: int, step_seconds: float, present_seconds: float, where: str) -> str:
+    return (
+        f"a step of the {num_envs} envs takes {_time(step_seconds)}, and {_time(present_seconds)} with the hand-over "
+        f"to {where}"
+    )
+
+
 def _judge_cheap_envs(case: _Case) -> Verdict | None:
-    facts, workload = case.facts, case.workload
+    facts = case.facts
     if facts.setting == SERIAL or float(case.steps.together().p50[0]) > _CHEAP_STEP:
         return None
-    resets = case.statistics.envs.reset
-    later = np.where(resets.num > 1, (resets.num - 1) * resets.p50, 0.0)  # the first one is the start
-    own_ns = float(case.steps.sum.sum() + later.sum()) / case.num_steps * _NS
-    own_ns = max(1.0, own_ns - workload.delay_ns)
-    own = Workload(own_ns, own_ns)
+    own = case.workload_without_waits()
     serial_ns, fewer_ns = (round_ns(own, case.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
     if facts.setting.num_workers > facts.cores and fewer_ns < serial_ns:
         return None  # a worker per core is better still, see `_judge_cores`
@@ -232,8 +262,41 @@ def _judge_cheap_envs(case: _Case) -> Verdict | None:
     if gain < LEAST_GAIN:
         return None
     return recommend_serial(
-        case.num_envs, own_ns / _NS, case.waiting + case.outside, str(facts.setting), gain, facts.names.serial
+        case.num_envs, own.step_ns / _NS, case.waiting + case.outside, case.places, gain, facts.names.serial
     )
+
+
+def _judge_one_machine(case: _Case) -> Verdict | None:
+    """Judge whether this machine alone would step the envs of the shards sooner than the shards answer."""
+    facts, own = case.facts, case.workload_without_waits()
+    seconds = own.step_ns / _NS
+    best = choose_setting(own, case.num_envs, facts.cores, may_thread=False, may_be_serial=True)
+    gain = case.gain_of(round_ns(own, case.num_envs, best, facts.cores) / case.num_envs / _NS)
+    if gain < LEAST_GAIN or seconds > case.waiting or not case.is_measured:
+        return None
+    present = case.waiting + case.outside
+    if best == SERIAL:
+        return recommend_serial(case.num_envs, seconds, present, case.places, gain, facts.names.serial)
+    cause = _cheap(case.num_envs, seconds, present, case.places)
+    setting = f"{facts.names.processes} on this machine, with {advise(best, case.num_envs)}"
+    return Verdict("cheap envs", cause, seconds, "s", setting, gain)
+
+
+def _judge_hand_over(case: _Case) -> Verdict | None:
+    """Judge how much of the waits is the way to the shards and back."""
+    steps, resets = case.steps, case.statistics.envs.reset
+    num = np.maximum(1, steps.num + resets.num)
+    stepping = float(case.by_worker((steps.sum + resets.sum) / num).max())  # of the slowest worker, in a round
+    waiting = case.waiting * case.num_envs
+    gain = case.gain_of(min(waiting, stepping) / case.num_envs)
+    if gain < LEAST_GAIN or not case.is_measured:
+        return None
+    cause = (
+        f"a round of all envs takes {_time(waiting)}, and the slowest worker steps envs for {_time(stepping)} of it: "
+        "the rest is the way to the shards and back"
+    )
+    setting = case.facts.names.collect or "more envs per shard"
+    return Verdict("hand-over", cause, waiting - stepping, "s", setting, gain, is_limit=True)
 
 
 def _judge_one_process(case: _Case) -> Verdict | None:

@@ -178,6 +178,7 @@ class ShardHub(Hub):
         refusal = self._ledger.refusal(Op.STEP, env_ids, ordered)
         if refusal is not None:
             return refusal
+        began_ns = now_ns()
         with signals_deferred():
             rows = slice(None) if env_ids is None else env_ids
             count = self._plan.num_envs if env_ids is None else len(env_ids)
@@ -193,6 +194,8 @@ class ShardHub(Hub):
             for part in self._parts:
                 self.links[part.shard].add(Steps(part.env_ids, part.leaves, int(form)))
                 self._ask(part.shard, all_rows=ordered)
+        if self._first_wait_ns:
+            self._waited_ns += now_ns() - began_ns
         return None
 
     def command(
@@ -443,6 +446,7 @@ class ShardHub(Hub):
         return self._wait_until(lambda: any(self._messages), int, deadline_ns) or Event("message", -1)
 
     def waits(self) -> tuple[int, int]:
+        """See `Hub`; the sending of steps counts, too, since it takes about as long as the answers."""
         return self._first_wait_ns, self._waited_ns
 
     # ---- events of the carrier -------------------------------------------------------------
