@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vecenv.core.pool.rules import SettingNames, recommend_serial
+from vecenv.core.pool.facts import SettingNames
+from vecenv.core.pool.rules import recommend_serial
 from vecenv.core.pool.sizing import Setting
 from vecenv.core.pool.waiting import LEAST_GAIN
 

@@ -20,8 +20,8 @@ from ..checks import check_whole
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.parent.batch import Batch
+from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
-from ..core.pool.rules import SettingNames
 from ..envs.remote import (
     CallMethod,
     GetAttribute,

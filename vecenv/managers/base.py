@@ -19,7 +19,7 @@ from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
-from ..core.pool.rules import SettingNames
+from ..core.pool.facts import SettingNames
 from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env
 from ..errors import (

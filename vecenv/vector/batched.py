@@ -24,7 +24,7 @@ from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
-from ..core.pool.rules import SettingNames
+from ..core.pool.facts import SettingNames
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError

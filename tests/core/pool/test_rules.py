@@ -11,7 +11,8 @@ import pytest
 from vecenv import Durations, Report, Statistics, Verdict
 from vecenv.core.fallback.timing import bucket_of
 from vecenv.core.parent.pickled_infos import PickledInfos
-from vecenv.core.pool.rules import PoolFacts, SettingNames, judge
+from vecenv.core.pool.facts import PoolFacts, SettingNames
+from vecenv.core.pool.rules import judge
 from vecenv.core.pool.sizing import SERIAL, Setting, Workload
 from vecenv.core.pool.times import read_envs, read_workers
 from vecenv.statistics import CallerTimes, EnvTimes

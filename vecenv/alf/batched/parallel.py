@@ -39,7 +39,7 @@ from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.backends import BACKENDS, CHOOSING_BACKENDS, make_pool
-from vecenv.core.pool.rules import SettingNames
+from vecenv.core.pool.facts import SettingNames
 from vecenv.core.system.clock import now_ns
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod

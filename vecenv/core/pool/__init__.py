@@ -17,6 +17,7 @@ monitor         announces a pool to `vecenv top`
 times           reads the times of envs, workers and the caller
 waiting         finds envs that wait most of their time
 rules           verdicts about the speed of a pool
+case, facts     the numbers and facts that rules need
 backends        makes a pool by the name of its engine
 sizing, auto    how many workers and threads fit a measured env
 slots           which slot serves an env, which worker has a slot

@@ -43,9 +43,10 @@ from ..recovery.resume import read_records
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
 from .engine import Engine, OpenedEnvs, TaskShards
+from .facts import PoolFacts, SettingNames
 from .lifecycle import Lifecycle
 from .requests import ActionLeaves, Requests
-from .rules import PoolFacts, SettingNames, judge
+from .rules import judge
 from .sizing import SERIAL, Setting
 from .spare_envs import SpareEnvs
 from .spare_queues import SpareQueues

@@ -1,32 +1,25 @@
 """Rules that find out why a pool is slow: from its statistics to verdicts.
 
 Each rule is a function that returns a verdict or None. It compares the present time of one env step, as the caller
-sees it, with an estimate of that time after a change of one setting. The caller's time consists of three parts:
-
-    waiting     `recv` and `step` wait for envs
-    copying     the front end copies observations
-    outside     the caller's own work, and the other work of the front end
+sees it, with an estimate of that time after a change of one setting; see `Case` for the parts of the time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...report import Report, Verdict
-from ...statistics import Durations, Statistics
-from ..layout.spec import Array
-from ..parent.pickled_infos import PickledInfos
-from .sizing import SERIAL, Setting, Workload, choose_setting, round_ns
+from ...statistics import Statistics
+from .case import Case, as_text, examine
+from .facts import PoolFacts
+from .sizing import SERIAL, Setting, choose_setting, round_ns
 from .waiting import LEAST_GAIN, advise, find_better
 
-__all__ = ["PoolFacts", "SettingNames", "judge", "recommend_serial"]
+__all__ = ["judge", "recommend_serial"]
 
-#: A verdict needs so many steps in all, steps of each env on average, and seconds of the caller.
-_STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
 #: Steps of so many seconds may cost less than their hand-over to workers.
 _CHEAP_STEP = 200e-6
 #: Workers are recommended to the serial backend only if they promise so many times the speed: their hand-over costs
@@ -49,128 +42,13 @@ _SLOW_CORE, _MIN_STEP = 1.5, 50e-6
 _NS = 1e9
 
 
-@dataclass(frozen=True)
-class SettingNames:
-    """The settings that verdicts recommend, as the users of a front end write them.
-
-    Attributes:
-        serial, processes: envs in the caller's process, and in workers.
-        overlap: going on with the envs that have answered, while others step; '' if the front end cannot.
-        spare_envs: envs that are reset in advance.
-        infos: infos without values that must be pickled; '' if the front end cannot.
-        views: results without a copy; '' if the front end cannot.
-        collect: calling the policy in the shards; '' if the front end cannot.
-    """
-
-    serial: str = "backend='serial'"
-    processes: str = "backend='process'"
-    overlap: str = "send() and recv(num_envs // 2)"
-    spare_envs: str = "num_spare_envs=..."
-    infos: str = "infos='columns'"
-    views: str = "copy=False"
-    collect: str = "vecenv.Collector(envs, make_policy=..., where='shards')"
-
-
-@dataclass(frozen=True)
-class PoolFacts:
-    """The facts beside its statistics from which a pool is judged.
-
-    Attributes:
-        setting: workers and threads.
-        num_shards: how many shards have these workers, on other machines; 0 if the workers are on this one.
-        cores, machine_cores: how many cores the pool may use, and the machine has.
-        core_limit: the reason why these differ, '' if they do not.
-        workload: the mean cost of a step; None if it is not known.
-        compute_threads: by worker, how many of its threads have computed.
-        helper_share: the part of the CPU time of workers that was used by threads beyond `threads_per_worker`.
-        pickled_infos: counts of the infos that were pickled; None if none can be.
-        resets_in_steps: whether steps that end an episode include the reset (autoreset mode SAME_STEP).
-        names: settings of the front end.
-    """
-
-    setting: Setting
-    cores: int
-    machine_cores: int
-    core_limit: str = ""
-    workload: Workload | None = None
-    compute_threads: tuple[int, ...] = ()
-    helper_share: float = 0.0
-    pickled_infos: PickledInfos | None = None
-    resets_in_steps: bool = False
-    num_shards: int = 0
-    names: SettingNames = field(default_factory=SettingNames)
-
-
-@dataclass(frozen=True)
-class _Case:
-    """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step."""
-
-    statistics: Statistics
-    facts: PoolFacts
-    num_envs: int
-    num_steps: int
-    workload: Workload
-    waiting: float
-    copying: float
-    outside: float
-
-    @property
-    def total(self) -> float:
-        return self.waiting + self.copying + self.outside
-
-    @property
-    def steps(self) -> Durations:
-        return self.statistics.envs.step
-
-    @property
-    def waited(self) -> float:
-        """Seconds of all waits."""
-        return self.waiting * self.num_steps
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the caller's times are measured; else they are estimated."""
-        return self.statistics.caller.seconds > 0
-
-    def gain_of(self, waiting: float) -> float:
-        """Return the gain if the caller waited only so many seconds per env step."""
-        return self.total / max(1e-9, waiting + self.copying + self.outside)
-
-    def by_worker(self, seconds: Array) -> Array:
-        """Return for how long each worker runs operations that take so many seconds in each env, float64 (W,)."""
-        worker_id = np.maximum(0, self.statistics.envs.worker_id)  # -1: of an env whose worker is being replaced
-        num_envs = np.bincount(worker_id)
-        at_once = np.clip(num_envs, 1, self.facts.setting.threads_per_worker)
-        by_worker: Array = np.bincount(worker_id, seconds) / at_once
-        return by_worker
-
-    @property
-    def places(self) -> str:
-        """The workers, as texts name them."""
-        shards = self.facts.num_shards
-        return f"{shards} shard{'s' if shards > 1 else ''}" if shards else str(self.facts.setting)
-
-    def workload_without_waits(self) -> Workload:
-        """Return the cost of a step as it would be without waiting for cores, and without first resets."""
-        resets = self.statistics.envs.reset
-        later = np.where(resets.num > 1, (resets.num - 1) * resets.p50, 0.0)  # the first one is the start
-        own_ns = float(self.steps.sum.sum() + later.sum()) / max(1, int(self.steps.num.sum())) * _NS
-        own_ns = max(1.0, own_ns - self.workload.delay_ns)
-        return Workload(own_ns, own_ns)
-
-    @property
-    def busy(self) -> Array:
-        """Seconds for which each worker has stepped and reset envs, float64 (W,)."""
-        return self.by_worker(self.statistics.envs.step.sum + self.statistics.envs.reset.sum)
-
-
 def judge(statistics: Statistics, facts: PoolFacts) -> Report:
     """Return the verdicts that follow from the statistics and facts of a pool.
 
     A verdict that explains others takes their place. Where the hand-over to workers costs most, nothing else about
     workers is reported. A slow core does not count as stragglers, nor an env that waits for its own threads as waiting.
     """
-    case = _examine(statistics, facts)
+    case = examine(statistics, facts)
     if isinstance(case, str):
         return Report(note=case)
     if facts.num_shards:
@@ -183,44 +61,21 @@ def judge(statistics: Statistics, facts: PoolFacts) -> Report:
     return _report(first + _try([_judge_policy, _judge_pickled_infos, _judge_copies], case), case)
 
 
-def _judge_shards(case: _Case) -> list[Verdict]:
+def _judge_shards(case: Case) -> list[Verdict]:
     """Return the verdicts about a pool of shards. Cores and threads of other machines are not known here."""
     first = _try([_judge_one_machine], case) or _try([_judge_stragglers], case)
     first += _try([_judge_hand_over, _judge_slow_resets], case)
     return first + _try([_judge_policy, _judge_copies], case)
 
 
-def _report(found: list[Verdict], case: _Case) -> Report:
+def _report(found: list[Verdict], case: Case) -> Report:
     found.sort(key=lambda one: -one.gain)
     note = "" if found else f"nothing takes much time that another setting would save; {_summary(case)}"
     return Report(tuple(found), note)
 
 
-def _try(rules: list[Callable[[_Case], Verdict | None]], case: _Case) -> list[Verdict]:
+def _try(rules: list[Callable[[Case], Verdict | None]], case: Case) -> list[Verdict]:
     return [verdict for rule in rules if (verdict := rule(case)) is not None]
-
-
-def _examine(statistics: Statistics, facts: PoolFacts) -> _Case | str:
-    """Return the numbers of a pool, or the reason why nothing can be said about it."""
-    envs, caller = statistics.envs, statistics.caller
-    num_envs = len(envs.step.num)
-    if not num_envs:
-        return "nothing was measured: the envs are not open, or timings=False"
-    num_steps = statistics.steps if facts.num_shards else int(envs.step.num.sum())
-    seconds = caller.seconds or float(envs.step.sum.sum())
-    is_short = seconds < _SECONDS and facts.setting != SERIAL
-    if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
-        return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {_time(seconds)}"
-    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / max(1, int(envs.step.num.sum())) * _NS
-    workload = facts.workload or Workload(mean_ns, mean_ns)
-    waiting, copying, outside = (
-        share * caller.seconds / num_steps
-        for share in (caller.waiting_share, caller.copying_share, caller.outside_share)
-    )
-    if not caller.seconds:
-        waiting = round_ns(workload, num_envs, facts.setting, facts.cores) / num_envs / _NS
-        copying = outside = 0.0
-    return _Case(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
 
 
 # ---- the place where envs live ------------------------------------------------------------------
@@ -245,12 +100,12 @@ def recommend_serial(
 
 def _cheap(num_envs: int, step_seconds: float, present_seconds: float, where: str) -> str:
     return (
-        f"a step of the {num_envs} envs takes {_time(step_seconds)}, and {_time(present_seconds)} with the hand-over "
-        f"to {where}"
+        f"a step of the {num_envs} envs takes {as_text(step_seconds)}, and {as_text(present_seconds)} with the "
+        f"hand-over to {where}"
     )
 
 
-def _judge_cheap_envs(case: _Case) -> Verdict | None:
+def _judge_cheap_envs(case: Case) -> Verdict | None:
     facts = case.facts
     if facts.setting == SERIAL or float(case.steps.together().p50[0]) > _CHEAP_STEP:
         return None
@@ -266,7 +121,7 @@ def _judge_cheap_envs(case: _Case) -> Verdict | None:
     )
 
 
-def _judge_one_machine(case: _Case) -> Verdict | None:
+def _judge_one_machine(case: Case) -> Verdict | None:
     """Judge whether this machine alone would step the envs of the shards sooner than the shards answer."""
     facts, own = case.facts, case.workload_without_waits()
     seconds = own.step_ns / _NS
@@ -282,7 +137,7 @@ def _judge_one_machine(case: _Case) -> Verdict | None:
     return Verdict("cheap envs", cause, seconds, "s", setting, gain)
 
 
-def _judge_hand_over(case: _Case) -> Verdict | None:
+def _judge_hand_over(case: Case) -> Verdict | None:
     """Judge how much of the waits is the way to the shards and back."""
     steps, resets = case.steps, case.statistics.envs.reset
     num = np.maximum(1, steps.num + resets.num)
@@ -292,14 +147,14 @@ def _judge_hand_over(case: _Case) -> Verdict | None:
     if gain < LEAST_GAIN or not case.is_measured:
         return None
     cause = (
-        f"a round of all envs takes {_time(waiting)}, and the slowest worker steps envs for {_time(stepping)} of it: "
-        "the rest is the way to the shards and back"
+        f"a round of all envs takes {as_text(waiting)}, and the slowest worker steps envs for "
+        f"{as_text(stepping)} of it: the rest is the way to the shards and back"
     )
     setting = case.facts.names.collect or "more envs per shard"
     return Verdict("hand-over", cause, waiting - stepping, "s", setting, gain, is_limit=True)
 
 
-def _judge_one_process(case: _Case) -> Verdict | None:
+def _judge_one_process(case: Case) -> Verdict | None:
     if case.facts.setting != SERIAL:
         return None
     cores, workload = case.facts.cores, case.workload
@@ -310,7 +165,7 @@ def _judge_one_process(case: _Case) -> Verdict | None:
     if now < _WORKERS_GAIN * then:
         return None
     cause = (
-        f"the {case.num_envs} envs step one after the other, {_time(workload.step_ns / _NS)} each, and {cores} cores "
+        f"the {case.num_envs} envs step one after the other, {as_text(workload.step_ns / _NS)} each, and {cores} cores "
         "may be used"
     )
     setting = f"{case.facts.names.processes} with {advise(best, case.num_envs)}"
@@ -320,7 +175,7 @@ def _judge_one_process(case: _Case) -> Verdict | None:
 # ---- envs that differ ---------------------------------------------------------------------------
 
 
-def _judge_stragglers(case: _Case) -> Verdict | None:
+def _judge_stragglers(case: Case) -> Verdict | None:
     if not case.is_measured:
         return None
     together = case.steps.together()
@@ -335,16 +190,16 @@ def _judge_stragglers(case: _Case) -> Verdict | None:
     slowest = int(np.nanargmax(medians))
     which = ""
     if medians[slowest] > 2 * np.nanmedian(medians):
-        which = f"; env {slowest} is the slowest, {_time(medians[slowest])} in the median"
+        which = f"; env {slowest} is the slowest, {as_text(medians[slowest])} in the median"
     cause = (
-        f"one step of a hundred takes {_time(p99)}, {p99 / p50:.2g} times the median of {_time(p50)}, and the others "
-        f"wait for it: the workers step envs in {used:.0%} of that time{which}"
+        f"one step of a hundred takes {as_text(p99)}, {p99 / p50:.2g} times the median of {as_text(p50)}, and the "
+        f"others wait for it: the workers step envs in {used:.0%} of that time{which}"
     )
     setting = case.facts.names.overlap or "envs of equal speed: this front end waits for all of them"
     return Verdict("stragglers", cause, p99 / p50, "times", setting, gain, is_limit=True)
 
 
-def _judge_slow_core(case: _Case) -> Verdict | None:
+def _judge_slow_core(case: Case) -> Verdict | None:
     medians, worker_id = case.steps.p50, case.statistics.envs.worker_id
     slow = []
     for one in range(len(case.statistics.workers.pid)):
@@ -362,14 +217,14 @@ def _judge_slow_core(case: _Case) -> Verdict | None:
         return None
     pid = int(case.statistics.workers.pid[one])
     cause = (
-        f"steps of all envs of worker {one} take {_time(median)} in the median, {median / reference:.2g} times those "
-        f"of the other workers, {_time(reference)}: its core is slow or shared, or these envs are others"
+        f"steps of all envs of worker {one} take {as_text(median)} in the median, {median / reference:.2g} times those "
+        f"of the other workers, {as_text(reference)}: its core is slow or shared, or these envs are others"
     )
     setting = f"look for other programs on the core of process {pid} (top, taskset -p {pid}), or leave that core out"
     return Verdict("slow core", cause, median / reference, "times", setting, gain)
 
 
-def _judge_slow_resets(case: _Case) -> Verdict | None:
+def _judge_slow_resets(case: Case) -> Verdict | None:
     if not case.is_measured:
         return None
     resets = case.statistics.envs.reset.together()
@@ -397,7 +252,7 @@ def _judge_slow_resets(case: _Case) -> Verdict | None:
         return None
     share = lost / float(own_steps.sum() + lost)
     cause = (
-        f"a reset takes {_time(reset)}, as long as {reset / step:,.0f} steps, and all envs wait for it: resets are "
+        f"a reset takes {as_text(reset)}, as long as {reset / step:,.0f} steps, and all envs wait for it: resets are "
         f"{share:.0%} of the work"
     )
     return Verdict("slow resets", cause, reset, "s", case.facts.names.spare_envs, gain, is_limit=True)
@@ -406,7 +261,7 @@ def _judge_slow_resets(case: _Case) -> Verdict | None:
 # ---- workers, threads and cores -----------------------------------------------------------------
 
 
-def _judge_waiting_envs(case: _Case) -> Verdict | None:
+def _judge_waiting_envs(case: Case) -> Verdict | None:
     facts, workload = case.facts, case.workload
     if not workload.is_waiting:
         return None
@@ -415,13 +270,13 @@ def _judge_waiting_envs(case: _Case) -> Verdict | None:
     if gain < LEAST_GAIN:
         return None
     cause = (
-        f"the envs wait for {workload.waiting:.0%} of their time: {_time(workload.step_ns / _NS)} a step with its "
-        f"share of the resets, {_time(workload.busy_ns / _NS)} of that is work"
+        f"the envs wait for {workload.waiting:.0%} of their time: {as_text(workload.step_ns / _NS)} a step with its "
+        f"share of the resets, {as_text(workload.busy_ns / _NS)} of that is work"
     )
     return Verdict("waiting envs", cause, workload.waiting, "share", advise(best, case.num_envs), gain)
 
 
-def _judge_threads(case: _Case) -> Verdict | None:
+def _judge_threads(case: Case) -> Verdict | None:
     facts = case.facts
     most = max(facts.compute_threads, default=0)
     all_threads = sum(facts.compute_threads)
@@ -441,7 +296,7 @@ def _judge_threads(case: _Case) -> Verdict | None:
     return Verdict("too many threads", cause, float(all_threads), "threads", setting, gain, is_limit=True)
 
 
-def _judge_cores(case: _Case) -> Verdict | None:
+def _judge_cores(case: Case) -> Verdict | None:
     facts, workload = case.facts, case.workload
     num_workers = min(facts.setting.num_workers, case.num_envs)
     if num_workers <= facts.cores or workload.is_waiting:
@@ -461,14 +316,14 @@ def _judge_cores(case: _Case) -> Verdict | None:
     gain = case.gain_of(case.waiting * min(1.0, then / now))
     if gain < LEAST_GAIN:
         return None
-    cause = f"{num_workers} workers share {_cores(facts.cores)}, and a step takes {_time(workload.step_ns / _NS)}"
+    cause = f"{num_workers} workers share {_cores(facts.cores)}, and a step takes {as_text(workload.step_ns / _NS)}"
     return Verdict("too few cores", cause, float(facts.cores), "cores", f"num_workers={facts.cores}", gain)
 
 
 # ---- the caller ---------------------------------------------------------------------------------
 
 
-def _judge_policy(case: _Case) -> Verdict | None:
+def _judge_policy(case: Case) -> Verdict | None:
     if not case.is_measured:
         return None
     policy = case.outside - _FRONT_END / case.num_envs - _FRONT_END_PER_ENV
@@ -477,7 +332,7 @@ def _judge_policy(case: _Case) -> Verdict | None:
     share = case.outside / case.total
     overlapped = case.total / max(case.waiting, case.copying + case.outside)
     cause = (
-        f"the caller spends {share:.0%} of its time outside, {_time(case.outside * case.num_envs)} for each step of "
+        f"the caller spends {share:.0%} of its time outside, {as_text(case.outside * case.num_envs)} for each step of "
         f"all {case.num_envs} envs, and the envs wait for it"
     )
     if overlapped >= LEAST_GAIN and case.facts.names.overlap:
@@ -487,7 +342,7 @@ def _judge_policy(case: _Case) -> Verdict | None:
     return Verdict("slow policy", cause, share, "share", setting, case.total / (case.total - case.outside / 2))
 
 
-def _judge_pickled_infos(case: _Case) -> Verdict | None:
+def _judge_pickled_infos(case: Case) -> Verdict | None:
     infos = case.facts.pickled_infos
     largest = None if infos is None else infos.largest()
     if infos is None or largest is None or infos.num < _MANY_INFOS * case.num_steps or not case.is_measured:
@@ -507,7 +362,7 @@ def _judge_pickled_infos(case: _Case) -> Verdict | None:
     return Verdict("pickled infos", cause, nbytes, "bytes", setting, gain)
 
 
-def _judge_copies(case: _Case) -> Verdict | None:
+def _judge_copies(case: Case) -> Verdict | None:
     share = case.copying / case.total if case.is_measured else 0.0
     if share < _MUCH_COPYING:
         return None
@@ -520,18 +375,11 @@ def _judge_copies(case: _Case) -> Verdict | None:
 # ---- texts --------------------------------------------------------------------------------------
 
 
-def _summary(case: _Case) -> str:
-    step = _time(float(case.steps.together().mean[0]))
+def _summary(case: Case) -> str:
+    step = as_text(float(case.steps.together().mean[0]))
     waits = f", and the caller waits for {case.waiting / case.total:.0%} of its time" if case.is_measured else ""
     return f"a step takes {step} in the mean{waits}"
 
 
 def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

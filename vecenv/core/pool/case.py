@@ -1,0 +1,119 @@
+"""Case: one pool that is judged, as numbers that several rules need.
+
+The caller's time of one env step consists of three parts:
+
+    waiting     `recv` and `step` wait for envs
+    copying     the front end copies observations
+    outside     the caller's own work, and the other work of the front end
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...statistics import Durations, Statistics
+from ..layout.spec import Array
+from .facts import PoolFacts
+from .sizing import SERIAL, Workload, round_ns
+
+__all__ = ["Case", "examine", "as_text"]
+
+#: A verdict needs so many steps in all, steps of each env on average, and seconds of the caller.
+_STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
+_NS = 1e9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step."""
+
+    statistics: Statistics
+    facts: PoolFacts
+    num_envs: int
+    num_steps: int
+    workload: Workload
+    waiting: float
+    copying: float
+    outside: float
+
+    @property
+    def total(self) -> float:
+        return self.waiting + self.copying + self.outside
+
+    @property
+    def steps(self) -> Durations:
+        return self.statistics.envs.step
+
+    @property
+    def waited(self) -> float:
+        """Seconds of all waits."""
+        return self.waiting * self.num_steps
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the caller's times are measured; else they are estimated."""
+        return self.statistics.caller.seconds > 0
+
+    def gain_of(self, waiting: float) -> float:
+        """Return the gain if the caller waited only so many seconds per env step."""
+        return self.total / max(1e-9, waiting + self.copying + self.outside)
+
+    def by_worker(self, seconds: Array) -> Array:
+        """Return for how long each worker runs operations that take so many seconds in each env, float64 (W,)."""
+        worker_id = np.maximum(0, self.statistics.envs.worker_id)  # -1: of an env whose worker is being replaced
+        num_envs = np.bincount(worker_id)
+        at_once = np.clip(num_envs, 1, self.facts.setting.threads_per_worker)
+        by_worker: Array = np.bincount(worker_id, seconds) / at_once
+        return by_worker
+
+    @property
+    def places(self) -> str:
+        """The workers, as texts name them."""
+        shards = self.facts.num_shards
+        return f"{shards} shard{'s' if shards > 1 else ''}" if shards else str(self.facts.setting)
+
+    def workload_without_waits(self) -> Workload:
+        """Return the cost of a step as it would be without waiting for cores, and without first resets."""
+        resets = self.statistics.envs.reset
+        later = np.where(resets.num > 1, (resets.num - 1) * resets.p50, 0.0)  # the first one is the start
+        own_ns = float(self.steps.sum.sum() + later.sum()) / max(1, int(self.steps.num.sum())) * _NS
+        own_ns = max(1.0, own_ns - self.workload.delay_ns)
+        return Workload(own_ns, own_ns)
+
+    @property
+    def busy(self) -> Array:
+        """Seconds for which each worker has stepped and reset envs, float64 (W,)."""
+        return self.by_worker(self.statistics.envs.step.sum + self.statistics.envs.reset.sum)
+
+
+def examine(statistics: Statistics, facts: PoolFacts) -> Case | str:
+    """Return the numbers of a pool, or the reason why nothing can be said about it."""
+    envs, caller = statistics.envs, statistics.caller
+    num_envs = len(envs.step.num)
+    if not num_envs:
+        return "nothing was measured: the envs are not open, or timings=False"
+    num_steps = statistics.steps if facts.num_shards else int(envs.step.num.sum())
+    seconds = caller.seconds or float(envs.step.sum.sum())
+    is_short = seconds < _SECONDS and facts.setting != SERIAL
+    if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
+        return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {as_text(seconds)}"
+    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / max(1, int(envs.step.num.sum())) * _NS
+    workload = facts.workload or Workload(mean_ns, mean_ns)
+    waiting, copying, outside = (
+        share * caller.seconds / num_steps
+        for share in (caller.waiting_share, caller.copying_share, caller.outside_share)
+    )
+    if not caller.seconds:
+        waiting = round_ns(workload, num_envs, facts.setting, facts.cores) / num_envs / _NS
+        copying = outside = 0.0
+    return Case(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
+
+
+def as_text(seconds: float) -> str:
+    """Return a duration with its unit, such as '1.5 ms'."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
