@@ -167,6 +167,17 @@ def test_close_ends_a_stopped_process(carrier: RayCarrier) -> None:
     carrier.end_if_unclosed()
 
 
+def test_placement_group_is_removed_only_when_it_has_its_places(cluster: Any) -> None:
+    """Ray may keep the CPUs of a group reserved that is removed before."""
+    import ray
+
+    placement = Placement(RayOptions(cpus_per_shard=1, num_shards=4), 4)
+    group = placement.actor_options(0)["scheduling_strategy"].placement_group
+    placement.remove()
+    wait_until(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED")
+    assert all(ray.util.placement_group_table(group)["bundles_to_node_id"].values())
+
+
 def test_node_with_another_vecenv_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {"vecenv": "9.9.9 (ABI 1)", "Python": "3.11", "NumPy": "2.0"}
     monkeypatch.setattr(carrier_module, "versions", lambda: ours)

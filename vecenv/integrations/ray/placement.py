@@ -14,6 +14,8 @@ __all__ = ["Placement"]
 
 #: Nanoseconds after which a placement group is looked at again.
 _LOOK_NS = 250_000_000
+#: Seconds that a new placement group has to find its places before it is removed.
+_PLACES_SECONDS = 1.0
 
 
 class Placement:
@@ -145,8 +147,12 @@ class Placement:
         return f"{describe_resources(self.needed)} of bundle {bundle}; there is {self._missing}"
 
     def remove(self) -> None:
-        """Remove the placement group if it was made here."""
+        """Remove the placement group if it was made here.
+
+        Ray (2.60) may reserve the CPUs of a group forever if the group is removed while it looks for its places.
+        """
         if self._group is not None and self._options.placement_group is None:
+            self._group.wait(_PLACES_SECONDS)
             self._ray.util.remove_placement_group(self._group)
             self._group = None
 
