@@ -256,7 +256,7 @@ def main() -> None:
     if options.markdown:
         print(*_markdown(found, about, list(versions)), sep="\n")
     if options.json:
-        options.json.write_text(report.json_text(vars(options), {**about, "peers": list(versions)}, found))
+        options.json.write_text(report.results_json(vars(options), {**about, "peers": list(versions)}, found))
 
 
 def _is_chosen(client: Client, options: argparse.Namespace) -> bool:

@@ -53,7 +53,7 @@ def main() -> None:
     print(*_markdown(found, about, list(versions)), sep="\n")
     if options.json:
         rows = {title: [result.as_dict() for result in results] for title, results in found.items()}
-        options.json.write_text(report.json_text(vars(options), {**about, "peers": list(versions)}, [], rows=rows))
+        options.json.write_text(report.results_json(vars(options), {**about, "peers": list(versions)}, [], rows=rows))
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:

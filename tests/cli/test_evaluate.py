@@ -42,6 +42,11 @@ def interrupts(obs, env_id):
         os.kill(os.getpid(), getattr(signal, os.environ["TEST_SIGNAL"]))
     return act(obs, env_id)
 
+class OddInfoEnv(SeedEnv):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.inf, terminated, truncated, {"by_seat": {np.int64(1): 2}, "limit": np.nan}
+
 class Act:
     def __call__(self, obs, env_id):
         return act(obs, env_id)
@@ -82,8 +87,8 @@ def run(capfd, tmp_path, monkeypatch):
     sys.modules.pop(NAME, None)
 
 
-def evaluate_in_shell(run, *argv, policy=ACT):
-    return run("evaluate", ENV, "--policy", policy, *argv)
+def evaluate_in_shell(run, *argv, env=ENV, policy=ACT):
+    return run("evaluate", env, "--policy", policy, *argv)
 
 
 @pytest.mark.extended
@@ -109,6 +114,14 @@ def test_json_has_the_results_of_the_function(run, policy):
     assert code == 0 and found["seeds"] == [7, 2, 3] and found["returns"] == expected.returns.tolist()
     assert found["complete"] is True and found["policy"] == f"{NAME}:{policy}" and found["mean"] == expected.mean
     assert err.splitlines()[0] == "SeedEnv: 3 episodes"
+
+
+@pytest.mark.extended
+def test_json_of_infos_with_odd_keys_and_numbers_is_read_by_every_parser(run):
+    code, out, err = evaluate_in_shell(run, "--episodes", 2, "--json", env=f"{NAME}:OddInfoEnv")
+    found = json.loads(out, parse_constant=lambda name: pytest.fail(name))
+    assert code == 0 and found["returns"] == [None, None] and "Warning" not in err
+    assert found["infos"][1]["by_seat"] == {"1": 2} and found["infos"][1]["limit"] is None
 
 
 @pytest.mark.extended

@@ -145,7 +145,7 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
     if rule:
         report.print_text(rule, text_file)
     if options.json is not None:
-        text = report.json_text(settings, about, results, verdict=sentence, ray_rule=rule)
+        text = report.results_json(settings, about, results, verdict=sentence, ray_rule=rule)
         if options.json == _STDOUT:
             print(text, end="")
         else:

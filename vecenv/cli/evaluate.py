@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import shutil
 import sys
 import time
@@ -141,9 +140,11 @@ def _show(result: Evaluation, options: argparse.Namespace, file: ResultFile | No
     )
     if options.json is None:
         return
+    from vecenv.json_text import json_text
+
     settings = {"policy": options.policy, "env_kwargs": dict(options.env_kwarg), "max_steps": options.max_steps}
     content = {**result.as_dict(), **settings, "complete": result.num_episodes == result.num_planned}
-    text = json.dumps(content, indent=2, default=str) + "\n"
+    text = json_text(content)
     if file is None:
         print(text, end="", flush=True)
     else:

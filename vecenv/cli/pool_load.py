@@ -91,47 +91,36 @@ class PoolLoad:
     envs: tuple[EnvLoad, ...]
 
     def as_dict(self, reader: PoolReader) -> dict[str, Any]:
-        """Return all numbers as values of JSON; those that are not known are None."""
+        """Return all numbers, for `json_text`; those that are not known are NaN."""
         pool = reader.pool
-        found: dict[str, Any] = _plain(
-            {
-                "pid": pool.pid,
-                "pool": pool.number,
-                "name": pool.name,
-                "backend": pool.backend,
-                "owner_state": self.owner_state or "running",
-                "owner_rss_nbytes": self.owner_nbytes,
-                "age_seconds": self.age,
-                "interval_seconds": self.seconds,
-                "steps": self.num_steps,
-                "steps_per_second": self.steps_per_second,
-                "episodes": self.num_episodes if reader.is_timed else math.nan,
-                "mean_return": self.mean_return,
-                "recent_mean_return": self.recent_return,
-                "restarts": self.num_replaced,
-                "workers": [
-                    {
-                        "worker_id": one.process.worker_id,
-                        "pid": one.process.pid,
-                        "env_ids": list(one.process.env_ids),
-                        "state": one.state or "running",
-                        "busy_share": one.busy_share,
-                        "rss_nbytes": one.rss_nbytes,
-                    }
-                    for one in self.workers
-                ],
-                "envs": [vars(one) for one in self.envs],
-            }
-        )
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {
+            "pid": pool.pid,
+            "pool": pool.number,
+            "name": pool.name,
+            "backend": pool.backend,
+            "owner_state": self.owner_state or "running",
+            "owner_rss_nbytes": self.owner_nbytes,
+            "age_seconds": self.age,
+            "interval_seconds": self.seconds,
+            "steps": self.num_steps,
+            "steps_per_second": self.steps_per_second,
+            "episodes": self.num_episodes if reader.is_timed else math.nan,
+            "mean_return": self.mean_return,
+            "recent_mean_return": self.recent_return,
+            "restarts": self.num_replaced,
+            "workers": [
+                {
+                    "worker_id": one.process.worker_id,
+                    "pid": one.process.pid,
+                    "env_ids": list(one.process.env_ids),
+                    "state": one.state or "running",
+                    "busy_share": one.busy_share,
+                    "rss_nbytes": one.rss_nbytes,
+                }
+                for one in self.workers
+            ],
+            "envs": [vars(one) for one in self.envs],
+        }
 
 
 def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from pathlib import Path
@@ -104,8 +103,10 @@ def _step(envs: VectorEnv, duration: float, policy_seconds: float) -> None:
 
 
 def _json_text(options: argparse.Namespace, machine: dict[str, Any], statistics: Statistics, verdicts: Report) -> str:
+    from vecenv.json_text import json_text
+
     names = ("env", "envs", "seconds", "policy_ms")
     settings = {**{name: getattr(options, name) for name in names}, "env_kwargs": dict(options.env_kwarg)}
     found = {"choice": statistics.choice, **statistics.as_dict()}
     content = {"settings": settings, "machine": machine, "statistics": found, **verdicts.as_dict()}
-    return json.dumps(content, indent=2, default=str) + "\n"
+    return json_text(content)

@@ -7,7 +7,6 @@ or be stopped. The key for stacks is the only one that acts on a process: it sen
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -98,13 +97,14 @@ def _list(pools: Sequence[PoolFile], *, is_json: bool) -> int:
 
 def _print_json(reader: PoolReader, interval: float, *, is_once: bool) -> None:
     from vecenv.cli.pool_load import measure_load
+    from vecenv.json_text import json_text
 
     before, due = reader.read(), time.monotonic()
     while True:
         due = max(due + interval, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         after = reader.read()
-        print(json.dumps(measure_load(reader, before, after).as_dict(reader)), flush=True)
+        print(json_text(measure_load(reader, before, after).as_dict(reader), indent=None), end="", flush=True)
         if is_once:
             return
         before = after

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json is not None:
             more = result.as_dict()
             del more["candidates"]  # the results
-            text = report.json_text(_settings(options), about, result.candidates, **more)
+            text = report.results_json(_settings(options), about, result.candidates, **more)
             if file is None:
                 print(text, end="")
             else:

@@ -24,10 +24,10 @@ def mean_interval(values: Array, level: float = 0.95) -> tuple[float, float]:
         level: the share of such intervals that contain the true mean, between 0 and 1.
 
     Returns:
-        (low, high); NaN for fewer than two values.
+        (low, high); NaN for fewer than two values, or if one is not finite.
     """
     count = len(values)
-    if count < 2:
+    if count < 2 or not np.isfinite(values).all():
         return math.nan, math.nan
     generator = np.random.default_rng(_SEED)
     means = np.empty(_NUM_RESAMPLES)
@@ -40,5 +40,7 @@ def mean_interval(values: Array, level: float = 0.95) -> tuple[float, float]:
 
 
 def standard_error(values: Array) -> float:
-    """Return the standard error of the mean of values, float64 (E,); NaN for fewer than two."""
-    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    """Return the standard error of the mean of values, float64 (E,); NaN for fewer than two, or if one is infinite."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return math.nan
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))

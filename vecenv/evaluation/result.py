@@ -152,7 +152,8 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return summary and episodes as numbers, texts, lists and dicts, for JSON and loggers.
 
-        Means that are NaN are None. Arrays in the infos are lists; other objects in them stay as they are.
+        Means that are NaN are None; other numbers may be NaN or infinite. Arrays in the infos are lists; other objects
+        in them stay as they are.
         """
         low, high = self.confidence_interval
         episodes = [one for one in fields(self) if one.name not in ("env_name", "num_planned", "infos", "videos")]

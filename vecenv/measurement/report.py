@@ -6,12 +6,13 @@ Results go to standard output, progress to standard error. Everything but the pr
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from vecenv.json_text import json_text
 
 if TYPE_CHECKING:
     from vecenv.measurement.measure import Result
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "draw_plot",
-    "json_text",
+    "results_json",
     "print_header",
     "print_table",
     "print_text",
@@ -169,10 +170,10 @@ def table_lines(results: Sequence[Any], width: int | None = None, table: Sequenc
     return lines
 
 
-def json_text(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Any], **more: Any) -> str:
+def results_json(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Any], **more: Any) -> str:
     """Return settings, machine, the `as_dict()` of all results, and `more` as JSON."""
     content = {"settings": settings, "machine": machine, "results": [result.as_dict() for result in results], **more}
-    return json.dumps(content, indent=2, default=str) + "\n"
+    return json_text(content)
 
 
 def draw_plot(settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> Any:
