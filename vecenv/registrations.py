@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-import cloudpickle
 import gymnasium
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from .errors import ConfigError
+from .pickling import dump_by_value
 
 __all__ = [
     "add_to_main",
@@ -108,7 +108,7 @@ def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any]
         sent.append(spec)
     settings = _Settings(
         sent,
-        cloudpickle.dumps(entry_points, protocol=5),
+        dump_by_value(entry_points),
         missing,
         named,
         implementations,
@@ -116,8 +116,7 @@ def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any]
         gymnasium.logger.min_level,
         list(entry_points),
     )
-    data: bytes = cloudpickle.dumps(settings, protocol=5)
-    return data
+    return dump_by_value(settings)
 
 
 def registered_specs() -> Mapping[str, EnvSpec]:
@@ -362,7 +361,7 @@ def _implementations() -> list[tuple[str, str, type, Callable[..., Any]]]:
 def _why_not_picklable(value: Any) -> str:
     """Return the error of pickling a value; '' if it can be pickled."""
     try:
-        cloudpickle.dumps(value, protocol=5)
+        dump_by_value(value)
     except Exception as error:  # for example, it refers to an open file or a lock
         return f"{type(error).__name__}: {error}"
     return ""

@@ -19,6 +19,7 @@ from vecenv import create_env_manager, errors
 from vecenv.core.layout import messages
 from vecenv.envs import toys
 from vecenv.errors import EnvError, RemoteTraceback, WorkerError
+from vecenv.pickling import dump_by_value
 
 SOURCE = """
 class Env(toys.ToyEnv):
@@ -252,5 +253,5 @@ def test_error_of_the_base_manager_has_env_op_and_command() -> None:
 
 
 def test_code_pickled_by_value_keeps_its_file() -> None:
-    function = pickle.loads(messages.dump_by_value(lambda: lambda: 0))
+    function = pickle.loads(dump_by_value(lambda: lambda: 0))
     assert function.__code__.co_filename == function().__code__.co_filename == __file__

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.layout.messages import dump_by_value, pack_error
+from ..core.layout.messages import pack_error
 from ..core.shards.recorded_pool import RecordedPool
 from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
+from ..pickling import dump_by_value
 from ..policies import PolicyCaller
 from .columns import Columns, ColumnsPart
 from .driver import Driver

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.layout.messages import dump_by_value, unpack_error
+from ..core.layout.messages import unpack_error
 from ..core.layout.spec import Array, Spec
 from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall, TaskRequest
 from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
+from ..pickling import dump_by_value
 from ..statistics import ShardInfo
 from ..vector import VectorEnv
 from ..vector.errors import ClosedVectorEnvError

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from vecenv.envs.check.data import describe
 from vecenv.errors import SpaceError
+
+from ..pickling import dump_by_value
 
 __all__ = [
     "CloudPickleWrapper",
@@ -125,7 +126,7 @@ class CloudPickleWrapper:
         self.data = data
 
     def __getstate__(self) -> bytes:
-        return bytes(cloudpickle.dumps(self.data))
+        return dump_by_value(self.data)
 
     def __setstate__(self, state: bytes) -> None:
         self.data = pickle.loads(state)

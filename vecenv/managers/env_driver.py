@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import cloudpickle
 import gymnasium
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError, locate
 from ..first_seeds import seed_generators
+from ..pickling import dump_by_value
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
 
@@ -109,11 +110,11 @@ class DriverSnapshotter:
     def capture(self, driver: EnvDriver) -> Snapshot | None:
         """Return the state of a driver and its env; None if the env's state cannot be captured."""
         if driver.is_gone:  # the driver's own state is all that there is
-            return Snapshot(cloudpickle.dumps((driver.get_state(), None)), True)
+            return Snapshot(dump_by_value((driver.get_state(), None)), True)
         inner = SNAPSHOTTER.capture(driver.env)
         if inner is None:
             return None
-        return Snapshot(cloudpickle.dumps((driver.get_state(), inner.state)), inner.is_complete)
+        return Snapshot(dump_by_value((driver.get_state(), inner.state)), inner.is_complete)
 
     def is_built_alike(self, driver: EnvDriver) -> bool:
         """Return whether a new driver's env has no state that its next construction may not repeat."""
@@ -121,7 +122,7 @@ class DriverSnapshotter:
 
     def restore(self, driver: EnvDriver, state: bytes) -> None:
         """Put a captured state into a new driver."""
-        own, inner = cloudpickle.loads(state)
+        own, inner = pickle.loads(state)
         driver.set_state(own)
         if inner is not None:
             SNAPSHOTTER.restore(driver.env, inner)

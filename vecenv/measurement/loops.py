@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -19,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit, locate
 from vecenv.measurement.target import EnvFn, action_rows
+from vecenv.pickling import dump_by_value
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
@@ -81,7 +82,7 @@ class LoopProcesses:
             for _ in shares:
                 self._start()
             for connection, share in zip(self._connections, shares):
-                _send(connection, (cloudpickle.dumps(list(share)), store, time_rounds))
+                _send(connection, (dump_by_value(list(share)), store, time_rounds))
             self._collect(_REPLY_TIMEOUT)
         except BaseException:
             self.close()
@@ -184,7 +185,7 @@ def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
 
 
 def _build_loop(payload: bytes, store: bool, time_rounds: bool) -> _Loop:
-    env_fns: list[EnvFn] = cloudpickle.loads(payload)
+    env_fns: list[EnvFn] = pickle.loads(payload)
     envs = [env_fn() for env_fn in env_fns]
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(1)

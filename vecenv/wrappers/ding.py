@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +25,7 @@ from vecenv.first_seeds import seed_generators
 from vecenv.wrappers.create import create_env_wrapper
 
 from ..own_log import own_logger
+from ..pickling import dump_by_value
 
 __all__ = [
     "DingEnvWrapper",
@@ -231,7 +232,7 @@ class DingEnvWrapper(BaseEnv):
         if self._raw_env is None:
             raise StateError(f"cannot clone {self!r}: it is closed, and its env is gone; clone before the close")
         try:
-            raw_env = cloudpickle.loads(cloudpickle.dumps(self._raw_env))
+            raw_env = pickle.loads(dump_by_value(self._raw_env))
         except Exception as error:
             raise StateError(
                 f"cannot clone {self!r}: its env cannot be copied ({type(error).__name__}: {error}); "

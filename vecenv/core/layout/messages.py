@@ -16,23 +16,19 @@ and `dump_reply`, and `load` and `load_reply` return the object unchanged.
 
 from __future__ import annotations
 
-import io
 import linecache
 import os
 import pickle
 import re
 import struct
 import traceback
-import types
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import cloudpickle
-
 from ...errors import EnvError, RemoteTraceback, WorkerError, locate
 from ...nested import copy_value
+from ...pickling import dump_by_value
 
 __all__ = [
     "Outcome",
@@ -43,7 +39,6 @@ __all__ = [
     "copy_payload",
     "describe_place",
     "dump",
-    "dump_by_value",
     "dump_reply",
     "load",
     "load_reply",
@@ -139,26 +134,6 @@ def dump(message: Any) -> bytes:
     except Exception:  # lambdas and local classes need the slower pickler
         pass
     return dump_by_value(message)
-
-
-def dump_by_value(value: Any) -> bytes:
-    """Pickle a value with protocol 5, as `cloudpickle.dumps` does; code keeps the name of its file, for tracebacks."""
-    with io.BytesIO() as file:
-        _Pickler(file, protocol=5).dump(value)
-        return file.getvalue()
-
-
-def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    make, args = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    return _named_code, (make, args, code.co_filename)
-
-
-def _named_code(make: Callable[..., types.CodeType], args: tuple[Any, ...], filename: str) -> types.CodeType:
-    return make(*args).replace(co_filename=filename)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 def load(data: bytes | bytearray | Payload) -> Any:

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
+from ...pickling import dump_by_value
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
-from ..layout.messages import describe_place, dump_by_value, unpack_error
+from ..layout.messages import describe_place, unpack_error
 from ..layout.native import implementation
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub

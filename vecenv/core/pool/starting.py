@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...own_log import own_logger
-from ..layout.messages import dump_by_value
+from ...pickling import dump_by_value
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns

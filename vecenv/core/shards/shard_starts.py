@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
+from ...pickling import dump_by_value
 from ...registrations import pickle_registrations
 from ..host.replay import Snapshotter
-from ..layout.messages import dump_by_value, unpack_error
+from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions
 from ..pool.starting import pickle_env_fns
 from ..processes.worker_main import find_difference

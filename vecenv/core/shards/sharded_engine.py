@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import WorkerTimeoutError
+from ...pickling import dump_by_value
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
-from ..layout.messages import dump_by_value
 from ..layout.spec import Spec
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..pool.engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits

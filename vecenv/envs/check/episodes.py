@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 
@@ -16,6 +15,7 @@ from vecenv.envs.adapt import adapt, ensure_spaces, original
 from vecenv.envs.check.actions import sample_action
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.nested import equal
+from vecenv.pickling import dump_by_value
 
 __all__ = ["Run", "find_difference"]
 
@@ -64,7 +64,7 @@ class Run:
             self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
             try:
                 ensure_spaces(self.env)
-                self.actions: Any = pickle.loads(cloudpickle.dumps(self.env.action_space))
+                self.actions: Any = pickle.loads(dump_by_value(self.env.action_space))
             except BaseException:
                 self.env.close()
                 raise
@@ -73,7 +73,7 @@ class Run:
     def save(self) -> bytes | None:
         """Return the state of the env, global generators and actions between two episodes; None if not possible."""
         snapshot = SNAPSHOTTER.capture(self.env)
-        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.rngs.get_state(), self.actions))
+        return None if snapshot is None else dump_by_value((snapshot.state, self.rngs.get_state(), self.actions))
 
     def load(self, saved: bytes) -> str | None:
         """Restore a state that another run saved. Return the reason if that is not possible, else None."""

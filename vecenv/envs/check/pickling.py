@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
-
 from vecenv.envs.check.actions import is_ding
 from vecenv.envs.check.data import Violation
+from vecenv.pickling import dump_by_value
 from vecenv.registrations import pickle_registrations
 
 __all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "pickling_violations"]
@@ -45,7 +44,7 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         The error, or None if the value was loaded.
     """
     try:
-        data = cloudpickle.dumps(value)
+        data = dump_by_value(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
     sent = pickle.dumps((pickle_registrations(), data))

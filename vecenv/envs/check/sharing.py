@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from vecenv.envs.check.data import Violation
 from vecenv.envs.check.episodes import Run, find_difference
 from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment
+from vecenv.pickling import dump_by_value
 from vecenv.registrations import pickle_registrations
 
 __all__ = ["play_copies", "sharing_violations"]
@@ -109,7 +108,7 @@ def _play_in_interpreters(env_fn: Callable[[], Any], seed: int) -> list[dict[int
         children = []
         for number, cast in enumerate(_CASTS):
             sent, result = Path(folder, f"sent{number}"), Path(folder, f"result{number}")
-            call = cloudpickle.dumps((env_fn, seed, cast))
+            call = dump_by_value((env_fn, seed, cast))
             sent.write_bytes(pickle.dumps((pickle_registrations(), call, str(result))))
             child = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM],

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import cloudpickle
 import gymnasium
 import numpy as np
 
@@ -41,6 +40,8 @@ from vecenv.envs.state.adapters import (
 from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
+
+from ...pickling import dump_by_value
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 
@@ -123,7 +124,7 @@ class Snapshotter:
                 return Snapshot(pickle.dumps(payload, 5), is_complete)
             except Exception:
                 try:  # lambdas and classes of __main__
-                    return Snapshot(cloudpickle.dumps(payload, 5), is_complete)
+                    return Snapshot(dump_by_value(payload), is_complete)
                 except Exception as error:
                     if not _mark_unpicklable(layers, payload[1]):
                         raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
@@ -433,7 +434,7 @@ def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
     found = False
     for layer, state in zip(layers, states, strict=True):
         try:
-            cloudpickle.dumps(state, 5)
+            dump_by_value(state)
         except Exception as error:
             _mark_uncapturable(type(layer), _plan_of(type(layer)), error)
             found = True
