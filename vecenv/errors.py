@@ -92,7 +92,7 @@ class VecenvError(Exception):
 
 
 class ConfigError(VecenvError, ValueError, AssertionError):
-    """A config key, a value or an argument is wrong; raised before any process starts.
+    """A config key, a value or an argument is wrong; nearly always raised before any process starts.
 
     Attributes:
         key: the config key or parameter at fault, or None.

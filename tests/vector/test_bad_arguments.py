@@ -11,7 +11,15 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv, create_environment, make_vec
+from vecenv import (
+    BatchedVectorEnv,
+    ConfigError,
+    SpaceError,
+    VectorEnv,
+    create_env_manager,
+    create_environment,
+    make_vec,
+)
 from vecenv.envs.toys import ToyEnv
 
 LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")
@@ -302,3 +310,26 @@ def test_spaces_that_differ_are_named_by_leaf_and_property():
         with pytest.raises(SpaceError, match=says) as caught:
             VectorEnv(env_fns, **options)
         assert caught.value.path == "observation_space/speed"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"num_workers": 1}, {"threads_per_worker": 2}], ids=str)
+@pytest.mark.parametrize("wraps", [False, True])
+def test_one_env_for_two_rows_is_refused(options, wraps):
+    """Its resets and steps of one row disturbed the other, without an error."""
+    env = ToyEnv()
+    env_fns = [lambda: gymnasium.Wrapper(env) if wraps else env] * 3
+    with pytest.raises(ConfigError, match=r"envs 0 and 1 returned the same env\. .*not `lambda: env`"):
+        VectorEnv(env_fns, **{"num_workers": 1, **options} if "backend" not in options else options)
+    manager = create_env_manager({"type": "base"} if "backend" in options else {"type": "subprocess"}, env_fns[:1] * 9)
+    with pytest.raises(ConfigError, match="returned the same env"):
+        manager.launch()
+
+
+@pytest.mark.extended
+def test_one_env_for_two_workers_is_copied():
+    env = ToyEnv()
+    with VectorEnv([lambda: env] * 2, num_workers=2) as envs, VectorEnv([ToyEnv] * 2) as others:
+        np.testing.assert_array_equal(envs.reset(seed=0)[0], others.reset(seed=0)[0])
+        for _ in range(3):
+            np.testing.assert_array_equal(envs.step([0, 1])[0], others.step([0, 1])[0])

@@ -10,7 +10,6 @@ the env itself in `env`.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +42,6 @@ __all__ = [
     "SetOuterAttribute",
     "ShapeOnlyEnv",
     "ShapeRewards",
-    "identity_of",
     "render",
     "without_bounds",
 ]
@@ -176,11 +174,6 @@ class IsWrapped:
                 return True
             layer = getattr(layer, "env", None)
         return False
-
-
-def identity_of(env: Any) -> tuple[int, int]:
-    """Return (process id, address) of the innermost env; two envs have equal pairs only if they are one object."""
-    return os.getpid(), id(getattr(env, "unwrapped", env))
 
 
 def render(env: Any) -> Any:

@@ -28,7 +28,6 @@ from ..envs.remote import (
     HasAttribute,
     IsWrapped,
     SetOuterAttribute,
-    identity_of,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
 from ..report import Report
@@ -95,8 +94,7 @@ class SB3VecEnv(_VecEnv):
                 `Monitor` around the env; but "t" counts from the start of this episode.
 
         Raises:
-            ConfigError: an option is wrong or given twice.
-            ValueError: two constructors returned the same env.
+            ConfigError: an option is wrong or given twice, or two constructors returned the same env.
             Exception: as `vecenv.VectorEnv`.
         """
         if start_method is not None and options.setdefault("context", start_method) != start_method:
@@ -110,7 +108,6 @@ class SB3VecEnv(_VecEnv):
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         try:
-            self._check_distinct()
             envs = self.vector_env
             super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
             # the metadata of the envs beside render modes: VecVideoRecorder reads the frames per second here
@@ -118,17 +115,6 @@ class SB3VecEnv(_VecEnv):
         except BaseException:
             self.vector_env.close()
             raise
-
-    def _check_distinct(self) -> None:
-        """Raise ValueError if two envs are one; they would undo each other's resets."""
-        owner: dict[tuple[int, int], int] = {}
-        for env_id, identity in enumerate(self._pool.call(identity_of, pure=True)):
-            other = owner.setdefault(identity, env_id)
-            if other != env_id:
-                raise ValueError(
-                    f"env_fns: those of envs {other} and {env_id} returned the same env. A constructor has to build a "
-                    "new env at each call: `lambda: gymnasium.make(...)`, not `lambda: env`"
-                )
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Have the next reset give env i `seed + i`; None draws a seed. Returns the seeds.

@@ -165,6 +165,11 @@ class EnvDriver:
         """Whether there is no env until the next reset builds one."""
         return self._is_gone
 
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost env, by which the engine finds envs that were given twice."""
+        return getattr(self.built, "unwrapped", self.built)
+
     def _build(self) -> None:
         env = self.built = self._env_fn()
         self._bind(adapt_and_build(env, needed=self._settings.has_columns, remedy=SPACES_REMEDY))

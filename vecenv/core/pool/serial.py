@@ -29,7 +29,7 @@ from ..layout.spec import Array
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
-from ..processes.builder import build_env
+from ..processes.builder import build_env, check_distinct
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..system.clock import now_ns
 from ..system.monitor_files import MonitorFile
@@ -150,6 +150,7 @@ class SerialEngine:
                     add_notes(error, [describe_place({"env_ids": [env_id], "op": "construct"})])
                     raise
                 progress.show(lambda: len(self._envs))
+        check_distinct(dict(enumerate(self._built)))
         spaces = EnvSpaces.of(self._envs[0], options)
         check_same_spaces(self._envs)
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)

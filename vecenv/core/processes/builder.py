@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import add_notes
+from ...errors import ConfigError, add_notes
 from ..host.global_rngs import GlobalRngs
 from ..system.clock import now_ns
 from ..system.stack_dump import note_pause, note_phase
@@ -26,13 +26,31 @@ from ..system.stack_dump import note_pause, note_phase
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Builder", "EnvThread", "build_env"]
+__all__ = ["Builder", "EnvThread", "build_env", "check_distinct"]
 
 
 def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: AbstractContextManager[Any]) -> Any:
     """Build one env, with the global random generators that `env_rngs` swaps in."""
     with env_rngs:
         return adapt(env_fn())
+
+
+def check_distinct(envs: Mapping[int, Any], first_env_id: int = 0) -> None:
+    """Raise ConfigError if two envs are one object: they would undo each other's resets.
+
+    Args:
+        envs: results of constructors, by env_id.
+        first_env_id: is added to these ids in the error.
+    """
+    owners: dict[int, int] = {}
+    for env_id, env in sorted(envs.items()):
+        other = owners.setdefault(id(getattr(env, "unwrapped", env)), env_id)
+        if other != env_id:
+            raise ConfigError(
+                f"env_fns: those of envs {first_env_id + other} and {first_env_id + env_id} returned the same env. A "
+                "constructor has to build a new env at each call: `lambda: gymnasium.make(...)`, not `lambda: env`",
+                key="env_fns",
+            )
 
 
 class EnvThread:
@@ -90,6 +108,7 @@ class Builder:
         self._env_fns = env_fns
         self._adapt = adapt
         self._rngs = rngs
+        self._built: dict[int, Any] = {}  # results of constructors
         self._lock = threading.Lock()  # for the attributes below, and for those above in a parallel construction
         self._under_construction: set[int] = set()
         self._suspects: set[int] = set()  # envs one of which has drawn from the global generators
@@ -106,6 +125,8 @@ class Builder:
             self._close_suspects()
         if not self.errors:
             self._build_serially()
+        if not self.errors:
+            check_distinct(self._built, self._rngs.first_env_id)
 
     def _build_share(self, thread: int) -> None:
         """Build the envs of one thread, until a constructor in any thread raises or draws."""
@@ -134,7 +155,13 @@ class Builder:
 
     def _build_timed(self, env_id: int, env_rngs: AbstractContextManager[Any]) -> Any:
         began_ns, began_cpu_ns = now_ns(), time.thread_time_ns()
-        env = build_env(self._env_fns[env_id], self._adapt, env_rngs)
+
+
+        def keep_and_adapt(env: Any) -> Any:
+            self._built[env_id] = env
+            return self._adapt(env)
+
+        env = build_env(self._env_fns[env_id], keep_and_adapt, env_rngs)
         self.times[env_id] = now_ns() - began_ns, time.thread_time_ns() - began_cpu_ns
         return env
 
