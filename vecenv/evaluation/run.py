@@ -73,8 +73,10 @@ def evaluate(
             made from the seed of its episode. So a stochastic policy gives the same results for any number of envs. The
             generators are independent of those of the envs. A torch module gets arrays then, not tensors. None
             (default): no generators.
-        batch_rows: number of rows of each call of the policy. Missing rows are padded: they repeat the first row, and
-            their actions are dropped. None (default): one row per env that needs an action.
+        batch_rows: number of rows of each call of the policy. Missing rows are padded: they repeat the first row with
+            its env id, and their actions are dropped. So a policy with a state per env has to compute the new states of
+            all rows from the old ones, and not row by row in place. None (default): one row per env that needs an
+            action.
         on_episode: called with each `EpisodeResult` when its episode has ended, for example by a progress bar.
         **options: options of `VectorEnv` for the envs that are built here, such as `num_workers` or `backend`.
 

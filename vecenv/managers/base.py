@@ -190,7 +190,7 @@ class BaseEnvManager(EnvManager):
         The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers.
 
         Raises:
-            StateError: the manager was never launched.
+            StateError: the manager is not launched, or is closed.
         """
         if self._launch.pool is None:
             raise StateError("statistics: launch the manager first")
@@ -202,7 +202,7 @@ class BaseEnvManager(EnvManager):
         Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect.
 
         Raises:
-            StateError: the manager was never launched.
+            StateError: the manager is not launched, or is closed.
         """
         if self._launch.pool is None:
             raise StateError("report: launch the manager first")

@@ -61,7 +61,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "step_wait_timeout": None,  # then it collects further results for this long; None: until all have arrived
     "connect_timeout": 60,  # limit of a reset if reset_timeout is longer or None; not if `timeouts` has a reset limit
     "reset_inplace": False,  # the last timestep of an episode has the first observation of the next one
-    "num_workers": None,  # processes; None: min(number of envs, usable cores)
+    "num_workers": None,  # processes; None: min(number of envs, usable cores), with spare envs one per env
     "num_spare_envs": 0,  # envs that are reset ahead and take over when episodes end; a multiple of the number of envs
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other

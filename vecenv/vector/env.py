@@ -144,9 +144,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             backend: 'process' (default), or 'serial' for envs in this thread. 'auto' measures as `num_workers='auto'`,
                 and may choose 'serial' where steps are cheap and few. Serial envs survive no segmentation fault, and
                 a hang of one does not end. 'ray': workers on the nodes of a Ray cluster, see docs/ray.md.
-            num_workers: number of processes. None (default): one per usable core, at most one per env. Envs with
-                process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
-                process: they need `num_workers=num_envs`. `vecenv check` finds them.
+            num_workers: number of processes. None (default): one per usable core, at most one per env; with spare envs
+                one per env, N + S, so that a slow reset delays no step. Envs with process-wide state, such as a
+                module-level counter or globals of a C library, disturb each other in one process: they need
+                `num_workers=num_envs`. `vecenv check` finds them.
                 'auto': env 0 is built in a worker of its own first, reset, stepped 100 times with random actions, and
                 closed; then workers and threads are chosen. The choice and its reason are in `statistics()["choice"]`
                 and in the log. The results of a run do not depend on the choice. Threads are not chosen for an env that
@@ -343,7 +344,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def statistics(self) -> Statistics:
         """Return counts and times since the start: steps, failures, the load of envs, workers and the caller.
 
-        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers.
+        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers. After
+        `close` there are no steps and no times, so it has to be read before.
         """
         return self._pool.statistics()
 
