@@ -225,6 +225,31 @@ def test_episode_after_a_lost_one_is_restored(implementation: str) -> None:
     assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted", "replayed", "replayed"]
 
 
+class Unlucky(toys.ToyEnv):
+    """Exits at steps that its generator chooses, and so at every attempt to repeat them."""
+
+    def step(self, action: Any) -> Any:
+        if self.np_random.random() < 0.25:
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.extended
+def test_runs_with_the_same_lost_episodes_are_equal(implementation: str, tmp_path: Any) -> None:
+    """The seed of the episode after a lost one was drawn from the system's entropy."""
+    found = []
+    for num_workers in (1, 2):
+        policy = {"reproducer_dir": str(tmp_path), "max_restarts": 1000}
+        with recovering_pool([Unlucky, toys.ToyEnv, Unlucky], num_workers=num_workers, **policy) as pool:
+            traces = play(pool, 12)
+            assert pool.statistics()["truncated"] >= 3
+        found.append(traces)
+        lost = [number for number, mark in traces.marks[0] if mark == "restarted"]
+        first_obs = {traces.rows[0][number].obs for number in lost}
+        assert len(first_obs) == len(lost) >= 2, "each lost episode is followed by another one"
+    assert found[0].rows == found[1].rows
+
+
 def _ours() -> int:
     return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, but changes something
 

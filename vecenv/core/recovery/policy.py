@@ -11,9 +11,9 @@ pool replaces the workers; this module records which env is to blame, how often,
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
-import secrets
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -105,6 +105,7 @@ class Recovery:
         self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of failures; -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
+        self._num_lost: Counter[int] = Counter()  # by env_id: its episodes that were not restored
         self._first_env_id = first_env_id
         self._log = FailureLog(first_env_id)
         self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
@@ -307,12 +308,23 @@ class Recovery:
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
-            job.fresh_seed, job.takes_seed = secrets.randbits(31), takes_seed(env_id)
+            job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
             job.persistent_calls = history.persistent_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             job.attempts = [] if job.abandon_reason else history.attempts
             restore_jobs[env_id] = job
         return restore_jobs
+
+    def _fresh_seed(self, env_id: int, last_delivered: list[Array] | None) -> int:
+        """Return the seed for the next episode of an env whose present one may be lost.
+
+        It follows from the results of the env so far, so a run with the same crashes has the same episodes again, for
+        any number of workers and shards.
+        """
+        digest = hashlib.blake2b(b"%d %d" % (self._first_env_id + env_id, self._num_lost[env_id]), digest_size=4)
+        for column in last_delivered or ():
+            digest.update(column.tobytes())
+        return int.from_bytes(digest.digest(), "little") >> 1
 
     def abandon_reason(self, env_id: int, step_ids: Sequence[int]) -> str:
         """Return why an env is not restored before one of these commands; '' if it is."""
@@ -345,6 +357,7 @@ class Recovery:
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Record the result of restoring an env; after the last env of its worker, log a summary."""
         self._counts[outcome.kind] += 1
+        self._num_lost[env_id] += outcome.kind in ("truncated", "restarted")
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
         self._restore_seconds[env_id] = outcome.seconds
