@@ -45,6 +45,12 @@ def test_nested_actions_have_one_array_per_leaf():
     assert nested["b"][0].tolist() == [[1.0, 1.0]] * 3
 
 
+def test_none_means_no_extras():
+    """The answer of `predict` in Stable-Baselines3 was an error about an inhomogeneous array."""
+    answer = act(lambda obs, env_id: (np.array([2, 0, 1]), None))
+    assert answer.actions[0].tolist() == [2, 0, 1] and answer.extras == {}
+
+
 def test_pair_of_actions_with_a_dict_is_no_extras():
     """The second action of this space is a dict, too. Its keys decide."""
     space = spaces.Tuple([DISCRETE, spaces.Dict(a=DISCRETE)])

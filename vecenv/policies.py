@@ -9,7 +9,8 @@ A policy is any callable `policy(obs, env_id)`:
     obs         nested like the observation space, leaves (B, *S); the policy must not change them
     env_id      int64 (B,), the env of each row
     returns     actions, nested like the action space, leaves (B, *S);
-                or (actions, extras), where extras is a dict of arrays (B, ...), such as log-probabilities
+                or (actions, extras), where extras is a dict of arrays (B, ...), such as log-probabilities, or None, as
+                from `predict` of Stable-Baselines3
 
 and may have two further methods:
 
@@ -110,8 +111,8 @@ class PolicyCaller:
         env_ids = self._number(env_ids)
         actions = self._act(obs, env_ids)
         extras: Any = {}
-        if type(actions) is tuple and len(actions) == 2 and self._is_extras(actions[1]):
-            actions, extras = actions
+        if type(actions) is tuple and len(actions) == 2 and (actions[1] is None or self._is_extras(actions[1])):
+            actions, extras = actions[0], actions[1] or {}
         count = len(env_ids)
         leaves = self.spec.flatten_batch(_as_arrays(actions), count)
         for leaf in self._float_leaves:
