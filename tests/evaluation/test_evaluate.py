@@ -401,3 +401,10 @@ def test_on_episode_gets_each_episode_once():
 def test_failed_evaluation_leaves_no_worker():
     with contextlib.suppress(ZeroDivisionError):
         evaluate(SeedEnv, lambda obs, env_id: 1 / 0, seeds=SEEDS)  # the guard of leaks finds workers that are left
+
+
+def test_closed_vector_env_is_named():
+    envs = vecenv.VectorEnv([SeedEnv], backend="serial")
+    envs.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError, match=r"^evaluate: the vector env is closed$"):
+        evaluate(envs, lambda obs, env_id: np.zeros(len(env_id), np.int64), seeds=[1])

@@ -13,6 +13,7 @@ from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
 from ..errors import ConfigError
 from ..vector.env import VectorEnv, check_options
+from ..vector.errors import ClosedVectorEnvError
 from .videos import Videos
 
 __all__ = ["open_envs"]
@@ -37,6 +38,7 @@ def open_envs(
 
     Raises:
         ConfigError: the env is none, an option is wrong, or the caller's vector env would have to be built differently.
+        ClosedVectorEnvError: the caller's vector env is closed.
         gymnasium.error.Error: no env of this id is registered.
         Exception: an exception of a constructor.
     """
@@ -48,6 +50,8 @@ def open_envs(
                 "one",
                 key=given[0],
             )
+        if env.closed:
+            raise ClosedVectorEnvError("evaluate: the vector env is closed")
         yield env
         return
     check_options("evaluate", options)
