@@ -57,6 +57,7 @@ def assert_plain(batches: Sequence[Transitions], env_fns: Sequence[Callable[[], 
         seed: env i was reset with `seed + i`.
     """
     rows = Rows(batches)
+    assert not any(batch.lost.any() for batch in batches)
     for env_id, env_fn in enumerate(env_fns):
         env = env_fn()
         obs, _ = env.reset(seed=seed + env_id)

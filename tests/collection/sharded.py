@@ -126,7 +126,7 @@ def assert_equal(ours: Transitions, theirs: Transitions, *, has_bootstrap: bool 
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
 
-    names = ["obs", "actions", "rewards", "terminated", "truncated", "env_id", "step", "episode", "next_obs"]
+    names = ["obs", "actions", "rewards", "terminated", "truncated", "lost", "env_id", "step", "episode", "next_obs"]
     for name in [*names, "episode_returns", "episode_lengths", "extras"]:
         map_structure(check, getattr(ours, name), getattr(theirs, name))
     if has_bootstrap:

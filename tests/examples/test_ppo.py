@@ -24,9 +24,9 @@ def test_advantages_use_the_values_of_successors():
     terminated = np.array([[False, False], [True, False], [False, False]])
     truncated = np.array([[False, True], [False, False], [False, False]])
     bootstrap = np.array([[0, 10], [0, 0], [20, 30]], np.float32)
-    empty = np.empty(0)
+    empty, lost = np.empty(0), np.zeros((3, 2), np.bool_)
     batch = Transitions(
-        *(None, None, ones, terminated, truncated, ones, ones, ones),
+        *(None, None, ones, terminated, truncated, lost, ones, ones, ones),
         *({"value": values}, bootstrap, empty, empty, lambda: None),
     )
     settings = dataclasses.replace(SETTINGS["vector"], gamma=0.5, gae_lambda=0.5)

@@ -38,6 +38,7 @@ class ColumnsPart:
     rewards: Array
     terminated: Array
     truncated: Array
+    lost: Array
     env_ids: Array
     extras: dict[str, Array]
     has_answer: bool
@@ -60,6 +61,7 @@ class Columns:
         num_rows: M.
         obs, actions: one array (M, *S) per leaf.
         rewards, terminated, truncated: (M + 1,); row M is for rows that are no transitions.
+        lost: bool (M + 1,); False until it is set.
         env_ids: int64 (M,); -1 in rows that are not used yet.
         extras: arrays (M, ...) by name; empty before the first answer of the policy.
         bootstrap: float (M,); None without estimates.
@@ -73,6 +75,7 @@ class Columns:
         self.rewards = np.empty(num_rows + 1)
         self.terminated = np.empty(num_rows + 1, np.bool_)
         self.truncated = np.empty(num_rows + 1, np.bool_)
+        self.lost = np.zeros(num_rows + 1, np.bool_)
         self.env_ids = np.full(num_rows, -1)
         self.extras: dict[str, Array] = {}
         self.has_bootstrap = has_bootstrap
@@ -95,7 +98,9 @@ class Columns:
         self.obs, self.actions = [resized(leaf) for leaf in self.obs], [resized(leaf) for leaf in self.actions]
         self.rewards, self.env_ids = resized(self.rewards, 1), resized(self.env_ids)
         self.terminated, self.truncated = resized(self.terminated, 1), resized(self.truncated, 1)
+        self.lost = resized(self.lost, 1)
         self.extras = {name: resized(column) for name, column in self.extras.items()}
+        self.lost[self.num_rows :] = False
         self.env_ids[self.num_rows :] = -1
         self.num_rows = size
 
@@ -148,7 +153,8 @@ class Columns:
         """Return the columns, which are time-major and have so many envs, for `put_part` in another process."""
         return ColumnsPart(
             num_envs,
-            *(self.obs, self.actions, self.rewards[:-1], self.terminated[:-1], self.truncated[:-1], self.env_ids),
+            *(self.obs, self.actions, self.rewards[:-1], self.terminated[:-1], self.truncated[:-1], self.lost[:-1]),
+            self.env_ids,
             *(self.extras, self._has_answer, self.has_bootstrap, self.bootstrap, self._final_rows, self._final_obs),
         )
 
@@ -179,6 +185,7 @@ class Columns:
                 into[:, first_column : first_column + count] = theirs.reshape(-1, count, *theirs.shape[1:])
         self.rewards[rows] = part.rewards
         self.terminated[rows], self.truncated[rows] = part.terminated, part.truncated
+        self.lost[rows] = part.lost
         self.env_ids[rows] = np.where(part.env_ids < 0, -1, part.env_ids + first_env_id)
         if part.bootstrap is not None:
             self.put_bootstrap(rows, part.bootstrap)
@@ -225,6 +232,7 @@ class Columns:
             rewards=rewards.reshape(shape),
             terminated=terminated.reshape(shape),
             truncated=truncated.reshape(shape),
+            lost=self.lost[:-1][pick].reshape(shape),
             env_id=env_ids.reshape(shape),
             step=step.reshape(shape),
             episode=episode.reshape(shape),

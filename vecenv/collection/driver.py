@@ -286,6 +286,9 @@ class Driver:
             else:
                 final = [leaf[ends] for leaf in leaves]
             columns.put_final_obs(rows[ends], final)
+            end_infos = infos["final_info"] if self._is_same_step else infos
+            if "recovered" in end_infos:
+                columns.lost[rows[_lost_rows(end_infos["recovered"], ends)]] = True
             self._plan.end(ids)
             if columns.has_bootstrap:
                 cut = np.flatnonzero(truncated[ends] & ~terminated[ends])
@@ -316,6 +319,13 @@ class Driver:
         if len(env_ids):
             self._cut_rows.append((last.start + env_ids, env_ids, [leaf[env_ids] for leaf in self._progress.obs]))
             self._estimate_cut_episodes()
+
+
+def _lost_rows(marks: Any, ends: Array) -> list[int]:
+    """Return those of the rows `ends` whose episode could not be restored; `marks`: `infos["recovered"]`."""
+    if not isinstance(marks, np.ndarray):  # the envs have an info of this name, a dict
+        return []
+    return [row for row in ends.tolist() if str(marks[row]) == "truncated"]
 
 
 def _stack_rows(spec: Spec, values: Any, rows: Array) -> list[Array]:

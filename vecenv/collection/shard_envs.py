@@ -59,7 +59,18 @@ class ShardEnvs:
         infos: dict[str, Any] = {"env_id": batch.env_ids}
         if batch.flags & RowFlag.FINAL:
             infos["final_obs"] = _FinalObs(self.single_observation_space, batch)
+            infos["final_info"] = {}
+        if batch.flags & RowFlag.MESSAGE:
+            _add_recovery_marks(infos, batch)
         return batch.obs, batch.rewards, batch.terminated, batch.truncated, infos
+
+
+def _add_recovery_marks(infos: dict[str, Any], batch: Batch) -> None:
+    """Add `infos["recovered"]` and `infos["final_info"]["recovered"]`, object (B,), where a row has such an info."""
+    for row, reply in batch.replies().items():
+        for into, info in ((infos, reply.info), (infos.get("final_info", {}), reply.final_info)):
+            if info and "recovered" in info:
+                into.setdefault("recovered", np.full(len(batch), None, object))[row] = info["recovered"]
 
 
 class _FinalObs:

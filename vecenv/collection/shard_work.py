@@ -37,8 +37,8 @@ __all__ = ["ShardWork"]
 
 #: Numbers of tasks, one per collector.
 _NUMBERS = itertools.count(1)
-#: Bytes of a row beside its observation and action: reward, flags, env id.
-_ROW_NBYTES = 18
+#: Bytes of a row beside its observation and action: reward, three flags, env id.
+_ROW_NBYTES = 19
 #: Room for the rest of a rollout, in bytes.
 _REST_NBYTES = 4096
 _NO_ROWS: Array = np.empty(0, np.int64)

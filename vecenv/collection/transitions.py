@@ -18,13 +18,16 @@ class Transitions:
     """Transitions of N envs; their arrays belong to the caller.
 
     The leading shape of all columns is (B,), or (T, N) if they are time-major: column n then has T consecutive
-    transitions of env n. Every row is a transition: rows that only begin an episode are left out.
+    transitions of env n. Rows that only begin an episode are left out. All rows are transitions, except where `lost`.
 
     Attributes:
         obs: observations, nested like the space of one env, leaves (B, *S).
         actions: the actions that were taken there, nested like the action space.
         rewards: float64 (B,).
         terminated, truncated: bool (B,), Gymnasium's flags of the step.
+        lost: bool (B,), rows that no step of the env has made. Their episode could not be restored after a failure, so
+            it ends there: `obs` repeats in `next_obs`, the reward is 0, and `truncated` is True. Such rows must be left
+            out of replay buffers.
         env_id: int64 (B,), the env of each row.
         step: int64 (B,), index of the step in its episode, from 0.
         episode: int64 (B,), index of the episode of that env, from 0; counted over all batches of the vector env.
@@ -33,8 +36,9 @@ class Transitions:
             policy's estimate for `next_obs` in rows whose successor does not continue them: where `truncated`, and in
             the last row of each env. It is 0 in all other rows and where `terminated`.
         episode_returns: float64 (E,), the sum of rewards of each episode that ended in this batch, in the order of
-            these ends: by round, and then by env id.
-        episode_lengths: int64 (E,), the number of their steps.
+            these ends: by round, and then by env id. This is the order of the rows where `terminated | truncated`, and
+            `lost` in these rows marks lost episodes.
+        episode_lengths: int64 (E,), the number of their steps, lost rows included.
         version: of the weights that the transitions were made with; None unless a `Collector` has policies in shards.
         renewed_envs: int64 (K,), envs whose shard was lost before this batch was complete, and whose policy has no
             `get_state`: a new policy has made their transitions, which may differ from those that were lost.
@@ -45,6 +49,7 @@ class Transitions:
     rewards: Array
     terminated: Array
     truncated: Array
+    lost: Array
     env_id: Array
     step: Array
     episode: Array
