@@ -117,6 +117,14 @@ def test_lost_episode_is_marked_in_each_order(
 
 
 @pytest.mark.extended
+def test_lost_episode_is_marked_with_infos_in_the_form_of_gymnasium_0_29(failures: Any) -> None:
+    """Every batch with the end of an episode raised KeyError."""
+    options = {"num_workers": 2, "context": "fork", "infos": "legacy", "failures": failures}
+    with VectorEnv(env_fns(), autoreset_mode=AutoresetMode.SAME_STEP, **options) as envs:
+        check_lost(collect(envs, zeros, steps=36, seed=0))
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
 @MODES
 def test_lost_episode_is_marked_in_shards(mode: AutoresetMode, sync: bool, failures: Any) -> None:

@@ -266,9 +266,10 @@ def test_slow_episode_is_cut_between_its_steps(monkeypatch):
 
 
 @pytest.mark.extended
-def test_episode_lost_in_a_crash_is_marked():
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_episode_lost_in_a_crash_is_marked(mode):
     env_fn = functools.partial(SeedEnv, {2: crash})
-    result = evaluate(env_fn, by_draw, seeds=SEEDS, num_envs=2)
+    result = evaluate(env_fn, by_draw, seeds=SEEDS, num_envs=2, autoreset_mode=mode)
     expected = evaluate(SeedEnv, by_draw, seeds=SEEDS, num_envs=2)
     lost = SEEDS.index(2)
     assert result.cut.tolist() == ["failure" if row == lost else "" for row in range(len(SEEDS))]

@@ -281,14 +281,15 @@ class Driver:
         if len(ends):
             ids = ends if env_ids is None else env_ids[ends]
             if self._is_same_step:
-                final = _stack_rows(self._obs_spec, infos["final_obs"], ends)
+                final_obs = infos["final_obs" if "final_obs" in infos else "final_observation"]  # infos='legacy'
+                final = _stack_rows(self._obs_spec, final_obs, ends)
                 self._progress.is_fresh[ids] = True
             else:
                 final = [leaf[ends] for leaf in leaves]
             columns.put_final_obs(rows[ends], final)
             end_infos = infos["final_info"] if self._is_same_step else infos
-            if "recovered" in end_infos:
-                columns.lost[rows[_lost_rows(end_infos["recovered"], ends)]] = True
+            if len(lost := _lost_rows(end_infos, ends)):
+                columns.lost[rows[lost]] = True
             self._plan.end(ids)
             if columns.has_bootstrap:
                 cut = np.flatnonzero(truncated[ends] & ~terminated[ends])
@@ -321,9 +322,11 @@ class Driver:
             self._estimate_cut_episodes()
 
 
-def _lost_rows(marks: Any, ends: Array) -> list[int]:
-    """Return those of the rows `ends` whose episode could not be restored; `marks`: `infos["recovered"]`."""
-    if not isinstance(marks, np.ndarray):  # the envs have an info of this name, a dict
+def _lost_rows(infos: Any, ends: Array) -> list[int]:
+    """Return those of the rows `ends` whose episode could not be restored, by the infos of these ends."""
+    if isinstance(infos, np.ndarray):  # infos='legacy' in SAME_STEP mode: a dict for each end
+        marks: Any = {row: (infos[row] or {}).get("recovered") for row in ends.tolist()}
+    elif not isinstance(marks := infos.get("recovered"), np.ndarray):  # else the envs may have a dict of this name
         return []
     return [row for row in ends.tolist() if str(marks[row]) == "truncated"]
 

@@ -182,7 +182,8 @@ class Episodes:
         self._is_ready[env_id], self._is_free[env_id] = False, True
         info = pick_row(infos, row)
         if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode
-            info = {**info.get("final_info", {}), **{key: info[key] for key in ("recovered",) if key in info}}
+            mark = {key: info[key] for key in ("recovered",) if key in info}  # a lost episode has its own mark
+            info = {**mark, **info.get("final_info", {})}
         if info.get("recovered") == "truncated":
             return self._result(env_id, cut="failure", info=info)
         if terminated or truncated:
