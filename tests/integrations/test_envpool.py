@@ -293,6 +293,7 @@ def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
         (("CartPole-v1",), {"num_envs": 2, "seed": [1]}, ConfigError, "seed"),
         (("NoSuchEnv-v5",), {}, gymnasium.error.Error, "NoSuchEnv"),
         (("Pong-v5",), {"episode_life": True}, ConfigError, "did you mean 'episodic_life'"),
+        (("Pong-v5",), {"num_env": 3}, ConfigError, "Pong-v5 has no option 'num_env'; did you mean 'num_envs'"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, text: str) -> None:
@@ -300,3 +301,12 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, t
         pytest.importorskip("ale_py", exc_type=ImportError)
     with pytest.raises(error, match=text):
         vecenv.make(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "name, meant", [("num_env", "num_envs"), ("num_thread", "num_threads"), ("backends", "backend")]
+)
+def test_misspelt_options_are_named_with_the_function_that_was_called(name: str, meant: str) -> None:
+    text = f"^make: neither VectorEnv nor the env has an option '{name}'; did you mean '{meant}'"
+    with pytest.raises(ConfigError, match=text):
+        vecenv.make("CartPole-v1", **{"backend": "serial", name: 3})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
-from ...vector.make import make_vec
+from ...vector.make import build_vec, raise_if_misspelt
 from .atari import AtariTask
 from .gymnasium_pool import GymnasiumEnvPool
 from .pool import EnvPool
@@ -134,9 +135,12 @@ def make(
         vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
     game = _find_game(task_id)
     task = _plain(task_id, max_episode_steps, options) if game is None else _atari(game, max_episode_steps, options)
-    envs = make_vec(
-        task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **vector_options, **task.arguments
-    )
+    arguments = {**vector_options, **task.arguments}
+    try:
+        envs = build_vec(task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **arguments)
+    except TypeError as error:
+        raise_if_misspelt("make", make, options, error)
+        raise
     assert envs.spec is not None
     has_list, threshold = np.ndim(seed) > 0, envs.spec.reward_threshold
     config = {
@@ -192,7 +196,7 @@ def _plain(task_id: str, max_episode_steps: int | None, options: Mapping[str, An
 def _atari(game: EnvSpec, max_episode_steps: int | None, given: Mapping[str, Any]) -> _Task:
     for name in given:
         if name not in _ATARI_OPTIONS:
-            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES})
+            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES, *inspect.signature(make).parameters} - {"options"})
             hint = "" if near is None else f"; did you mean {near!r}?"
             raise ConfigError(f"{game.name}-v5 has no option {name!r}{hint}", key=name)
     limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
