@@ -21,7 +21,7 @@ from vecenv.integrations import envpool as ours
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
 
 #: Options of EnvPool without an equal here; its `ram` of Atari games is left out, too.
-LEFT_OUT = {"base_path", "zero_discount_on_life_loss", "use_inter_area_resize", "gray_scale", "task"}
+LEFT_OUT = {"base_path", "task"}
 
 
 @pytest.fixture
@@ -288,11 +288,15 @@ def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
     [
         (("CartPole-v1", "gem"), {}, ConfigError, "env_type"),
         (("CartPole-v1",), {"max_num_players": 2}, ConfigError, "max_num_players: only 1 is supported"),
+        (("CartPole-v1",), {"reward_threshold": "high"}, ConfigError, "reward_threshold: expected a number"),
         (("CartPole-v1",), {"autoreset_mode": "same_step"}, ConfigError, "EnvPool's mode is NEXT_STEP"),
         (("CartPole-v1",), {"num_envs": 2, "batch_size": 3}, ConfigError, "batch_size"),
         (("CartPole-v1",), {"num_envs": 2, "seed": [1]}, ConfigError, "seed"),
         (("NoSuchEnv-v5",), {}, gymnasium.error.Error, "NoSuchEnv"),
         (("Pong-v5",), {"episode_life": True}, ConfigError, "did you mean 'episodic_life'"),
+        (("Pong-v5",), {"gray_scale": False}, ConfigError, "gray_scale: only True is supported"),
+        (("Pong-v5",), {"use_inter_area_resize": False}, ConfigError, "use_inter_area_resize: only True is supported"),
+        (("Pong-v5",), {"zero_discount_on_life_loss": True}, ConfigError, "zero_discount_.*: only False is supported"),
         (("Pong-v5",), {"num_env": 3}, ConfigError, "Pong-v5 has no option 'num_env'; did you mean 'num_envs'"),
     ],
 )
@@ -301,6 +305,23 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, t
         pytest.importorskip("ale_py", exc_type=ImportError)
     with pytest.raises(error, match=text):
         vecenv.make(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "task_id, options",
+    [
+        ("CartPole-v1", {"reward_threshold": 400}),
+        ("MountainCar-v0", {"reward_threshold": np.float32(-100)}),
+        ("Pong-v5", {"use_inter_area_resize": True, "gray_scale": True, "zero_discount_on_life_loss": False}),
+        ("Pong-v5", {"reward_threshold": 20.0}),  # EnvPool refuses it here
+    ],
+)
+def test_options_of_envpool_without_effect_are_accepted(task_id: str, options: dict[str, Any]) -> None:
+    if task_id.endswith("-v5"):
+        pytest.importorskip("ale_py", exc_type=ImportError)
+    with made(vecenv, task_id, "gymnasium", backend="serial", **options) as envs:
+        assert options.items() <= envs.config.items()
+        assert envs.spec.reward_threshold == envs.config.get("reward_threshold")
 
 
 @pytest.mark.parametrize(
