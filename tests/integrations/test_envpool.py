@@ -70,21 +70,25 @@ def trace(envs: Any, env_type: str, num_steps: int, action: int = 0) -> list[Any
 # ---- beside EnvPool ------------------------------------------------------------------------------
 
 
-def forms(envs: Any, batch_size: int) -> list[Any]:
+def forms(envs: Any, action: Any = 0) -> list[Any]:
     """Return the forms of the results of all calls that receive."""
     ids = np.array([2, 0], np.int32)
-    found = [envs.reset(), envs.step(np.zeros(3, int)), envs.step(np.array([1, 0]), ids), envs.reset(ids)]
+    actions = np.stack([action] * 3)
+    found = [envs.reset(), envs.step(actions), envs.step(actions[:2], ids), envs.reset(ids)]
     envs.async_reset()
     found += [envs.recv(True)]
-    envs.send(np.zeros(3, int))
+    envs.send(actions)
     return [form(value) for value in [*found, envs.recv()]]
 
 
 @pytest.mark.parametrize("env_type", ["gymnasium", "gym", "dm"])
-@pytest.mark.parametrize("task_id", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "task_id", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Pong-v5"]
+)
 def test_results_have_the_keys_dtypes_and_shapes_of_envpool(theirs: ModuleType, task_id: str, env_type: str) -> None:
+    action = np.zeros(1, np.float32) if task_id in ("MountainCarContinuous-v0", "Pendulum-v1") else 0
     with made(ours, task_id, env_type, num_envs=3) as own, made(theirs, task_id, env_type, num_envs=3) as other:
-        assert forms(own, 3) == forms(other, 3)
+        assert forms(own, action) == forms(other, action)
         assert len(own) == len(other) and own.is_async == other.is_async
         assert own.all_env_ids.dtype == other.all_env_ids.dtype
         assert own.all_env_ids.tolist() == other.all_env_ids.tolist()
@@ -147,6 +151,66 @@ def test_config_and_spaces_are_those_of_envpool(theirs: ModuleType, task_id: str
         for name in dir(other):
             if not name.startswith("_") and name != "xla":
                 assert hasattr(own, name), name
+
+
+def gymnasium_form(envs: Any) -> dict[str, Any]:
+    """Return the forms of spaces, observations and infos of one step."""
+    envs.reset()
+    obs, *_, infos = envs.step(np.stack([envs.action_space.sample()] * 2))
+    found = {"obs": form(obs), **{f"infos/{key}": value for key, value in form(infos).items()}}
+    for name in ("action_space", "observation_space"):
+        space = getattr(envs, name)
+        found[name] = space.shape if space.shape is None else (str(space.dtype), space.shape)
+    return found
+
+
+@pytest.mark.parametrize(
+    "task_id, differing",
+    [
+        ("Acrobot-v1", {"infos/state": (None, ("float32", (2, 2)))}),
+        (
+            "FrozenLake-v1",
+            {"obs": (("int64", (2,)), ("int32", (2,))), "infos/prob": (("float64", (2,)), None)},
+        ),
+        (
+            "Blackjack-v1",
+            {
+                "observation_space": (None, ("int32", (3,))),
+                "obs": ((("int64", (2,)),) * 3, ("int32", (2, 3))),
+            },
+        ),
+        (
+            "HalfCheetah-v5",
+            {
+                "action_space": (("float32", (6,)), ("float64", (6,))),
+                "infos/reward_ctrl": (("float32", (2,)), ("float64", (2,))),
+                "infos/reward_forward": (("float64", (2,)), None),
+                "infos/reward_run": (None, ("float64", (2,))),
+            },
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mujoco")
+def test_differences_are_those_of_the_documentation(
+    theirs: ModuleType, task_id: str, differing: dict[str, Any]
+) -> None:
+    if task_id.startswith("HalfCheetah"):
+        pytest.importorskip("mujoco", exc_type=ImportError)
+    with (
+        made(ours, task_id, "gymnasium", num_envs=2, backend="serial") as envs,
+        made(theirs, task_id, "gymnasium", num_envs=2) as others,
+    ):
+        own, other = gymnasium_form(envs), gymnasium_form(others)
+    keys = {*own, *other}
+    assert {key: (own.get(key), other.get(key)) for key in keys if own.get(key) != other.get(key)} == differing
+
+
+def test_calls_that_are_missing_are_those_of_the_documentation(theirs: ModuleType) -> None:
+    calls = {name for name, value in vars(theirs).items() if callable(value) and name[0].islower()}
+    assert calls - set(dir(ours)) == {"list_all_envs", "make_spec", "register", "preload_windows_gl_dlls"}
+    with made(ours, "CartPole-v1", "gymnasium", backend="serial") as own, made(theirs, "CartPole-v1", "gym") as other:
+        assert isinstance(own.spec, gymnasium.envs.registration.EnvSpec) and not hasattr(own.spec, "config")
+        assert other.spec.config.num_envs == own.config["num_envs"]
 
 
 # ---- EnvPool is not needed -----------------------------------------------------------------------
