@@ -343,6 +343,8 @@ def test_exception_of_an_env_is_raised():
         (lambda envs: envs.step(None), ValueError, "actions are needed"),
         (lambda envs: envs.step([0]), AssertionError, "expected 2 actions"),
         (lambda envs: envs.step(0), SpaceError, "expected 2 actions"),
+        (lambda envs: envs.step([0], 5), ConfigError, "^step: env_id 5 is not in 0..1"),
+        (lambda envs: envs.step([0, 0], [1, 1]), ConfigError, "^step: env_id: an env is named twice"),
         (lambda envs: envs.reset([0, 5]), ConfigError, "env_id 5 is not in 0..1"),
         (lambda envs: envs.seed([1]), ValueError, "expected 2 seeds"),
     ],

@@ -139,6 +139,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         Raises:
             ValueError: `action` is None, but not `is_async`.
             SpaceError: the actions do not fit; nothing was stepped (also a ValueError and an AssertionError).
+            ConfigError: there is no such env.
             StateError: one of the envs is stepping already, or `action` is None and none is (also a RuntimeError and an
                 AssertionError).
             ClosedError: the vector env is closed (also a StateError).
@@ -148,7 +149,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self._check_open("step")
         is_async = self.is_async
         if action is not None:
-            self._send(action, None if id is None else np.atleast_1d(id), ordered=not is_async)
+            self._send(action, read_env_ids("step", id, self.env_num), ordered=not is_async)
         elif not is_async:
             raise ConfigError("step: actions are needed, as the vector env waits for all envs", key="action")
         batch = self._recv_first() if is_async else self._pool.recv()
