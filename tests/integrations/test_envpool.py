@@ -21,7 +21,7 @@ from vecenv.integrations import envpool as ours
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
 
 #: Options of EnvPool without an equal here; its `ram` of Atari games is left out, too.
-LEFT_OUT = {"base_path", "zero_discount_on_life_loss", "use_inter_area_resize", "gray_scale", "task"}
+LEFT_OUT = {"base_path", "task"}
 
 
 @pytest.fixture
@@ -70,21 +70,25 @@ def trace(envs: Any, env_type: str, num_steps: int, action: int = 0) -> list[Any
 # ---- beside EnvPool ------------------------------------------------------------------------------
 
 
-def forms(envs: Any, batch_size: int) -> list[Any]:
+def forms(envs: Any, action: Any = 0) -> list[Any]:
     """Return the forms of the results of all calls that receive."""
     ids = np.array([2, 0], np.int32)
-    found = [envs.reset(), envs.step(np.zeros(3, int)), envs.step(np.array([1, 0]), ids), envs.reset(ids)]
+    actions = np.stack([action] * 3)
+    found = [envs.reset(), envs.step(actions), envs.step(actions[:2], ids), envs.reset(ids)]
     envs.async_reset()
     found += [envs.recv(True)]
-    envs.send(np.zeros(3, int))
+    envs.send(actions)
     return [form(value) for value in [*found, envs.recv()]]
 
 
 @pytest.mark.parametrize("env_type", ["gymnasium", "gym", "dm"])
-@pytest.mark.parametrize("task_id", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "task_id", ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Pong-v5"]
+)
 def test_results_have_the_keys_dtypes_and_shapes_of_envpool(theirs: ModuleType, task_id: str, env_type: str) -> None:
+    action = np.zeros(1, np.float32) if task_id in ("MountainCarContinuous-v0", "Pendulum-v1") else 0
     with made(ours, task_id, env_type, num_envs=3) as own, made(theirs, task_id, env_type, num_envs=3) as other:
-        assert forms(own, 3) == forms(other, 3)
+        assert forms(own, action) == forms(other, action)
         assert len(own) == len(other) and own.is_async == other.is_async
         assert own.all_env_ids.dtype == other.all_env_ids.dtype
         assert own.all_env_ids.tolist() == other.all_env_ids.tolist()
@@ -147,6 +151,66 @@ def test_config_and_spaces_are_those_of_envpool(theirs: ModuleType, task_id: str
         for name in dir(other):
             if not name.startswith("_") and name != "xla":
                 assert hasattr(own, name), name
+
+
+def gymnasium_form(envs: Any) -> dict[str, Any]:
+    """Return the forms of spaces, observations and infos of one step."""
+    envs.reset()
+    obs, *_, infos = envs.step(np.stack([envs.action_space.sample()] * 2))
+    found = {"obs": form(obs), **{f"infos/{key}": value for key, value in form(infos).items()}}
+    for name in ("action_space", "observation_space"):
+        space = getattr(envs, name)
+        found[name] = space.shape if space.shape is None else (str(space.dtype), space.shape)
+    return found
+
+
+@pytest.mark.parametrize(
+    "task_id, differing",
+    [
+        ("Acrobot-v1", {"infos/state": (None, ("float32", (2, 2)))}),
+        (
+            "FrozenLake-v1",
+            {"obs": (("int64", (2,)), ("int32", (2,))), "infos/prob": (("float64", (2,)), None)},
+        ),
+        (
+            "Blackjack-v1",
+            {
+                "observation_space": (None, ("int32", (3,))),
+                "obs": ((("int64", (2,)),) * 3, ("int32", (2, 3))),
+            },
+        ),
+        (
+            "HalfCheetah-v5",
+            {
+                "action_space": (("float32", (6,)), ("float64", (6,))),
+                "infos/reward_ctrl": (("float32", (2,)), ("float64", (2,))),
+                "infos/reward_forward": (("float64", (2,)), None),
+                "infos/reward_run": (None, ("float64", (2,))),
+            },
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mujoco")
+def test_differences_are_those_of_the_documentation(
+    theirs: ModuleType, task_id: str, differing: dict[str, Any]
+) -> None:
+    if task_id.startswith("HalfCheetah"):
+        pytest.importorskip("mujoco", exc_type=ImportError)
+    with (
+        made(ours, task_id, "gymnasium", num_envs=2, backend="serial") as envs,
+        made(theirs, task_id, "gymnasium", num_envs=2) as others,
+    ):
+        own, other = gymnasium_form(envs), gymnasium_form(others)
+    keys = {*own, *other}
+    assert {key: (own.get(key), other.get(key)) for key in keys if own.get(key) != other.get(key)} == differing
+
+
+def test_calls_that_are_missing_are_those_of_the_documentation(theirs: ModuleType) -> None:
+    calls = {name for name, value in vars(theirs).items() if callable(value) and name[0].islower()}
+    assert calls - set(dir(ours)) == {"list_all_envs", "make_spec", "register", "preload_windows_gl_dlls"}
+    with made(ours, "CartPole-v1", "gymnasium", backend="serial") as own, made(theirs, "CartPole-v1", "gym") as other:
+        assert isinstance(own.spec, gymnasium.envs.registration.EnvSpec) and not hasattr(own.spec, "config")
+        assert other.spec.config.num_envs == own.config["num_envs"]
 
 
 # ---- EnvPool is not needed -----------------------------------------------------------------------
@@ -288,11 +352,16 @@ def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
     [
         (("CartPole-v1", "gem"), {}, ConfigError, "env_type"),
         (("CartPole-v1",), {"max_num_players": 2}, ConfigError, "max_num_players: only 1 is supported"),
+        (("CartPole-v1",), {"reward_threshold": "high"}, ConfigError, "reward_threshold: expected a number"),
         (("CartPole-v1",), {"autoreset_mode": "same_step"}, ConfigError, "EnvPool's mode is NEXT_STEP"),
         (("CartPole-v1",), {"num_envs": 2, "batch_size": 3}, ConfigError, "batch_size"),
         (("CartPole-v1",), {"num_envs": 2, "seed": [1]}, ConfigError, "seed"),
         (("NoSuchEnv-v5",), {}, gymnasium.error.Error, "NoSuchEnv"),
         (("Pong-v5",), {"episode_life": True}, ConfigError, "did you mean 'episodic_life'"),
+        (("Pong-v5",), {"gray_scale": False}, ConfigError, "gray_scale: only True is supported"),
+        (("Pong-v5",), {"use_inter_area_resize": False}, ConfigError, "use_inter_area_resize: only True is supported"),
+        (("Pong-v5",), {"zero_discount_on_life_loss": True}, ConfigError, "zero_discount_.*: only False is supported"),
+        (("Pong-v5",), {"num_env": 3}, ConfigError, "Pong-v5 has no option 'num_env'; did you mean 'num_envs'"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, text: str) -> None:
@@ -300,3 +369,29 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, t
         pytest.importorskip("ale_py", exc_type=ImportError)
     with pytest.raises(error, match=text):
         vecenv.make(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "task_id, options",
+    [
+        ("CartPole-v1", {"reward_threshold": 400}),
+        ("MountainCar-v0", {"reward_threshold": np.float32(-100)}),
+        ("Pong-v5", {"use_inter_area_resize": True, "gray_scale": True, "zero_discount_on_life_loss": False}),
+        ("Pong-v5", {"reward_threshold": 20.0}),  # EnvPool refuses it here
+    ],
+)
+def test_options_of_envpool_without_effect_are_accepted(task_id: str, options: dict[str, Any]) -> None:
+    if task_id.endswith("-v5"):
+        pytest.importorskip("ale_py", exc_type=ImportError)
+    with made(vecenv, task_id, "gymnasium", backend="serial", **options) as envs:
+        assert options.items() <= envs.config.items()
+        assert envs.spec.reward_threshold == envs.config.get("reward_threshold")
+
+
+@pytest.mark.parametrize(
+    "name, meant", [("num_env", "num_envs"), ("num_thread", "num_threads"), ("backends", "backend")]
+)
+def test_misspelt_options_are_named_with_the_function_that_was_called(name: str, meant: str) -> None:
+    text = f"^make: neither VectorEnv nor the env has an option '{name}'; did you mean '{meant}'"
+    with pytest.raises(ConfigError, match=text):
+        vecenv.make("CartPole-v1", **{"backend": "serial", name: 3})

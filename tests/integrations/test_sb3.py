@@ -674,6 +674,17 @@ def test_env_is_wrapped_refuses_a_non_class():
         envs.env_is_wrapped(5)
 
 
+def test_wrong_start_method_is_refused_by_its_name():
+    with pytest.raises(ConfigError, match="^start_method: expected one of .*, got 'foo'") as caught:
+        SB3VecEnv([ToyEnv], start_method="foo")
+    assert caught.value.key == "start_method"
+    with (
+        contextlib.closing(VectorEnv([ToyEnv], backend="serial", autoreset_mode="SameStep")) as envs,
+        pytest.raises(ConfigError, match="start_method: the vector env has been built"),
+    ):
+        SB3VecEnv(envs, start_method="fork")
+
+
 @pytest.mark.extended
 def test_conflicting_option_names_are_refused():
     with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:

@@ -21,7 +21,7 @@ from tianshou.data import AsyncCollector, Batch, Collector, VectorReplayBuffer
 from tianshou.env import BaseVectorEnv, DummyVectorEnv, VectorEnvNormObs
 
 from tests.vector.comparison import assert_same
-from vecenv import ClosedError, ConfigError, SpaceError, StateError, WorkerTimeoutError
+from vecenv import ClosedError, ConfigError, FailurePolicy, SpaceError, StateError, WorkerTimeoutError
 from vecenv.envs.toys import HangAtStep, KeepsAction, RaiseAtStep, SpaceEnv, ToyEnv
 from vecenv.integrations.tianshou import VecenvVectorEnv
 
@@ -104,7 +104,8 @@ def compare(env_fns, num_steps=40, **kwargs):
         assert ours.observation_space == theirs.observation_space
         actions = theirs.action_space[0]
         actions.seed(3)
-        assert_same(ours.seed(5), theirs.seed(5), "seed")
+        seeds = [[5 + i] if one is None else one for i, one in enumerate(theirs.seed(5))]  # None of a PettingZooEnv
+        assert_same(ours.seed(5), seeds, "seed")
         assert_same(ours.reset(), theirs.reset(), "reset")
         rng = np.random.default_rng(1)
         for i in range(num_steps):
@@ -138,6 +139,73 @@ def test_infos_and_partial_resets_equal_dummy_vector_env(backend):
 )
 def test_spaces_equal_dummy_vector_env(env_fn):
     compare([env_fn] * 3)
+
+
+# ---- observations and rewards of any form ----------------------------------------------------
+
+
+class RaggedEnv(ToyEnv):
+    """Its observations grow with each step, and its rewards are lists that it changes in place."""
+
+    def __init__(self, length=4, is_ragged=True):
+        super().__init__(length)
+        self.is_ragged, self.rewards = is_ragged, [0, 0]
+
+    def reset(self, **kwargs):
+        _, info = super().reset(**kwargs)
+        return self.grown(), info
+
+    def step(self, action):
+        _, _, *others = super().step(action)
+        self.rewards[action] = self.elapsed_steps
+        return self.grown(), self.rewards, *others
+
+    def grown(self):
+        return np.full((1 + self.elapsed_steps * self.is_ragged, 2), self.action_sum, np.float16)
+
+
+def turn_based():
+    """Return Tianshou's env of a game of two players; its observations are not those of its space."""
+    classic = pytest.importorskip("pettingzoo.classic", exc_type=ImportError)
+    from tianshou.env import PettingZooEnv
+
+    return PettingZooEnv(classic.tictactoe_v3.env())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "env_fn", [turn_based, RaggedEnv, functools.partial(RaggedEnv, is_ragged=False), CARTPOLE, InfoEnv]
+)
+@pytest.mark.filterwarnings("ignore:The old environment creation API has been deprecated:DeprecationWarning")
+def test_objects_of_any_form_equal_those_of_dummy_vector_env(env_fn, backend):
+    env_fn()  # skips the test if PettingZoo is missing
+    compare([env_fn] * 3, backend=backend, shared_memory=False)
+
+
+def test_errors_of_forms_name_the_option_that_accepts_them():
+    with contextlib.closing(VecenvVectorEnv([RaggedEnv], backend="serial")) as envs:
+        with pytest.raises(SpaceError, match="obs: expected") as caught:
+            envs.reset()
+        assert any("shared_memory=False takes observations" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.extended
+@pytest.mark.native
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_objects_after_a_killed_worker(is_restored):
+    """A restored episode continues; one that is not ends with its last observation and rewards of zero."""
+    failures = FailurePolicy() if is_restored else FailurePolicy(max_log_bytes=0)
+    options = {"shared_memory": False, "num_workers": 2, "failures": failures}
+    with contextlib.closing(VecenvVectorEnv([functools.partial(RaggedEnv, 9)] * 2, **options)) as envs:
+        envs.seed(1)
+        for _ in range(3):
+            envs.step([1, 1])
+        os.kill(envs.vector_env.worker_pids[1], signal.SIGKILL)
+        obs, rewards, _, truncations, infos = envs.step([1, 1])
+        assert truncations.tolist() == [False, not is_restored]
+        assert infos[1]["recovered"] == ("replayed" if is_restored else "truncated")
+        assert [len(one) for one in obs] == [5, 5 if is_restored else 4]
+        assert rewards.tolist() == [[0, 4], [0, 4] if is_restored else [0, 0]]
 
 
 # ---- collectors ------------------------------------------------------------------------------
@@ -343,6 +411,8 @@ def test_exception_of_an_env_is_raised():
         (lambda envs: envs.step(None), ValueError, "actions are needed"),
         (lambda envs: envs.step([0]), AssertionError, "expected 2 actions"),
         (lambda envs: envs.step(0), SpaceError, "expected 2 actions"),
+        (lambda envs: envs.step([0], 5), ConfigError, "^step: env_id 5 is not in 0..1"),
+        (lambda envs: envs.step([0, 0], [1, 1]), ConfigError, "^step: env_id: an env is named twice"),
         (lambda envs: envs.reset([0, 5]), ConfigError, "env_id 5 is not in 0..1"),
         (lambda envs: envs.seed([1]), ValueError, "expected 2 seeds"),
     ],

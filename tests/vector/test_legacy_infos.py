@@ -80,6 +80,73 @@ def test_infos_are_those_of_gymnasium_0_29(backend: str, env_class: Callable[...
     assert num_ends == 16
 
 
+class InfoEnv(toys.ToyEnv):
+    """Its infos are those of a list, one per reset or step."""
+
+    def __init__(self, infos: list[dict[str, Any]], length: int = 100) -> None:
+        super().__init__(length)  # type: ignore[call-arg]
+        self.remaining = list(infos)
+
+    def make_info(self) -> dict[str, Any]:
+        return self.remaining.pop(0)
+
+
+def form(array: Any) -> Any:
+    """Return the dtype of an array and its items, with the types and dtypes of these."""
+    assert type(array) is np.ndarray and array.shape == (2,)
+    return array.dtype, [_form_of_item(item) for item in (array if array.dtype == object else array.tolist())]
+
+
+def _form_of_item(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _form_of_item(value) for key, value in item.items()}
+    return (item.dtype, item.tolist()) if isinstance(item, np.ndarray) else (type(item), item)
+
+
+I32, F32, OBJECT = np.dtype(np.int32), np.dtype(np.float32), np.dtype(object)
+NONE = (type(None), None)
+
+
+@pytest.mark.parametrize(
+    "first, second, expected",
+    [
+        ({"q": 1}, {"q": 2}, (OBJECT, [{"q": (int, 1)}, {"q": (int, 2)}])),
+        (3, 4, (np.dtype(int), [(int, 3), (int, 4)])),
+        (np.float32(0.5), None, (F32, [(float, 0.5), (float, 0.0)])),
+        (None, True, (np.dtype(bool), [(bool, False), (bool, True)])),
+        (np.True_, np.False_, (OBJECT, [(np.bool_, True), (np.bool_, False)])),
+        ("a", None, (OBJECT, [(str, "a"), NONE])),
+        (np.array([1, 2], I32), np.array([3, 4], I32), (OBJECT, [(I32, [1, 2]), (I32, [3, 4])])),
+        (np.array([0.5], F32), np.zeros((2, 0), F32), (OBJECT, [(F32, [0.5]), (F32, [[], []])])),
+        (np.zeros(40, F32), None, (OBJECT, [(F32, [0.0] * 40), NONE])),
+        (np.array(7, I32), None, (OBJECT, [(I32, 7), NONE])),
+        ({"q": {"r": np.float32(1)}}, {}, (OBJECT, [{"q": {"r": (np.float32, 1.0)}}, {}])),
+        (None, {"q": "a"}, (OBJECT, [NONE, {"q": (str, "a")}])),
+        ([1, 2], (3,), (OBJECT, [(list, [1, 2]), (tuple, (3,))])),
+    ],
+)
+def test_only_numbers_have_an_array_of_their_type(first: Any, second: Any, expected: Any) -> None:
+    """The expected arrays are those of Gymnasium 0.29.1's `SyncVectorEnv`; None stands for an info without the key."""
+    infos = [{} if value is None else {"key": value} for value in (first, second)]
+    mask = [value is not None for value in (first, second)]
+    options: dict[str, Any] = {"infos": "legacy", "autoreset_mode": AutoresetMode.SAME_STEP, "backend": "serial"}
+    with VectorEnv([functools.partial(InfoEnv, [info] * 7, 4) for info in infos], **options) as envs:
+        results = [envs.reset()[1], *(envs.step([0, 0])[4] for _ in range(4))]  # the last step ends both episodes
+    for found in results:
+        array = found["key"]
+        dtype, items = expected
+        if array.dtype != object:
+            items = [value for _, value in items]
+            assert array.dtype == dtype and array.tolist() == items
+        else:
+            assert form(array) == (dtype, items)
+        assert found["_key"].dtype == bool and found["_key"].tolist() == mask
+    assert [len(found) for found in results] == [2, 2, 2, 2, 6]
+    assert results[-1]["final_info"].dtype == object and results[-1]["_final_info"].tolist() == [True, True]
+    for info, final_info in zip(infos, results[-1]["final_info"], strict=True):
+        assert _form_of_item(final_info) == _form_of_item(info)
+
+
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_other_autoreset_modes_are_refused(mode: AutoresetMode) -> None:
     with pytest.raises(ConfigError, match="infos='legacy': .* add autoreset_mode='SameStep'"):

@@ -10,7 +10,7 @@ the env itself in `env`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..errors import ConfigError, StateError
 from .adapt import adapt_and_build, find_attr, original
 from .base import BaseEnv
 from .own_attributes import get_own_attr
-from .spaces import map_space
+from .spaces import ObjectSpace, map_space
 
 __all__ = [
     "CallBatch",
@@ -34,6 +34,7 @@ __all__ = [
     "GetOrCall",
     "HasAttribute",
     "IsWrapped",
+    "ObjectEnv",
     "Render",
     "SeedActionSpace",
     "SetAttribute",
@@ -302,6 +303,38 @@ class SetBatchAttribute(SetAttribute):
             )
         else:
             setattr(batched.env, self.name, self.value)
+
+
+# ---- envs whose values differ from their spaces ----------------------------------------------------
+
+
+class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An env whose observation is the pair (observation, reward) of its env, two objects of any form.
+
+    The reward of a step is 0.0, and the second object after a reset is None. Attributes are looked up from the env
+    inwards, so its own spaces are found.
+
+    Args:
+        env_fn: builds the env, which may have old calls.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(adapt_and_build(env_fn()))
+        self.observation_space = spaces.Tuple((ObjectSpace(self.env.observation_space), ObjectSpace(None)))
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Return ((first observation, None), info)."""
+        obs, info = self.env.reset(**kwargs)
+        return (obs, None), info
+
+    def step(self, action: Any) -> Any:
+        """Return the five values of a step, with the pair as observation and 0.0 as reward."""
+        obs, reward, *others = self.env.step(action)
+        return (obs, reward), 0.0, *others
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the env, or of the first layer below that has it."""
+        return self.env.get_wrapper_attr(name)
 
 
 # ---- envs whose spaces may differ in bounds -------------------------------------------------------

@@ -16,9 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from ..checks import check_whole
+from ..checks import check_choice, check_whole
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
+from ..core.options import START_METHODS
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
@@ -97,6 +98,10 @@ class SB3VecEnv(_VecEnv):
             ConfigError: an option is wrong or given twice, or two constructors returned the same env.
             Exception: as `vecenv.VectorEnv`.
         """
+        if start_method is not None:
+            check_choice("start_method", start_method, START_METHODS)
+            if isinstance(env_fns, VectorEnv):
+                raise ConfigError("SB3VecEnv: start_method: the vector env has been built", key="start_method")
         if start_method is not None and options.setdefault("context", start_method) != start_method:
             raise ConfigError(
                 f"start_method={start_method!r} and context={options['context']!r}: two names of one option",

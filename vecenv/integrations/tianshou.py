@@ -9,6 +9,7 @@ Each batch of the pool becomes the five values that Tianshou expects, with one d
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,19 +17,21 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from ..checks import check_seconds
+from ..checks import check_callables, check_flag, check_seconds
 from ..core.layout.rows import Op
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
-from ..envs.remote import CallMethod, GetAttributeOrNone, SeedActionSpace, SetInnerAttribute
+from ..envs.remote import CallMethod, GetAttributeOrNone, ObjectEnv, SeedActionSpace, SetInnerAttribute
 from ..errors import (
     ClosedError,
     ConfigError,
     NotASequenceError,
+    SpaceError,
     StateError,
     WorkerTimeoutError,
     WrongTypeError,
+    add_notes,
     require,
 )
 from ..vector.arguments import read_count, read_env_ids, read_seeds
@@ -41,6 +44,8 @@ _BaseVectorEnv: Any = require("tianshou.env", "tianshou").BaseVectorEnv
 
 #: Options of `VectorEnv` that would have no effect, or give results that Tianshou does not read.
 _FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
+
+_NO_TUPLES = "Tianshou does not support observations that are tuples; use an array or a dict"
 
 Result = tuple[Array, Array, Array, Array, Array]
 
@@ -82,6 +87,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         env_fns: Sequence[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
+        shared_memory: bool = True,
         **options: Any,
     ) -> None:
         """Build all envs.
@@ -91,6 +97,8 @@ class VecenvVectorEnv(_BaseVectorEnv):
             wait_num: `step` returns as soon as this many envs have finished, from 1 to N. None (default): all.
             timeout: `step` returns after so many seconds, with the envs that have finished, at least one. None
                 (default): no limit.
+            shared_memory: False: observations and rewards may be of any form, such as the dicts and the lists of
+                rewards of Tianshou's `PettingZooEnv`. They are pickled, which takes longer.
             **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` and
                 `failures`; except autoreset_mode, batch_size, copy, episode_statistics and mark_autoreset. With
                 `num_spare_envs`, resets of ended envs without arguments, such as those of a collector, take envs that
@@ -107,6 +115,9 @@ class VecenvVectorEnv(_BaseVectorEnv):
                 raise ConfigError(f"VecenvVectorEnv: {name!r} has no effect on Tianshou; leave it out", key=name)
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         wait_num = read_count("wait_num", wait_num, len(env_fns))
+        self._has_objects = not check_flag("shared_memory", shared_memory)
+        if self._has_objects:
+            env_fns = [functools.partial(ObjectEnv, env_fn) for env_fn in check_callables("env_fns", env_fns)]
         self.vector_env = VectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED, **options)
         self._pool: Pool = self.vector_env.pool
         self.env_num = self._pool.num_envs
@@ -115,11 +126,9 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self._obs_space = self.vector_env.single_observation_space
         self._has_array_obs = isinstance(self._pool.obs_spec.root, Leaf)
         self._has_array_actions = isinstance(self._pool.action_spec.root, Leaf)
-        if isinstance(self._obs_space, spaces.Tuple):
+        if isinstance(self._obs_space, spaces.Tuple) and not self._has_objects:
             self.vector_env.close()
-            raise WrongTypeError(
-                f"Tianshou does not support observations that are tuples; use an array or a dict, not {self._obs_space}"
-            )
+            raise WrongTypeError(f"{_NO_TUPLES}, not {self._obs_space}")
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -135,10 +144,13 @@ class VecenvVectorEnv(_BaseVectorEnv):
             (obs, rewards, terminations, truncations, infos) of B envs, ordered as `id`, or if `is_async` in the order
             in which they finished: obs (B, *S), or an object array of dicts (B,) for Dict spaces; rewards float64 (B,);
             terminations and truncations bool (B,); infos an object array of dicts (B,). Each has the int `env_id`.
+            With `shared_memory=False`, obs and rewards are what `np.stack` makes of those of the envs; obs of different
+            shapes are an object array (B,).
 
         Raises:
             ValueError: `action` is None, but not `is_async`.
             SpaceError: the actions do not fit; nothing was stepped (also a ValueError and an AssertionError).
+            ConfigError: there is no such env.
             StateError: one of the envs is stepping already, or `action` is None and none is (also a RuntimeError and an
                 AssertionError).
             ClosedError: the vector env is closed (also a StateError).
@@ -148,16 +160,16 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self._check_open("step")
         is_async = self.is_async
         if action is not None:
-            self._send(action, None if id is None else np.atleast_1d(id), ordered=not is_async)
+            self._send(action, read_env_ids("step", id, self.env_num), ordered=not is_async)
         elif not is_async:
             raise ConfigError("step: actions are needed, as the vector env waits for all envs", key="action")
         batch = self._recv_first() if is_async else self._pool.recv()
-        batch.raise_errors()
+        _raise_errors(batch)
         infos = batch.infos()
         for info, env_id in zip(infos, batch.env_ids.tolist()):
             info["env_id"] = env_id
         ends = batch.terminated.copy(), batch.truncated.copy()
-        return self._obs_of(batch), batch.rewards.copy(), *ends, _as_objects(infos)
+        return self._obs_of(batch), self._rewards_of(batch, infos), *ends, _as_objects(infos)
 
     def _send(self, action: Any, ids: Array | None, ordered: bool) -> None:
         pool = self._pool
@@ -219,7 +231,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
             self.vector_env._env_seeds.record(seeds, ids.tolist())
         batch = self._pool.recv() if ordered else self._pool.recv(env_ids=ids)
         self.vector_env._env_seeds.note(batch)
-        batch.raise_errors()
+        _raise_errors(batch)
         return batch
 
     def _obs_of(self, batch: Batch) -> Array:
@@ -227,8 +239,18 @@ class VecenvVectorEnv(_BaseVectorEnv):
         if self._has_array_obs:
             obs: Array = self.vector_env._results.own_obs(batch)
             return obs
+        if self._has_objects:
+            return _stack_objects(batch.obs[0])
         columns = batch.obs
         return _as_objects([row_of(self._obs_space, columns, row) for row in range(len(batch))])
+
+    def _rewards_of(self, batch: Batch, infos: list[dict[str, Any]]) -> Array:
+        """Return rewards, float64 (B,); if they are objects, what `np.stack` makes of them."""
+        if not self._has_objects:
+            return batch.rewards.copy()
+        # The row that ends a lost episode repeats the objects of the row before.
+        is_lost = [info.get("recovered") == "truncated" for info in infos]
+        return np.stack([np.zeros_like(one) if lost else one for one, lost in zip(batch.obs[1], is_lost)])
 
     @property
     def waiting_id(self) -> list[int]:
@@ -329,6 +351,33 @@ class VecenvVectorEnv(_BaseVectorEnv):
 
     def __getstate__(self) -> NoReturn:
         raise TypeError("a VecenvVectorEnv cannot be pickled or copied; build one from its env_fns")
+
+
+def _raise_errors(batch: Batch) -> None:
+    """Raise the exception of the env with the lowest id, if any, and name the option for values of other forms."""
+    try:
+        batch.raise_errors()
+    except SpaceError as error:
+        if (error.path or "").startswith(("obs", "reward")):
+            add_notes(error, ["shared_memory=False takes observations and rewards that differ from their space"])
+        raise
+
+
+def _stack_objects(values: Sequence[Any]) -> Array:
+    """Return B observations as Tianshou does: stacked, or as an object array (B,) if their shapes differ.
+
+    Raises:
+        WrongTypeError: they are tuples.
+    """
+    if isinstance(values[0], tuple):
+        raise WrongTypeError(f"{_NO_TUPLES}, not {values[0]!r}")
+    try:
+        return np.stack(values)
+    except ValueError:
+        array = np.empty(len(values), object)
+        for row, value in enumerate(values):
+            array[row] = value
+        return array
 
 
 def _as_objects(rows: list[dict[str, Any]]) -> Array:

@@ -169,8 +169,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 'none': no infos; workers do not read them. `final_obs` still arrives.
                 'legacy': everything, in the form of Gymnasium 0.29, for programs that read `infos["final_observation"]`
                 and `infos["final_info"]`: object arrays (N,), None where no episode has ended, with bool masks
-                `_final_observation` and `_final_info`. An item of `final_info` is the info dict of one env. SAME_STEP
-                mode only.
+                `_final_observation` and `_final_info`. An item of `final_info` is the info dict of one env. Infos that
+                are dicts or arrays are object arrays (N,), too. SAME_STEP mode only.
             num_spare_envs: number of envs beside the N envs that are reset ahead, 0 by default. When an episode ends, a
                 spare env that is reset already takes the place of its env, which is reset meanwhile and becomes a spare
                 env. So no step waits for a slow reset. See `vecenv.VectorEnv.num_spare_envs`.

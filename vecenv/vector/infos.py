@@ -184,19 +184,49 @@ class InfoReader:
 
 
 class LegacyInfoReader(InfoReader):
-    """Reads infos in the form of Gymnasium 0.29: `final_observation`, and `final_info` as one dict per ended env."""
+    """Reads infos in the form of Gymnasium 0.29.
+
+    The first env that has a key decides its array. Numbers have an array of their type. All other values, also dicts
+    and arrays, are the objects of an array of objects (B,), with None where an env lacks the key. Observations that end
+    an episode are `final_observation`, and `final_info` has one dict per ended env.
+    """
 
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch; see `InfoReader.read`."""
         infos = super().read(batch)
+        final_obs = final_mask = None
         if batch.flags & RowFlag.FINAL:
-            mask = infos.pop("_final_obs")
-            final_infos = np.full(len(batch), None, object)
+            final_obs, final_mask = infos.pop("final_obs"), infos.pop("_final_obs")
+            del infos["final_info"], infos["_final_info"]
+        if batch.flags & RowFlag.MESSAGE or any(map(_is_nested, infos.values())):
+            _separate_rows(infos, batch.infos(), np.argsort(batch.env_ids).tolist())
+        if final_mask is not None:
             found = batch.final_infos()
-            for row in np.flatnonzero(mask).tolist():
-                final_infos[row] = found[row]
-            infos.update(final_observation=infos.pop("final_obs"), _final_observation=mask, final_info=final_infos)
+            infos.update(final_observation=final_obs, _final_observation=final_mask)
+            infos.update(final_info=_as_objects(list(found), final_mask), _final_info=final_mask.copy())
         return infos
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) or value.ndim > 1
+
+
+def _separate_rows(infos: Infos, rows: list[Infos], order: list[int]) -> None:
+    """Replace values that are not numbers by arrays of objects (B,) with the objects of each env.
+
+    Args:
+        infos: changed in place.
+        rows: the info of each row, as its env returned it.
+        order: the rows, ordered by env id.
+    """
+    done = set()
+    for row in order:
+        for key, value in rows[row].items():
+            if key in done:
+                continue
+            done.add(key)
+            if type(value) not in (int, float, bool) and not isinstance(value, np.number):
+                infos[key] = _as_objects([one.get(key) for one in rows], infos[f"_{key}"])
 
 
 def _make_plan(table: list[Column], signature: bytes) -> _Plan:

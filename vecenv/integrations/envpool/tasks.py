@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
-from ...vector.make import make_vec
+from ...vector.make import build_vec, raise_if_misspelt
 from .atari import AtariTask
 from .gymnasium_pool import GymnasiumEnvPool
 from .pool import EnvPool
@@ -41,7 +43,13 @@ _ATARI_OPTIONS: dict[str, Any] = {
 }
 _ATARI_STEPS = 27_000
 #: Options of EnvPool that have one value here.
-_FIXED = {"max_num_players": 1, "gym_reset_return_info": True}
+_FIXED: dict[str, Any] = {"max_num_players": 1, "gym_reset_return_info": True}
+#: The same for Atari games.
+_ATARI_FIXED: dict[str, Any] = {
+    "zero_discount_on_life_loss": False,
+    "use_inter_area_resize": True,
+    "gray_scale": True,
+}
 
 
 class _Task(NamedTuple):
@@ -73,12 +81,13 @@ def make(
     env_seed: Sequence[int] | None = None,
     max_episode_steps: int | None = None,
     thread_affinity_offset: int = -1,
+    reward_threshold: float | None = None,
     **options: Any,
 ) -> Any:
     """Make N envs with EnvPool's interface; EnvPool itself is not needed.
 
-    Its shapes, dtypes and order of calls are EnvPool's. The envs are Gymnasium's and ALE's, so the random numbers of a
-    seed are not those of EnvPool.
+    Its calls and their order are EnvPool's. The envs are Gymnasium's and ALE's, with their spaces and infos, so the
+    random numbers of a seed are not those of EnvPool. `docs/envpool.md` lists the differences.
 
     Args:
         task_id: an id of Gymnasium's registry; or EnvPool's id of an Atari game, such as 'Pong-v5'. That is
@@ -96,10 +105,14 @@ def make(
         max_episode_steps: an episode is truncated after this number of steps. None (default): the limit that the env
             is registered with; 27,000 for Atari games.
         thread_affinity_offset: for callers of EnvPool, and without effect.
+        reward_threshold: as EnvPool, only stored in `config` and in `spec`. None (default): that which the env is
+            registered with.
         **options: options of `VectorEnv` by their names, such as `timeouts`. For EnvPool's Atari ids also `stack_num`,
             `frame_skip`, `noop_max`, `episodic_life` (a lost life ends the episode), `reward_clip` (to its sign),
             `use_fire_reset`, `img_height`, `img_width`, `mode`, `difficulty`, `full_action_space` and
-            `repeat_action_probability` (0 by default). For other envs they are arguments of the env.
+            `repeat_action_probability` (0 by default). `zero_discount_on_life_loss=False`, `use_inter_area_resize=True`
+            and `gray_scale=True` are accepted; these games have no other value of them. For other envs they are
+            arguments of the env.
 
     Returns:
         A `GymnasiumEnvPool`, a `DMEnvPool` or a `GymEnvPool`.
@@ -125,19 +138,25 @@ def make(
     batch_size = check_whole("batch_size", batch_size or num_envs, 1)
     if "autoreset_mode" in options:
         raise ConfigError("autoreset_mode: EnvPool's mode is NEXT_STEP", key="autoreset_mode")
-    for name, value in _FIXED.items():
+    threshold = _read_threshold(reward_threshold)
+    game = _find_game(task_id)
+    for name, value in {**_FIXED, **({} if game is None else _ATARI_FIXED)}.items():
         if options.pop(name, value) != value:
             raise ConfigError(f"{name}: only {value!r} is supported", key=name)
     seeds = read_seeds(seed if env_seed is None else env_seed, num_envs)
     vector_options = {name: options.pop(name) for name in OPTION_NAMES & options.keys()}
     if num_threads:
         vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
-    game = _find_game(task_id)
     task = _plain(task_id, max_episode_steps, options) if game is None else _atari(game, max_episode_steps, options)
-    envs = make_vec(
-        task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **vector_options, **task.arguments
-    )
+    arguments = {**vector_options, **task.arguments}
+    try:
+        envs = build_vec(task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **arguments)
+    except TypeError as error:
+        raise_if_misspelt("make", make, options, error)
+        raise
     assert envs.spec is not None
+    if threshold is not None:
+        envs.spec.reward_threshold = threshold
     has_list, threshold = np.ndim(seed) > 0, envs.spec.reward_threshold
     config = {
         "num_envs": num_envs,
@@ -153,6 +172,12 @@ def make(
         **task.options,
     }
     return make_pool(envs, config, seeds)
+
+
+def _read_threshold(value: Any) -> float | None:
+    if value is not None and not isinstance(value, numbers.Real):
+        raise ConfigError(f"reward_threshold: expected a number, got {value!r}", key="reward_threshold")
+    return None if value is None else float(value)
 
 
 def _pool_class(env_type: str) -> type[EnvPool]:
@@ -192,11 +217,11 @@ def _plain(task_id: str, max_episode_steps: int | None, options: Mapping[str, An
 def _atari(game: EnvSpec, max_episode_steps: int | None, given: Mapping[str, Any]) -> _Task:
     for name in given:
         if name not in _ATARI_OPTIONS:
-            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES})
+            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES, *inspect.signature(make).parameters} - {"options"})
             hint = "" if near is None else f"; did you mean {near!r}?"
             raise ConfigError(f"{game.name}-v5 has no option {name!r}{hint}", key=name)
     limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
-    options = {**_ATARI_OPTIONS, **given}
+    options = {**_ATARI_FIXED, **_ATARI_OPTIONS, **given}
     arguments = {
         "frameskip": 1,
         "max_num_frames_per_episode": None,
