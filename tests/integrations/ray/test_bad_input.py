@@ -69,6 +69,13 @@ def test_reserved_nodes_are_an_error_without_a_number_of_shards(cluster: Simulat
         ray.util.remove_placement_group(group)
 
 
+def test_more_shards_than_fit_are_an_error_with_their_number(cluster: SimulatedCluster) -> None:
+    """The error named one CPU that was missing, and four that were free."""
+    says = r"CPU 1 of bundle 0; there is node.*CPU 2 free of 2.*; 8 bundles of the group .* same time \(SPREAD, PENDING"
+    with pytest.raises(ConfigError, match=says):
+        open_envs(RayOptions(cpus_per_shard=1, num_shards=8), env_fns=[ToyEnv] * 8, construct_timeout=1.0)
+
+
 def test_constructor_that_does_not_pickle_is_named(cluster: SimulatedCluster) -> None:
     with pytest.raises(ConfigError, match=r"env_fns\[1\]"):
         open_envs(env_fns=[ToyEnv, functools.partial(ToyEnv, (one for one in ()))], ray={"num_shards": 1})

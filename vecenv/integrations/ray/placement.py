@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,10 @@ __all__ = ["Placement"]
 
 #: Nanoseconds after which a placement group is looked at again.
 _LOOK_NS = 250_000_000
+#: Nanoseconds in which Ray may still show resources as reserved that a closed pool or an ended task has returned.
+_SETTLE_NS = 1_000_000_000
+#: Seconds between two looks meanwhile.
+_SETTLE_PAUSE = 0.02
 #: Seconds that a new placement group has to find its places before it is removed.
 _PLACES_SECONDS = 1.0
 
@@ -78,15 +83,24 @@ class Placement:
         num_shards = options.num_shards
         if num_shards is None:
             needed = self._needed(cpus)
-            num_shards = sum(_has(node.free, needed) for node in fitting)
+            num_shards = self._count_free(len(fitting), needed)
             if not num_shards:
-                present = "; ".join(node.describe_free(needed) for node in nodes)
+                present = "; ".join(node.describe_free(needed) for node in living_nodes(self._ray))
                 raise ConfigError(
                     f"ray: no living node has the resources of a shard free ({describe_resources(needed)}); "
                     f"{present}. Set num_shards to wait for them",
                     key="num_shards",
                 )
         return num_shards, cpus
+
+    def _count_free(self, most: int, needed: Mapping[str, float]) -> int:
+        """Return how many nodes have these resources free, at most `most`, which ends the wait for Ray's news."""
+        until_ns = now_ns() + _SETTLE_NS
+        while (count := sum(_has(node.free, needed) for node in living_nodes(self._ray))) < most:
+            if now_ns() >= until_ns:
+                break
+            time.sleep(_SETTLE_PAUSE)
+        return count
 
     def _fit_bundles(self) -> tuple[int, int]:
         """Return the number of shards and their CPUs for the placement group of the program."""
@@ -141,10 +155,20 @@ class Placement:
         now = now_ns()
         if now >= self._look_at_ns:
             nodes = living_nodes(self._ray)
-            self._missing = "; ".join(node.describe_free(self.needed) for node in nodes)
+            there = "; ".join(node.describe_free(self.needed) for node in nodes)
+            self._missing = f"{there}{self._describe_group()}"
             self._look_at_ns = now + _LOOK_NS
         bundle = self._options.first_bundle + shard
         return f"{describe_resources(self.needed)} of bundle {bundle}; there is {self._missing}"
+
+    def _describe_group(self) -> str:
+        """Return how many bundles the placement group has, which Ray places together or not at all."""
+        if self._group is None:
+            return ""
+        table = self._ray.util.placement_group_table(self._group)
+        count = len(table["bundles"])
+        bundles = f"{count} bundles of the group get their places at the same time" if count > 1 else "the group"
+        return f"; {bundles} ({table['strategy']}, {table['state']})"
 
     def remove(self) -> None:
         """Remove the placement group if it was made here.
