@@ -33,6 +33,8 @@ _NS = 1_000_000_000
 class EchoShard:
     """Returns as many bytes as a request wants, and the number of bytes of the request."""
 
+    is_closed = False
+
     def __init__(self, boot: bytes) -> None:
         self._boot = boot
 

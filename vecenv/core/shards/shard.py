@@ -131,6 +131,11 @@ class Shard:
         if self._pool is not None:
             self._pool.close(0.0)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the envs were closed, or could not be built."""
+        return self._pool is None or self._pool.closed
+
     # ---- requests --------------------------------------------------------------------------
 
     def execute(self, request: bytes, shared: Sequence[Any] = ()) -> bytearray:

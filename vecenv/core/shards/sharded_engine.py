@@ -28,7 +28,7 @@ from ..pool.starting import pickle_env_fns, working_directory
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
-from ..system.clock import NEVER_NS, limit_of, now_ns
+from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
 from ..system.segment import private_segment
 from .carrier import Carrier, ShardPlace
 from .frames import FrameLayout
@@ -92,6 +92,7 @@ class ShardedEngine:
         self._action_spec: Spec | None = None
         self._last_counts: dict[str, Any] = {}  # at the end
         self._times = ShardTimes(self._shares)
+        shard_timeout = min(shard_timeout, MOST_SECONDS)  # it may be infinite
         self._log_records = ShardLogRecords(carrier)
         self._starts = ShardStarts(
             self.env_fns,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import pickle
 import platform
+import shutil
 import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -109,6 +111,7 @@ class ShardHost:
         if self._shard is None:
             self._shard = self._make_shard(bytes(join(boot)))
             self._opened = to_pieces(_with_advice(self._shard.open()), 1)
+            self._clean_up()
         return self._opened[0]
 
     def execute(self, num_pieces: int, num_shared: int, *values: Buffer) -> Any:
@@ -121,7 +124,13 @@ class ShardHost:
         """
         shared, request = values[:num_shared], values[num_shared:]
         pieces = to_pieces(self._shard.execute(bytes(join(request)), shared), num_pieces)
+        self._clean_up()
         return pieces[0] if num_pieces == 1 else pieces
+
+    def _clean_up(self) -> None:
+        """Remove the temporary folder of `multiprocessing` after a close: Ray ends processes without exit functions."""
+        if self._shard.is_closed:
+            shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
 
 
 def _with_advice(frame: Buffer) -> Buffer:
