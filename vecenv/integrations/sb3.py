@@ -32,7 +32,7 @@ from ..envs.remote import (
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
 from ..report import Report
-from ..statistics import Statistics
+from ..statistics import ShardInfo, Statistics
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
@@ -359,6 +359,10 @@ class SB3VecEnv(_VecEnv):
     def statistics(self) -> Statistics:
         """Return counts and times since the start, as `VectorEnv.statistics`."""
         return self.vector_env.statistics()
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard, as `VectorEnv.shards`."""
+        return self._pool.shards()
 
     def report(self) -> Report:
         """Return verdicts about the speed since the start, as `VectorEnv.report`."""

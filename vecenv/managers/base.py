@@ -38,7 +38,7 @@ from ..errors import (
 from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
-from ..statistics import Statistics
+from ..statistics import ShardInfo, Statistics
 from .actions import packer_of
 from .build import builder_of
 from .env_spaces import EnvSpaces
@@ -195,6 +195,10 @@ class BaseEnvManager(EnvManager):
         if self._launch.pool is None:
             raise StateError("statistics: launch the manager first")
         return self._launch.pool.statistics()
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard of a manager over Ray; [] for all others, and before launch."""
+        return [] if self._launch.pool is None else self._launch.pool.shards()
 
     def report(self) -> Report:
         """Return verdicts about the speed since the launch; `print` shows one per line.

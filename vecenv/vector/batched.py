@@ -31,7 +31,7 @@ from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..ray_options import RayOptions
 from ..report import Report
-from ..statistics import Statistics
+from ..statistics import ShardInfo, Statistics
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
@@ -221,6 +221,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """
         found = self._pool.statistics()
         return dataclasses.replace(found, steps=found.steps * self.batch_size)
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard, as `VectorEnv.shards`; `env_ids` are those of single envs."""
+        size, found = self.batch_size, []
+        for info in self._pool.shards():
+            env_ids = tuple(i * size + row for i in info.env_ids for row in range(size))
+            found.append(info._replace(env_ids=env_ids))
+        return found
 
     def report(self) -> Report:
         """Return verdicts about the speed, as `VectorEnv.report`; an env in their texts is a whole batch."""

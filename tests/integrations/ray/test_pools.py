@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import glob
+import math
 import os
 import re
 import signal
+import tempfile
 from typing import Any
 
 import gymnasium
@@ -70,12 +73,25 @@ def test_async_stream_equals_that_of_a_serial_pool(cluster: Any) -> None:
         assert play(pool, 20, in_order=False) == undisturbed([ToyEnv] * 5, 20)
 
 
+def test_pool_opens_at_once_after_another_one_was_closed(cluster: Any) -> None:
+    """Ray shows CPUs as reserved for a moment after a placement group was removed."""
+    folders = set(glob.glob(os.path.join(tempfile.gettempdir(), "pymp-*")))
+    for _ in range(3):
+        envs = VectorEnv([ToyEnv] * 4, backend="ray", ray={"shard_timeout": math.inf})
+        try:
+            assert len(envs.shards()) == 2
+        finally:
+            envs.close()
+    assert set(glob.glob(os.path.join(tempfile.gettempdir(), "pymp-*"))) <= folders, "left by actors"
+
+
 def test_manager_gives_the_timesteps_of_the_base_manager(cluster: Any) -> None:
     results = []
     for cfg in ({"type": "base"}, {"type": "ray", "ray": TWO}):
         with create_env_manager({**cfg, "auto_reset": True}, [cartpole] * 3) as manager:
             manager.seed(5)
             manager.launch()
+            assert [shard.env_ids for shard in manager.shards()] == ([] if cfg["type"] == "base" else [(0, 1), (2,)])
             rng = np.random.default_rng(1)
             steps = []
             for _ in range(40):
@@ -115,6 +131,7 @@ def test_batched_vector_env_survives_the_death_of_an_actor(cluster: Any) -> None
         batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, **options)
         try:
             rows = [batches.reset(seed=0)[0].tobytes()]
+            assert [shard.env_ids for shard in batches.shards()] == ([(0, 1, 2), (3, 4, 5)] if "ray" in options else [])
             for number, action in enumerate(np.random.default_rng(2).integers(0, 2, (15, 6))):
                 if number == 10 and "ray" in options:
                     os.kill(batches.shards()[1].pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
 from vecenv.ray_options import RayOptions
 from vecenv.report import Report
-from vecenv.statistics import Statistics
+from vecenv.statistics import ShardInfo, Statistics
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
@@ -380,6 +380,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def statistics(self) -> Statistics:
         """Return counts and times since the start, as `VectorEnv.statistics`."""
         return self._pool.statistics()
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard, as `VectorEnv.shards`."""
+        return self._pool.shards()
 
     def report(self) -> Report:
         """Return verdicts about the speed since the start, as `VectorEnv.report`."""
