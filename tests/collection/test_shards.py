@@ -22,6 +22,7 @@ from tests.faults.traces import wait_until
 from vecenv import Collector, ConfigError, StateError, Transitions, VectorEnv, WorkerDiedError, collect
 from vecenv.core.shards import shard_link
 from vecenv.envs.toys import ToyEnv
+from vecenv.errors import ClosedError
 
 NUM_ENVS, ROUNDS = 5, 8
 STEPS = NUM_ENVS * ROUNDS
@@ -397,6 +398,13 @@ def test_weights_for_a_policy_without_set_weights_are_an_error() -> None:
         for _ in range(2):
             with pytest.raises(ConfigError, match="a function, has no method set_weights"):
                 next(collector)
+
+
+def test_weights_after_close_are_refused() -> None:
+    with sharded() as envs:
+        collector = collector_of(envs, plain_policy)
+    with pytest.raises(ClosedError, match=r"^set_weights: the vector env is closed$"):
+        collector.set_weights(1)
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -55,6 +55,7 @@ def test_creator_makes_a_single_env_without_num_envs() -> None:
     [
         (functools.partial(env_creator, "CartPole-v1", num_worker=2), "did you mean 'num_workers'"),
         (functools.partial(multi_agent_runner, num_worker=2), "did you mean 'num_workers'"),
+        (functools.partial(register, "ray", "CartPole-v1", backend="ray"), "backend='ray': a runner of RLlib has its"),
         (functools.partial(register, "wrong", 3), "expected an id or a function of the context, got int"),
     ],
 )

@@ -238,7 +238,7 @@ def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[
     steps, time_major = check_whole(name, steps, 1), check_flag("time_major", time_major)
     if time_major and steps % num_envs:
         raise ConfigError(
-            f"{name}: expected a multiple of the {num_envs} envs, as time_major=True has one column each, got {steps}",
+            f"{name}: expected a multiple of the {num_envs} envs, which get equally many transitions each, got {steps}",
             key=name,
         )
     return steps, time_major

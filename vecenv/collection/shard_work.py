@@ -174,6 +174,8 @@ class ShardWork:
 
     def set_weights(self, weights: Any) -> int:
         """Use these weights for the rollouts that are requested later; see `Collector.set_weights`."""
+        if self._envs.closed:
+            raise ClosedVectorEnvError("set_weights: the vector env is closed")
         handle = self._envs.pool.share(_dump("weights", weights))
         self._weights = _Weights(self._weights.version + 1, handle)
         return self._weights.version
@@ -357,7 +359,9 @@ class ShardWork:
 
 def _describe(info: ShardInfo) -> str:
     node = f"node {info.node_ip} ({info.node_id[:8]}), " if info.node_id else ""
-    return f"shard {info.shard} (envs {info.env_ids[0]}-{info.env_ids[-1]}), {node}process {info.pid}"
+    first, last = info.env_ids[0], info.env_ids[-1]
+    envs = f"env {first}" if first == last else f"envs {first}-{last}"
+    return f"shard {info.shard} ({envs}), {node}process {info.pid}"
 
 
 def _dump(name: str, value: Any) -> bytes:

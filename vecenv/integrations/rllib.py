@@ -35,13 +35,19 @@ class EnvCreator:
         options: options of `VectorEnv`.
 
     Raises:
-        ConfigError: an unknown option, or `env` is neither an id nor a function.
+        ConfigError: an unknown option, backend='ray', or `env` is neither an id nor a function.
     """
 
     def __init__(self, env: Source, options: Mapping[str, Any]) -> None:
         if not isinstance(env, str) and not callable(env):
             raise ConfigError(f"env: expected an id or a function of the context, got {type(env).__name__}", key="env")
         check_options("env_creator", options)
+        if options.get("backend") == "ray":
+            raise ConfigError(
+                "backend='ray': a runner of RLlib has its place in the cluster already; leave backend out, and set "
+                "num_env_runners and num_cpus_per_env_runner",
+                key="backend",
+            )
         self._env = env
         self._options = dict(options)
 
