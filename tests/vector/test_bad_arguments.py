@@ -326,6 +326,13 @@ def test_one_env_for_two_rows_is_refused(options, wraps):
         manager.launch()
 
 
+@pytest.mark.parametrize("unwrapped", [None, property(lambda self: object())], ids=["none", "new object"])
+def test_envs_with_an_unusual_attribute_unwrapped_are_distinct(unwrapped):
+    env_class = type("Unusual", (ToyEnv,), {"unwrapped": unwrapped})
+    with VectorEnv([env_class] * 20, backend="serial") as envs:
+        assert envs.num_envs == 20
+
+
 @pytest.mark.extended
 def test_one_env_for_two_workers_is_copied():
     env = ToyEnv()

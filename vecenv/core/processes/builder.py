@@ -42,9 +42,11 @@ def check_distinct(envs: Mapping[int, Any], first_env_id: int = 0) -> None:
         envs: results of constructors, by env_id.
         first_env_id: is added to these ids in the error.
     """
-    owners: dict[int, int] = {}
+    owners: dict[int, tuple[int, Any]] = {}  # with the objects, so that each id belongs to one of them
     for env_id, env in sorted(envs.items()):
-        other = owners.setdefault(id(getattr(env, "unwrapped", env)), env_id)
+        inner = getattr(env, "unwrapped", None)
+        inner = env if inner is None else inner
+        other, _ = owners.setdefault(id(inner), (env_id, inner))
         if other != env_id:
             raise ConfigError(
                 f"env_fns: those of envs {first_env_id + other} and {first_env_id + env_id} returned the same env. A "
