@@ -84,7 +84,9 @@ def test_times_of_envs_and_workers_come_from_all_shards() -> None:
         pool.kill_shard(0)
         pool.step([0, 0, 0])
         assert pool.statistics().envs.step.num[2] == 9, "also of a shard beside one that was replaced"
+        assert {shard.state for shard in pool.shards()} == {"serving"}
     assert len(pool.statistics().envs.step.num) == 0, "after the end"
+    assert {shard.state for shard in pool.shards()} == {"dead"}
 
 
 def test_thread_that_reads_statistics_without_a_pause_disturbs_no_shard() -> None:

@@ -225,6 +225,8 @@ class ShardedEngine:
             self.emit_log_records()
             self._hub = self._journals = None
             self._supervisor.close()
+            for status in self._shards:
+                status.state = ShardState.DEAD
         return error
 
     def interrupt(self) -> None:
