@@ -145,7 +145,7 @@ CLIENTS = (
         "envpool.md",
         "import envpool",
         "from vecenv.integrations import envpool",
-        "shapes, dtypes and infos; the random numbers are Gymnasium's",
+        "calls and order of rows; spaces, infos and random numbers are Gymnasium's",
         "vecenv make of EnvPool",
         "",
         "envpool, envs in C++",

@@ -33,7 +33,7 @@ _Self = TypeVar("_Self", bound="BaseVectorEnv")
 #: Value of `_pending` after `close`.
 _CLOSED = "close"
 #: Names of calls at the beginning of errors of pools.
-_CALLS_OF_POOLS = ("send", "recv", "step", "reset")
+_CALLS_OF_POOLS = ("send", "recv", "reset")
 #: Methods that `call` refuses: the engine must see these calls.
 _RESERVED_METHODS = ("reset", "step", "close")
 
@@ -161,7 +161,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _raise_as_gymnasium(self, what: str, error: StateError) -> NoReturn:
         """Raise the pool's StateError as the matching error of Gymnasium; its text begins with the caller's call."""
         name, _, text = str(error).partition(": ")
-        if name in _CALLS_OF_POOLS and name != what:
+        if name in _CALLS_OF_POOLS and name != what and not isinstance(error, ResetNeeded):
             error.args = (f"{what}: {text}", *error.args[1:])
         if isinstance(error, ClosedError):
             raise ClosedVectorEnvError(str(error)) from error
