@@ -208,6 +208,31 @@ def test_objects_after_a_killed_worker(is_restored):
         assert rewards.tolist() == [[0, 4], [0, 4] if is_restored else [0, 0]]
 
 
+class DyingEnv(RaggedEnv):
+    """Ends its process in the first step of an episode, if its number is 1."""
+
+    def __init__(self, number):
+        super().__init__(9)
+        self.number = number
+
+    def step(self, action):
+        if self.number == 1 and self.elapsed_steps == 0:
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.extended
+@pytest.mark.native
+def test_objects_after_an_episode_without_any_step(tmp_path):
+    """There is no reward of this env whose form a lost row could have."""
+    failures = FailurePolicy(reproducer_dir=str(tmp_path))
+    env_fns = [functools.partial(DyingEnv, number) for number in range(2)]
+    with contextlib.closing(VecenvVectorEnv(env_fns, shared_memory=False, failures=failures)) as envs:
+        envs.reset()
+        _, rewards, _, truncations, _ = envs.step([1, 1])
+        assert truncations.tolist() == [False, True] and rewards.tolist() == [[0, 1], [0, 0]]
+
+
 # ---- collectors ------------------------------------------------------------------------------
 
 

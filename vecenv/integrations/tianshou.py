@@ -116,6 +116,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         wait_num = read_count("wait_num", wait_num, len(env_fns))
         self._has_objects = not check_flag("shared_memory", shared_memory)
+        self._no_reward: Any = np.zeros(())  # shaped like the last reward that is an object
         if self._has_objects:
             env_fns = [functools.partial(ObjectEnv, env_fn) for env_fn in check_callables("env_fns", env_fns)]
         self.vector_env = VectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED, **options)
@@ -248,9 +249,12 @@ class VecenvVectorEnv(_BaseVectorEnv):
         """Return rewards, float64 (B,); if they are objects, what `np.stack` makes of them."""
         if not self._has_objects:
             return batch.rewards.copy()
-        # The row that ends a lost episode repeats the objects of the row before.
-        is_lost = [info.get("recovered") == "truncated" for info in infos]
-        return np.stack([np.zeros_like(one) if lost else one for one, lost in zip(batch.obs[1], is_lost)])
+        # The row that ends a lost episode repeats the objects of the row before, which may be that of a reset.
+        is_lost = [str(info.get("recovered")) == "truncated" for info in infos]
+        known = [one for one, lost in zip(batch.obs[1], is_lost) if not lost]
+        if known:
+            self._no_reward = np.zeros_like(known[0])
+        return np.stack([self._no_reward if lost else one for one, lost in zip(batch.obs[1], is_lost)])
 
     @property
     def waiting_id(self) -> list[int]:
