@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from vecenv.pickling import dump_by_value
@@ -26,6 +28,24 @@ def copy_of(value):
 
 def test_cached_function_that_can_be_imported_stays_the_same():
     assert copy_of(importable) is importable
+
+
+def test_cached_function_of_a_package_that_travels_by_value_travels_too(tmp_path, monkeypatch):
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").touch()
+    (tmp_path / "own_package" / "own_module.py").write_text("import functools\n@functools.cache\ndef f(x): return x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package, module = importlib.import_module("own_package"), importlib.import_module("own_package.own_module")
+    assert copy_of(module.f) is module.f
+    cloudpickle.register_pickle_by_value(package)
+    try:
+        data = dump_by_value(module.f)
+    finally:
+        cloudpickle.unregister_pickle_by_value(package)
+        for name in ("own_package", "own_package.own_module"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(tmp_path)])
+    assert pickle.loads(data)(3) == 3, "where the package cannot be imported"
 
 
 def test_local_cached_function_travels_with_its_settings_and_an_empty_cache():

@@ -65,7 +65,8 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> functo
 def _can_be_imported(function: Any) -> bool:
     """Return whether another process finds this function by its name, in a module that is not pickled by value."""
     module = function.__module__
-    if module == "__main__" or module not in sys.modules or module in cloudpickle.list_registry_pickle_by_value():
+    by_value = cloudpickle.list_registry_pickle_by_value()  # with their submodules
+    if module == "__main__" or module not in sys.modules or any(f"{module}.".startswith(f"{one}.") for one in by_value):
         return False
     try:
         return operator.attrgetter(function.__qualname__)(sys.modules[module]) is function
