@@ -28,7 +28,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import ClosedError, StateError, add_notes
-from ..system.clock import check_timeout
+from ..system.clock import check_timeout, now_ns
 
 __all__ = ["Lifecycle"]
 
@@ -38,6 +38,8 @@ _Result = TypeVar("_Result")
 _START = "start"
 #: Seconds between two looks of a thread that waits for the process to end; the end comes long before.
 _LONG_SECONDS = 3600.0
+#: Nanoseconds that a call waits for a thread that reads, which ends much sooner; and seconds between two looks.
+_READ_NS, _READ_PAUSE = 10_000_000_000, 0.01
 #: Seconds that the interpreter's exit waits for a call of a pool in another thread.
 _RETIRE_SECONDS = 5.0
 #: Unclosed pools end before things that envs may use, such as a `multiprocessing.Manager`, whose priority is 0.
@@ -202,12 +204,18 @@ class Lifecycle:
         """Take the lock for a call as soon as no thread reads; raise if another call is under way."""
         if self._owner_pid != os.getpid():  # the thread that had the locks at the fork is not in this process
             self._refuse(what)
-        self._is_awaited = True
+        has_read_lock = has_lock = False
+        until_ns = now_ns() + _READ_NS
         try:
-            with self._read_lock:  # no thread reads now, so a lock that is taken means a call
+            while not has_read_lock and now_ns() < until_ns:
+                self._is_awaited = True  # another call that waits may have set it to False
+                has_read_lock = self._read_lock.acquire(timeout=_READ_PAUSE)
+            if has_read_lock:  # no thread reads now, so a lock that is taken means a call
                 has_lock = self._lock.acquire(False)
         finally:
             self._is_awaited = False
+            if has_read_lock:
+                self._read_lock.release()
         if has_lock and self._is_busy:  # the pool is closed, or a call is under way in this thread
             self._lock.release()
             has_lock = False
