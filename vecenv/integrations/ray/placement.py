@@ -94,7 +94,10 @@ class Placement:
         return num_shards, cpus
 
     def _count_free(self, most: int, needed: Mapping[str, float]) -> int:
-        """Return how many nodes have these resources free, at most `most`, which ends the wait for Ray's news."""
+        """Return how many nodes have these resources free.
+
+        Ray shows resources that were returned late. So it is asked again until `most` nodes have them, for up to 1 s.
+        """
         until_ns = now_ns() + _SETTLE_NS
         while (count := sum(_has(node.free, needed) for node in living_nodes(self._ray))) < most:
             if now_ns() >= until_ns:
@@ -176,9 +179,11 @@ class Placement:
         Ray (2.60) may reserve the CPUs of a group forever if the group is removed while it looks for its places.
         """
         if self._group is not None and self._options.placement_group is None:
-            self._group.wait(_PLACES_SECONDS)
-            self._ray.util.remove_placement_group(self._group)
-            self._group = None
+            group, self._group = self._group, None
+            try:
+                group.wait(_PLACES_SECONDS)
+            finally:
+                self._ray.util.remove_placement_group(group)
 
 
 def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
