@@ -1,4 +1,4 @@
-"""JSON of results: keys and numbers that JSON has not."""
+"""JSON of results with keys and numbers that JSON does not have."""
 
 import json
 import math

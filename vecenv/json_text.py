@@ -1,4 +1,4 @@
-"""JSON of results, which may hold keys and numbers that JSON lacks, since envs return them."""
+"""JSON of results, whose keys and numbers come from envs, so that JSON may not have them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def json_text(content: Any, indent: int | None = 2) -> str:
     """Return JSON that every parser reads, with a newline at its end.
 
     NaN and infinite numbers become null. Arrays and tuples become lists, NumPy's numbers become numbers, and keys that
-    are no texts become texts. All other objects become their `str`.
+    are not strings become strings. All other objects become their `str`.
 
     Args:
         content: the value.

@@ -1,4 +1,4 @@
-"""Functions that front ends run in the process of an env through `Pool.call`, and an env adapter for them.
+"""Functions that front ends run in the process of an env through `Pool.call`, and env adapters of front ends.
 
     front end -> Pool.call(one of these) -> worker -> function(hosted env) -> result
 
@@ -315,7 +315,7 @@ class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     inwards, so its own spaces are found.
 
     Args:
-        env_fn: builds the env, which may have old calls.
+        env_fn: builds the env, which may have the calls of old Gym.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:

@@ -72,7 +72,7 @@ class RestoreJob:
         last_delivered: the last delivered observation, one array per leaf; None if it is unknown.
         last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
             if it has none.
-        fresh_seed: a drawn seed for the generator of an env whose episode is abandoned.
+        fresh_seed: a seed for the generator of an env whose episode is abandoned.
         takes_seed: whether the env's reset was ever given a seed. If its first reset without one raises, it gets
             `fresh_seed`: some envs create their generators only with a seed.
         seconds: time limit for all attempts together.

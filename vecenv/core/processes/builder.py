@@ -158,7 +158,6 @@ class Builder:
     def _build_timed(self, env_id: int, env_rngs: AbstractContextManager[Any]) -> Any:
         began_ns, began_cpu_ns = now_ns(), time.thread_time_ns()
 
-
         def keep_and_adapt(env: Any) -> Any:
             self._built[env_id] = env
             return self._adapt(env)

@@ -319,7 +319,7 @@ class Recovery:
         """Return the seed for the next episode of an env whose present one may be lost.
 
         It follows from the results of the env so far, so a run with the same crashes has the same episodes again, for
-        any number of workers and shards.
+        any number of workers.
         """
         digest = hashlib.blake2b(b"%d %d" % (self._first_env_id + env_id, self._num_lost[env_id]), digest_size=4)
         for column in last_delivered or ():
