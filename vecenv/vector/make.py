@@ -19,7 +19,7 @@ from ..options import FailurePolicy, Timeouts, given_fields
 from ..registrations import add_to_main, named_in_main
 from .env import OPTION_NAMES, VectorEnv, check_options
 
-__all__ = ["build_vec", "make_vec", "raise_if_misspelt", "register_vec"]
+__all__ = ["build_vec", "make_vec", "register_vec"]
 
 #: Backend of each vectorization mode: our names, then Gymnasium's.
 _BACKEND_OF = {**{name: name for name in BACKENDS}, "async": "process", "sync": "serial"}
@@ -60,30 +60,22 @@ def make_vec(
         ConfigError: an option is wrong, or the env has no argument that resembles an option.
         Exception: any error of the constructor of `VectorEnv`.
     """
-    try:
-        return build_vec(id, num_envs, vectorization_mode, vector_kwargs, wrappers, **kwargs)
-    except TypeError as error:
-        raise_if_misspelt("make_vec", make_vec, kwargs, error)
-        raise
+    return build_vec(make_vec, id, num_envs, vectorization_mode, vector_kwargs, wrappers, kwargs)
 
 
 def build_vec(
-    id: str | EnvSpec,
-    num_envs: int = 1,
-    vectorization_mode: Any = None,
-    vector_kwargs: dict[str, Any] | None = None,
-    wrappers: Sequence[Callable[[Any], Any]] | None = None,
-    **kwargs: Any,
+    caller: Callable[..., Any], id: Any, num_envs: int, mode: Any, options: Any, wrappers: Any, kwargs: dict[str, Any]
 ) -> VectorEnv:
-    """Do what `make_vec` does; a TypeError of the env's constructor is raised as it is.
+    """Do what `make_vec` does with the same arguments.
 
-    Raises:
-        Exception: as `make_vec`.
+    Args:
+        caller: the function that the user has called; errors about misspelt options have its name, and hints its
+            parameters.
     """
     spec, env_kwargs = _read_spec(id)
     num_envs = env_kwargs.pop("num_envs", num_envs)
-    mode = env_kwargs.pop("vectorization_mode", vectorization_mode)
-    options = env_kwargs.pop("vector_kwargs", vector_kwargs) or {}
+    mode = env_kwargs.pop("vectorization_mode", mode)
+    options = env_kwargs.pop("vector_kwargs", options) or {}
     wrappers = env_kwargs.pop("wrappers", wrappers) or ()
     if not isinstance(options, Mapping):
         raise ConfigError(f"vector_kwargs: expected a dict, got {options!r}", key="vector_kwargs")
@@ -94,7 +86,11 @@ def build_vec(
     _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
     factory = EnvFactory(_make, (spec, named_in_main([spec])), env_kwargs, wrappers)
-    envs = VectorEnv([factory] * num_envs, backend=backend, **options)
+    try:
+        envs = VectorEnv([factory] * num_envs, backend=backend, **options)
+    except TypeError as error:
+        _raise_if_misspelt(caller, kwargs, error)
+        raise
     envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
     return envs
 
@@ -179,21 +175,21 @@ def _check(options: dict[str, Any]) -> None:
     check_options("vector_kwargs", options)
 
 
-def raise_if_misspelt(what: str, function: Callable[..., Any], kwargs: Mapping[str, Any], error: TypeError) -> None:
-    """Raise ConfigError if an env refused a keyword that resembles an option of `function` or `VectorEnv`.
+def _raise_if_misspelt(caller: Callable[..., Any], kwargs: Mapping[str, Any], error: TypeError) -> None:
+    """Raise ConfigError if an env refused a keyword that resembles an option of `caller` or `VectorEnv`.
 
     Args:
-        what: the name of `function`, which the message begins with.
-        function: the caller's function.
-        kwargs: the caller's keywords.
+        caller: the function that the user has called.
+        kwargs: the keywords.
         error: the exception of the env's constructor.
     """
-    known = {*OPTION_NAMES, *inspect.signature(function).parameters} - {"kwargs", "options"}
+    known = {*OPTION_NAMES, *inspect.signature(caller).parameters} - {"kwargs", "options"}
     for name in kwargs:
         near = None if name in known else nearest(name, known)
         if near is not None and f"unexpected keyword argument {name!r}" in str(error):
             raise ConfigError(
-                f"{what}: neither VectorEnv nor the env has an option {name!r}; did you mean {near!r}?", key=name
+                f"{caller.__name__}: neither VectorEnv nor the env has an option {name!r}; did you mean {near!r}?",
+                key=name,
             ) from error
 
 

@@ -19,7 +19,7 @@ from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
-from ...vector.make import build_vec, raise_if_misspelt
+from ...vector.make import build_vec
 from .atari import AtariTask
 from .gymnasium_pool import GymnasiumEnvPool
 from .pool import EnvPool
@@ -148,12 +148,8 @@ def make(
     if num_threads:
         vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
     task = _plain(task_id, max_episode_steps, options) if game is None else _atari(game, max_episode_steps, options)
-    arguments = {**vector_options, **task.arguments}
-    try:
-        envs = build_vec(task.id, num_envs, wrappers=task.wrappers, batch_size=batch_size, **arguments)
-    except TypeError as error:
-        raise_if_misspelt("make", make, options, error)
-        raise
+    arguments = {"batch_size": batch_size, **vector_options, **task.arguments}
+    envs = build_vec(make, task.id, num_envs, None, None, task.wrappers, arguments)
     assert envs.spec is not None
     if threshold is not None:
         envs.spec.reward_threshold = threshold
