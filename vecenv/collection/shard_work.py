@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.layout.messages import unpack_error
 from ..core.layout.spec import Array, Spec
+from ..core.processes.worker_main import describe_envs
 from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall, TaskRequest
 from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
@@ -359,9 +360,7 @@ class ShardWork:
 
 def _describe(info: ShardInfo) -> str:
     node = f"node {info.node_ip} ({info.node_id[:8]}), " if info.node_id else ""
-    first, last = info.env_ids[0], info.env_ids[-1]
-    envs = f"env {first}" if first == last else f"envs {first}-{last}"
-    return f"shard {info.shard} ({envs}), {node}process {info.pid}"
+    return f"shard {info.shard} ({describe_envs(info.env_ids)}), {node}process {info.pid}"
 
 
 def _dump(name: str, value: Any) -> bytes:
