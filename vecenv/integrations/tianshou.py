@@ -378,14 +378,9 @@ def _stack_objects(values: Sequence[Any]) -> Array:
     try:
         return np.stack(values)
     except ValueError:
-        array = np.empty(len(values), object)
-        for row, value in enumerate(values):
-            array[row] = value
-        return array
+        return _as_objects(values)
 
 
-def _as_objects(rows: list[dict[str, Any]]) -> Array:
-    """Return an object array (B,) of these dicts."""
-    array = np.empty(len(rows), object)
-    array[:] = rows
-    return array
+def _as_objects(rows: Sequence[Any]) -> Array:
+    """Return an object array (B,) of these rows."""
+    return np.fromiter(rows, object, len(rows))
