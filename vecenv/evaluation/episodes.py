@@ -182,7 +182,7 @@ class Episodes:
         self._is_ready[env_id], self._is_free[env_id] = False, True
         info = pick_row(infos, row)
         if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode
-            mark = {key: info[key] for key in ("recovered",) if key in info}  # a lost episode has its own mark
+            mark = {"recovered": info["recovered"]} if "recovered" in info else {}  # a lost episode has its own one
             info = {**mark, **info.get("final_info", {})}
         if info.get("recovered") == "truncated":
             return self._result(env_id, cut="failure", info=info)

@@ -102,11 +102,11 @@ class SB3VecEnv(_VecEnv):
             check_choice("start_method", start_method, START_METHODS)
             if isinstance(env_fns, VectorEnv):
                 raise ConfigError("SB3VecEnv: start_method: the vector env has been built", key="start_method")
-        if start_method is not None and options.setdefault("context", start_method) != start_method:
-            raise ConfigError(
-                f"start_method={start_method!r} and context={options['context']!r}: two names of one option",
-                key="start_method",
-            )
+            if options.setdefault("context", start_method) != start_method:
+                raise ConfigError(
+                    f"start_method={start_method!r} and context={options['context']!r}: two names of one option",
+                    key="start_method",
+                )
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env.pool
         self._env_seeds: EnvSeeds = self.vector_env._env_seeds
