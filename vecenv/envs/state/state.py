@@ -40,8 +40,7 @@ from vecenv.envs.state.adapters import (
 from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
-
-from ...pickling import dump_by_value
+from vecenv.pickling import dump_by_value
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 
