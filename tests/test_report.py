@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 
 import vecenv
+from tests.one_core import run_on_one_core
 from vecenv import Report, VectorEnv
 from vecenv.core.processes.worker import core_limit, usable_cores
 from vecenv.envs.toys import FrameEnv, NullEnv
@@ -80,14 +79,6 @@ def report_of(env_fns: list[Any], *, steps: int = 60, seconds: float = 0.4, poli
         report = envs.report()
     assert isinstance(report, Report)
     return {verdict.name: verdict for verdict in report}
-
-
-def run_on_one_core(body: str) -> list[str]:
-    """Run a program whose process and workers may use one core; return the lines that it prints."""
-    begin = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    done = subprocess.run([sys.executable, "-c", begin + body], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 CHEAP_ENVS = """
