@@ -99,9 +99,9 @@ def recommend_serial(
 
 
 def _cheap(num_envs: int, step_seconds: float, present_seconds: float, where: str) -> str:
+    envs = "the env" if num_envs == 1 else f"the {num_envs} envs"
     return (
-        f"a step of the {num_envs} envs takes {as_text(step_seconds)}, and {as_text(present_seconds)} with the "
-        f"hand-over to {where}"
+        f"a step of {envs} takes {as_text(step_seconds)}, and {as_text(present_seconds)} with the hand-over to {where}"
     )
 
 
