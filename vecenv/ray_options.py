@@ -33,7 +33,8 @@ class RayOptions:
         num_shards: number of shards. None (default): one per living node that has `cpus_per_shard` CPUs free, or one
             per bundle of `placement_group`. At most one per env.
         cpus_per_shard: CPUs that Ray reserves for each shard, and worker processes of each shard. None (default): the
-            smallest whole number of CPUs of these nodes or bundles.
+            smallest whole number of CPUs of these nodes or bundles; if `num_shards` is more than one per node, the
+            shards of a node share it.
         placement: 'SPREAD' (default) puts shards on different nodes where it can, 'STRICT_SPREAD' never puts two on one
             node, 'PACK' puts them on few nodes; as of Ray's placement groups.
         placement_group: a placement group of the program; each shard uses one of its bundles. A trial of Ray Tune must

@@ -180,6 +180,13 @@ def test_placement_group_is_removed_only_when_it_has_its_places(cluster: Any) ->
     assert all(ray.util.placement_group_table(group)["bundles_to_node_id"].values())
 
 
+@pytest.mark.parametrize("num_shards, num_envs, cpus", [(None, 8, 2), (2, 8, 2), (4, 8, 1), (64, 64, 1), (64, 2, 2)])
+def test_shards_of_a_node_share_its_cpus(cluster: Any, num_shards: int | None, num_envs: int, cpus: int) -> None:
+    """Two shards on one node of two CPUs waited for two CPUs each, until the time was over."""
+    placement = Placement(RayOptions(num_shards=num_shards), num_envs)
+    assert placement.cpus_per_shard == cpus
+
+
 def test_node_with_another_vecenv_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {"vecenv": "9.9.9 (ABI 1)", "Python": "3.11", "NumPy": "2.0"}
     monkeypatch.setattr(carrier_module, "versions", lambda: ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +47,7 @@ class Placement:
         self._missing = ""  # as it was found last
         self._look_at_ns = 0
         if self._group is None:
-            num_shards, self.cpus_per_shard = self._fit_nodes()
+            num_shards, self.cpus_per_shard = self._fit_nodes(num_envs)
         else:
             num_shards, self.cpus_per_shard = self._fit_bundles()
         self.num_shards = min(num_shards, num_envs)
@@ -67,7 +68,7 @@ class Placement:
         """Resources of one shard: name -> amount."""
         return self._needed(self.cpus_per_shard)
 
-    def _fit_nodes(self) -> tuple[int, int]:
+    def _fit_nodes(self, num_envs: int) -> tuple[int, int]:
         """Return the number of shards and their CPUs for a new placement group."""
         options = self._options
         nodes = living_nodes(self._ray)
@@ -79,8 +80,9 @@ class Placement:
                 f"ray: no living node has the resources of a shard ({describe_resources(others)}); {present}",
                 key="cpus_per_shard",
             )
-        cpus = options.cpus_per_shard or int(min(node.resources["CPU"] for node in fitting))
         num_shards = options.num_shards
+        per_node = math.ceil(min(num_shards or 1, num_envs) / len(fitting))
+        cpus = options.cpus_per_shard or max(1, int(min(node.resources["CPU"] for node in fitting)) // per_node)
         if num_shards is None:
             needed = self._needed(cpus)
             num_shards = self._count_free(len(fitting), needed)
