@@ -263,6 +263,21 @@ def test_interrupt_in_the_last_round_keeps_the_batch():
         assert caught.value.collected.step.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_interrupt_before_an_exception_of_an_env_is_not_lost():
+    class Fails(ToyEnv):
+        def step(self, action: Any) -> Any:
+            if self.num_steps == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+                raise ZeroDivisionError("a bug of the env")
+            return super().step(action)
+
+    with VectorEnv([Fails], backend="serial") as envs:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            collect(envs, zeros, steps=5, seed=2)
+        assert isinstance(caught.value.__context__, ZeroDivisionError)
+        assert caught.value.collected.step.tolist() == [0, 1, 2, 3]
+
+
 def test_second_interrupt_takes_effect_at_once():
     class Hangs(ToyEnv):
         def step(self, action: Any) -> Any:

@@ -34,15 +34,20 @@ class DelayedInterrupts:
             signal.signal(signal.SIGINT, self._on_signal)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._handler is None:
             return
         handler, self._handler = self._handler, None
         if signal.getsignal(signal.SIGINT) == self._on_signal:  # else the policy has set a handler of its own
             signal.signal(signal.SIGINT, handler)
-        if self._is_pending and exc_info[0] is None:
+        if self._is_pending:
             self._is_pending = False
-            handler(signal.SIGINT, None)
+            try:
+                handler(signal.SIGINT, None)
+            except BaseException as interrupt:
+                if error is not None:  # which the interrupt replaces, with its `collected`
+                    vars(interrupt).update(vars(error))
+                raise
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if self._is_allowed or self._is_pending:
