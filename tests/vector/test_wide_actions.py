@@ -10,7 +10,7 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
+from gymnasium import Env, spaces
 from gymnasium.vector import SyncVectorEnv
 
 from tests.vector.comparison import assert_same
@@ -81,6 +81,44 @@ def test_float64_actions_are_checked(option, text):
             envs.step(np.array([[0.5], [2.5]]))
         if option == "debug":
             envs.step(np.array([[0.5], [1.5]]))
+
+
+class RewardIsAction(Env):
+    """The reward is the action; an episode has `length` steps."""
+
+    observation_space = action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, length):
+        self.length, self.steps = length, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), float(action[0]), self.steps >= self.length, False, {}
+
+
+def test_float64_actions_are_not_rounded_while_a_spare_env_takes_over():
+    env_fns = [functools.partial(RewardIsAction, length) for length in (2, 100)]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", num_spare_envs=2)) as envs:
+        envs.reset(seed=0)
+        assert [envs.step(np.full((2, 1), 0.1))[1][1] for _ in range(6)] == [0.1] * 6
+
+
+@pytest.mark.parametrize("option", ["strict", "debug"])
+def test_actions_outside_their_space_name_the_row_that_a_spare_env_serves(option):
+    env_fns = [functools.partial(RewardIsAction, length) for length in (1, 100)]
+    wrong = np.full((2, 1), 2, np.float32)
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", num_spare_envs=2, **{option: True})) as envs:
+        envs.reset(seed=0)
+        envs.step(wrong / 4)
+        with pytest.raises(SpaceError, match="env 0: expected a member"):  # it begins an episode
+            envs.step(wrong)
+        envs.step(wrong / 4)
+        with pytest.raises(SpaceError, match="env 0: expected a member"):  # a spare env serves it
+            envs.step(wrong)
 
 
 def test_float64_actions_of_a_wrong_shape_are_refused():

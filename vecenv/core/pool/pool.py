@@ -165,7 +165,7 @@ class Pool:
         checks_bounds = options.strict or options.debug
         spares = self._spares
         seed_of = _seed_of if spares is None else spares.seed_of
-        requests = Requests(envs, waiter, checks_bounds=checks_bounds, seed_of=seed_of)
+        requests = Requests(envs, waiter, checks_bounds=checks_bounds and spares is None, seed_of=seed_of)
         self._engine.connect(requests, waiter)
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
         self._opened_ns = now_ns()
@@ -173,7 +173,8 @@ class Pool:
             self._rows, self._outstanding = requests, envs.hub.outstanding
             self._bind(requests.send, waiter.recv, waiter.recv_envs)
         else:
-            rows = self._rows = SpareEnvs(spares, self._mode, envs, requests, waiter)
+            rows = SpareEnvs(spares, self._mode, envs, requests, waiter, checks_bounds=checks_bounds)
+            self._rows = rows
             self._outstanding = rows.outstanding
             self._bind(rows.send, rows.recv, rows.recv_envs)
         spaces = envs.spaces

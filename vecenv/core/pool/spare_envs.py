@@ -27,14 +27,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import ClosedError, StateError
+from ..layout.bounds import Bounds
 from ..layout.messages import Reply
 from ..layout.rows import Autoreset, Form, Op
-from ..layout.spec import Array, pick_rows, split_batch
+from ..layout.spec import Array, split_batch
 from ..parent.batch import Batch
 from ..system.clock import Deadline, check_timeout
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
-from .requests import Requests, check_count
+from .requests import ActionLeaves, Requests, check_count
 from .spare_answers import RowAnswers
 from .spare_resets import PLAIN, EnvResets, Reset, SpareResets
 from .waiter import (
@@ -66,6 +67,7 @@ class SpareEnvs:
         mode: how the rows begin their next episodes; the autoreset mode of the engine is DISABLED.
         envs: all envs, spare ones last.
         requests, waiter: of all envs.
+        checks_bounds: refuse actions outside their space.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class SpareEnvs:
         envs: OpenedEnvs,
         requests: Requests,
         waiter: Waiter,
+        *,
+        checks_bounds: bool,
     ) -> None:
         self._spares = spares
         queues = self._queues = spares.queues
@@ -83,6 +87,7 @@ class SpareEnvs:
         self._all_rows = np.arange(self._num_rows)
         self._num_called = 0  # rows of the calls under way
         self._space, self._spec = envs.spaces.action_space, envs.spaces.action
+        self._bounds = Bounds(self._space) if checks_bounds else None
         self._num_outstanding = envs.hub.outstanding
         self._answers = RowAnswers(self._num_rows, mode, envs.spaces.obs, waiter.inbox.infos)
         self._resets = EnvResets(requests, self._num_envs, len(envs.spaces.obs.leaves))
@@ -98,28 +103,38 @@ class SpareEnvs:
 
     def _send_actions(self, actions: Any, rows: Array, form: Form) -> None:
         begins = self._answers.begins(rows)
-        if not begins.any():
+        if self._bounds is None and not begins.any():
             self._requests.send(actions, self._queues.env_of[rows], False, form)
-        elif self._spec.num_objects:
-            self._send_some(split_batch(self._space, actions, len(rows)), rows, begins)
-        else:
-            leaves = iter(self._spec.flatten_batch(actions, len(rows)))
-            nested = self._spec.batch(lambda leaf: next(leaves), lambda node: None)
-            kept = np.flatnonzero(~begins)
-            if len(kept):
-                some = pick_rows(self._spec.root, nested, kept)
-                self._requests.send(some, self._queues.env_of[rows[kept]], False, form)
+            return
+        kept, count = np.flatnonzero(~begins), len(rows)
+        if self._spec.num_objects:
+            self._send_some(split_batch(self._space, actions, count), rows, kept)
+            return
+        is_rounded = self._spec.would_round(actions, count)
+        leaves = self._spec.flatten_batch(actions, count)
+        if self._bounds is not None:
+            self._bounds.check_columns(leaves, rows)
+        if is_rounded:
+            self._send_objects(split_batch(self._space, actions, count), rows, kept)
+        elif len(kept):
+            some = ActionLeaves(leaf.take(kept, 0) for leaf in leaves)
+            self._requests.send(some, self._queues.env_of[rows[kept]], False, form)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
         """Step rows with any objects as actions; see `Pool.send_objects`."""
         rows = self._check_request(Op.STEP, env_ids, ordered)
         check_count("send", "actions", actions, len(rows))
         with signals_deferred():
-            self._send_some(actions, rows, self._answers.begins(rows))
+            self._send_some(actions, rows, np.flatnonzero(~self._answers.begins(rows)))
             self._note_request(Op.STEP, rows)
 
-    def _send_some(self, actions: Sequence[Any], rows: Array, begins: Array) -> None:
-        kept = np.flatnonzero(~begins)
+    def _send_some(self, actions: Sequence[Any], rows: Array, kept: Array) -> None:
+        """Check the actions of all rows, and send those with the indices `kept`."""
+        if self._bounds is not None:
+            self._bounds.check_objects(actions, rows)
+        self._send_objects(actions, rows, kept)
+
+    def _send_objects(self, actions: Sequence[Any], rows: Array, kept: Array) -> None:
         if len(kept):
             envs = self._queues.env_of[rows[kept]]
             self._requests.send_objects([actions[i] for i in kept.tolist()], envs, False)
