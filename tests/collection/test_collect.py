@@ -239,6 +239,16 @@ def test_other_calls_of_the_envs_begin_anew():
         assert collect(envs, zeros, steps=2).step.tolist() == [0, 0]
 
 
+def test_steps_of_a_front_end_that_uses_the_pool_begin_anew():
+    """SB3VecEnv, for example, receives batches of the pool of its `vector_env` by itself."""
+    with toys(10, 10) as envs:
+        collect(envs, zeros, steps=6, seed=0)
+        envs.pool.send(np.zeros(2, np.int64))
+        envs.pool.recv()
+        batch = collect(envs, zeros, steps=4)
+        assert batch.step.tolist() == [0, 0, 1, 1] and batch.episode.tolist() == [1] * 4
+
+
 def test_collector_is_an_iterator_that_goes_on():
     with toys(4, 4) as envs:
         collector = Collector(envs, zeros, batch_steps=6, seed=0)

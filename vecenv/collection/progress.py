@@ -60,7 +60,7 @@ class Progress:
         is_known: whether the other attributes are those of the envs. False before the first reset, and after an
             exception of an env.
         is_broken: whether a call of the envs was interrupted; results of it may still be outstanding.
-        num_batches: the count of the vector env after the last receive; another one shows that other calls were made.
+        num_batches: that of the vector env after the last receive; another number shows that other calls were made.
         obs_spec: the leaves of the observation space.
         obs: the current observation of each env, one array (N, *S) per leaf; undefined where `has_ended`.
         actions: the last action of each env, one array (N, *S) per leaf.

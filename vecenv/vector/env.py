@@ -359,8 +359,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     @property
     def num_batches(self) -> int:
-        """The number of batches received so far: one per `step`, `reset` and `recv`."""
-        return self._results.num_batches
+        """The number of batches received so far: one per `step`, `reset` and `recv`. 0 after `close`."""
+        return self._pool.num_batches
 
     @property
     def num_outstanding(self) -> int:

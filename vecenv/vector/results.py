@@ -43,7 +43,6 @@ class Results:
 
     Attributes:
         has_statistics: as given.
-        num_batches: how many batches were delivered.
         ended: bool (N,), True where an env's episode is over; None if ends are not tracked.
     """
 
@@ -60,7 +59,6 @@ class Results:
         self._space = space
         self._copy = copy
         self.has_statistics = has_statistics
-        self.num_batches = 0
         self._root = pool.obs_spec.root
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
@@ -78,7 +76,6 @@ class Results:
         Raises:
             Exception: raised by an env; of several, that of the lowest env.
         """
-        self.num_batches += 1
         flags = batch.flags & _EXTRA_FLAGS
         if flags & RowFlag.ERROR:
             self._raise_env_errors(batch, self._copy_known_obs(batch))

@@ -119,6 +119,7 @@ class Pool:
     _requests: Requests
     _waiter: Waiter
     _rows: Requests | SpareEnvs  # takes the requests that name envs
+    _receiver: Waiter | SpareEnvs  # returns the batches
     # The hot paths, put together once.
     _outstanding: Callable[[], int]
     _send: Callable[[Any, Any, Any, Any], None]
@@ -170,11 +171,11 @@ class Pool:
         self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
         self._opened_ns = now_ns()
         if spares is None:
-            self._rows, self._outstanding = requests, envs.hub.outstanding
+            self._rows, self._receiver, self._outstanding = requests, waiter, envs.hub.outstanding
             self._bind(requests.send, waiter.recv, waiter.recv_envs)
         else:
             rows = SpareEnvs(spares, self._mode, envs, requests, waiter, checks_bounds=checks_bounds)
-            self._rows = rows
+            self._rows = self._receiver = rows
             self._outstanding = rows.outstanding
             self._bind(rows.send, rows.recv, rows.recv_envs)
         spaces = envs.spaces
@@ -192,7 +193,7 @@ class Pool:
 
     def _close_parts(self) -> None:
         """Drop all that only an open pool has, the memory in particular. Arrays that the caller has keep it mapped."""
-        self._envs = self._hub = self._requests = self._waiter = self._rows = _NOT_OPEN
+        self._envs = self._hub = self._requests = self._waiter = self._rows = self._receiver = _NOT_OPEN
         self._outstanding = _not_open
         self._bind(_not_open, _not_open, _not_open)
 
@@ -220,6 +221,12 @@ class Pool:
             if self._waiter is not _NOT_OPEN:
                 self._waiter.end()
             self._close_parts()
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches that were received so far; 0 unless the pool is open."""
+        receiver = self._receiver
+        return 0 if receiver is _NOT_OPEN else receiver.num_batches
 
     @property
     def closed(self) -> bool:

@@ -68,6 +68,9 @@ class SpareEnvs:
         envs: all envs, spare ones last.
         requests, waiter: of all envs.
         checks_bounds: refuse actions outside their space.
+
+    Attributes:
+        num_batches: how many batches of rows were delivered.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class SpareEnvs:
         self._requests, self._waiter = requests, waiter
         self._num_rows, self._num_envs = len(queues.env_of), len(queues.row_of)
         self._all_rows = np.arange(self._num_rows)
+        self.num_batches = 0
         self._num_called = 0  # rows of the calls under way
         self._space, self._spec = envs.spaces.action_space, envs.spaces.action
         self._bounds = Bounds(self._space) if checks_bounds else None
@@ -215,6 +219,7 @@ class SpareEnvs:
 
     def _deliver(self, rows: Array) -> Batch:
         with signals_deferred():
+            self.num_batches += 1
             return self._answers.take(rows, self._queues.env_of[rows], self._resets)
 
     def _receive(self, missing: int, deadline: Deadline) -> None:

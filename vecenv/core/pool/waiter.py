@@ -65,6 +65,7 @@ class Waiter:
     Attributes:
         inbox: messages that have arrived, until their row is delivered or their call is collected.
         watchdog: limits of the operations that run.
+        num_batches: how many batches were received.
     """
 
     def __init__(self, envs: OpenedEnvs, engine: Engine, lifecycle: Lifecycle, options: PoolOptions) -> None:
@@ -86,6 +87,7 @@ class Waiter:
         self._engine = engine
         self._serve = engine.serve if engine.runs_here else None
         self._lifecycle = lifecycle
+        self.num_batches = 0
         self._needs_check = False  # a plain receive is not enough: a worker may be dead, or a payload unfinished
         self._num_unchecked = 0  # receives of some rows since the last look at the clock
         self._next_check_ns = 0  # when the limits of operations are checked next, at the earliest
@@ -136,6 +138,7 @@ class Waiter:
                 rows, flags = got
                 if flags & _NEEDS_LOOK or self._num_valid:
                     return self._make_batch(rows, flags)
+                self.num_batches += 1
                 return Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
             self._handle(got, Deadline(None))
         self._engine.check_alive()
@@ -176,6 +179,7 @@ class Waiter:
             self._check_limits_if_due()
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
+        self.num_batches += 1
         replies = _NO_REPLIES
         if flags & RowFlag.NOTICE:
             flags &= ~RowFlag.NOTICE
