@@ -182,7 +182,7 @@ def _call_with_tensors(module: Any, function: Any) -> Callable[[Any, Array], Any
         def convert(array: Array) -> Any:
             return torch.as_tensor(array, device=device)
 
-        with torch.inference_mode():
+        with torch.no_grad():
             tensors = map_structure(convert, obs)
             return function(tensors, convert(env_ids)) if takes_ids else function(tensors)
 
