@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from vecenv import Collector, VectorEnv, collect
+from vecenv import Collector, StateError, VectorEnv, collect, evaluate
 from vecenv.envs.toys import CountEnv, ToyEnv
 
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -247,6 +247,24 @@ def test_steps_of_a_front_end_that_uses_the_pool_begin_anew():
         envs.pool.recv()
         batch = collect(envs, zeros, steps=4)
         assert batch.step.tolist() == [0, 0, 1, 1] and batch.episode.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("how", [{}, {"overlap": True}, {"min_count": 1}, {"time_major": True}], ids=str)
+def test_policy_that_steps_the_same_envs_is_refused(how):
+    """Rows of its steps were stored as transitions."""
+    calls = []
+
+    def policy(obs, env_id):
+        calls.append(len(calls))
+        if len(calls) == 3:
+            evaluate(envs, zeros, seeds=range(2))
+        return zeros(obs, env_id)
+
+    with toys(10, 10) as envs:
+        with pytest.raises(StateError):
+            collect(envs, policy, steps=20, seed=0, **how)
+        batch = collect(envs, policy, steps=4)
+        assert batch.step.tolist() == [0, 0, 1, 1], "all envs were reset"
 
 
 def test_collector_is_an_iterator_that_goes_on():

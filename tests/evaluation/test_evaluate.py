@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 import vecenv
 from tests.evaluation.envs import SeedEnv, crash, hang, length_of
-from vecenv import ConfigError, SpaceError, VectorEnv, evaluate
+from vecenv import ConfigError, SpaceError, StateError, VectorEnv, evaluate
 from vecenv.core.system import clock
 from vecenv.envs.toys import SpaceEnv, ToyEnv
 from vecenv.evaluation import episodes
@@ -390,6 +390,21 @@ def test_options_of_a_built_vector_env_are_refused(arguments):
 def test_infinite_timeout_is_no_limit():
     assert evaluate(SeedEnv, zeros, seeds=[1], timeout=math.inf, backend="serial").cut.tolist() == [""]
     assert clock.limit_of(math.inf) is None
+
+
+@pytest.mark.parametrize("by", ["policy", "on_episode"])
+def test_evaluated_envs_that_others_use_are_refused(by):
+    """Episodes went on from states that other code had left."""
+    with VectorEnv([SeedEnv] * 3, backend="serial") as envs:
+
+        def use(*_):
+            envs.reset(seed=1)
+            return zeros(*_) if by == "policy" else None
+
+        policy = use if by == "policy" else zeros
+        with pytest.raises(StateError, match="the policy or `on_episode` has stepped or reset"):
+            evaluate(envs, policy, seeds=SEEDS, on_episode=use if by == "on_episode" else None)
+        assert rows_of(evaluate(envs, zeros, seeds=SEEDS)) == rows_of(evaluate(SeedEnv, zeros, seeds=SEEDS, num_envs=3))
 
 
 def test_on_episode_gets_each_episode_once():

@@ -80,7 +80,7 @@ def collect(
     Raises:
         ConfigError: the arguments do not fit together.
         SpaceError: the policy's answer has wrong shapes or dtypes, too few rows, or NaN among the actions.
-        StateError: results of `send` or `step_async` are outstanding.
+        StateError: results of `send` or `step_async` are outstanding, or the policy has stepped or reset `envs`.
         ClosedEnvironmentError: the vector env is closed.
         Exception: an exception of the policy or of an env. All exceptions during the collection, KeyboardInterrupt
             included, have an attribute `collected`: a flat `Transitions` of all complete transitions of this call.

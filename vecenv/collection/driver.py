@@ -8,6 +8,7 @@ while the other one steps. By finish order, the envs of each receive are the nex
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ..core.layout.spec import Array, Leaf, Spec, map_columns
-from ..errors import add_notes
+from ..errors import StateError, add_notes
 from ..policies import PolicyCaller
 from .columns import UNUSED_ROW, Columns, no_objects
 from .interrupts import DelayedInterrupts
@@ -216,19 +217,32 @@ class Driver:
             obs = [leaf.take(rows, 0) for leaf in leaves]
             for column, leaf in zip(columns.obs, obs):
                 column[where] = leaf
-        self._interrupts.allow()
-        try:
+        with self._policy_call():
             if self._policy.has_begin:
                 self._policy.begin(env_ids[progress.is_fresh[env_ids]])
             actions, extras = self._policy.act(self._nest_obs(obs), env_ids)
-        finally:
-            self._interrupts.delay()
         columns.put_extras(where, extras)
         for column, last, leaf in zip(columns.actions, progress.actions, actions):
             column[where] = leaf
             last[env_ids] = leaf
         columns.env_ids[where] = env_ids
         progress.is_fresh[env_ids] = False
+
+    @contextlib.contextmanager
+    def _policy_call(self) -> Iterator[None]:
+        """Let Ctrl-C take effect during a call of the policy, and refuse policies that step or reset the envs."""
+        num_batches = self._envs.num_batches
+        self._interrupts.allow()
+        try:
+            yield
+        finally:
+            self._interrupts.delay()
+            self.is_consistent = self._envs.num_batches == num_batches
+        if not self.is_consistent:
+            raise StateError(
+                "collect: the policy has stepped or reset the vector env that transitions are collected from; it needs "
+                "a vector env of its own, for example to evaluate"
+            )
 
     def _nest_obs(self, leaves: Sequence[Array]) -> Any:
         return leaves[0] if self._is_plain_obs else self._obs_spec.batch(lambda leaf: leaves[leaf.index], no_objects)
@@ -303,15 +317,12 @@ class Driver:
 
     def _estimate_cut_episodes(self) -> None:
         """Store the policy's estimates after transitions that ended an episode without a terminal state."""
-        self._interrupts.allow()
-        try:
+        with self._policy_call():
             while self._cut_rows:
                 rows, env_ids, leaves = self._cut_rows[0]
                 values = self._policy.bootstrap(self._nest_obs(leaves), env_ids)
                 self._columns.put_bootstrap(rows, values)
                 del self._cut_rows[0]
-        finally:
-            self._interrupts.delay()
 
     def estimate_last_rows(self) -> None:
         """Store the policy's estimates after the last transition of each env, for a time-major batch."""

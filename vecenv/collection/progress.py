@@ -28,6 +28,10 @@ class SteppedEnvs(Protocol):
     single_action_space: Space[Any]
 
     @property
+    def num_batches(self) -> int:
+        """The number of batches that were received so far."""
+
+    @property
     def num_outstanding(self) -> int:
         """The number of envs whose step or reset was begun and not received yet."""
 

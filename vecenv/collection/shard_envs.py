@@ -35,6 +35,11 @@ class ShardEnvs:
         self._action_spec = Spec(pool.action_space, "action")
 
     @property
+    def num_batches(self) -> int:
+        """The number of batches that were received so far: always 0, as a policy has no access to these envs."""
+        return 0
+
+    @property
     def num_outstanding(self) -> int:
         """The number of envs whose step or reset was begun and not received yet."""
         return self._pool.outstanding()

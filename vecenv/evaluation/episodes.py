@@ -23,7 +23,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from ..core.system.clock import now_ns
-from ..errors import WorkerTimeoutError, warn_caller
+from ..errors import StateError, WorkerTimeoutError, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import pick_row
 from ..vector.results import Step
@@ -63,6 +63,7 @@ class Episodes:
         self._seeds_left = list(reversed(seeds))
         self._observations = Observations(envs.single_observation_space, count)
         self._has_warned = False
+        self._num_batches = envs.num_batches
         # By env: its state.
         self._is_free = np.ones(count, np.bool_)
         self._is_resetting = np.zeros(count, np.bool_)
@@ -80,6 +81,7 @@ class Episodes:
         """Yield each episode when it has ended; those of the same round in the order of env ids.
 
         Raises:
+            StateError: other code has stepped or reset the envs meanwhile.
             Exception: an exception of the policy or of an env, and errors of the vector env.
         """
         while True:
@@ -102,6 +104,7 @@ class Episodes:
             self._seeds[env_id] = self._seeds_left.pop()
         self._is_free[env_ids], self._is_resetting[env_ids] = False, True
         self._returns[env_ids] = self._lengths[env_ids] = self._waited_ns[env_ids] = 0
+        self._check_untouched()
         self._envs.async_reset(env_ids, seed=self._seeds.tolist())
 
     def _step_ready(self) -> None:
@@ -112,9 +115,18 @@ class Episodes:
         if len(begun):
             self._policy.begin(begun, self._seeds[begun].tolist())
         actions = self._policy.actions(self._observations, env_ids)
+        self._check_untouched()
         self._sent_ns = now_ns()
         self._envs.send(actions, env_ids)
         self._is_ready[env_ids], self._is_stepping[env_ids] = False, True
+
+    def _check_untouched(self) -> None:
+        """Raise StateError if other code has stepped or reset the envs since the last answers."""
+        if self._envs.num_batches != self._num_batches:
+            raise StateError(
+                "evaluate: the policy or `on_episode` has stepped or reset the vector env that is evaluated; it needs "
+                "a vector env of its own"
+            )
 
     # ---- answers -----------------------------------------------------------------------------
 
@@ -152,6 +164,7 @@ class Episodes:
 
     def _take(self, step: Step) -> Iterator[EpisodeResult]:
         """Take the rows of these answers; rows of envs that were not asked are skipped."""
+        self._num_batches = self._envs.num_batches
         obs, rewards, terminated, truncated, infos = step
         env_ids: Array = infos["env_id"]
         self._observations.put(obs, env_ids)

@@ -86,6 +86,7 @@ def evaluate(
     Raises:
         ConfigError: an argument is wrong, a seed is given twice, or a video exists. No env was stepped.
         SpaceError: the policy's actions do not fit: wrong shape or dtype, too few, or NaN.
+        StateError: the policy or `on_episode` has stepped or reset the vector env.
         DependencyError: videos need a package that is missing.
         Exception: an exception of the policy or of an env.
 
