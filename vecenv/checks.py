@@ -92,12 +92,13 @@ def check_callables(name: str, values: Any) -> tuple[Callable[..., Any], ...]:
     return found
 
 
-def describe_wrong_env_fn(value: Any, make: str = MAKE) -> str:
+def describe_wrong_env_fn(value: Any, make: str = MAKE, *, is_one: bool = False) -> str:
     """Describe an object that was given instead of a constructor of an env, and name the code to write instead.
 
     Args:
         value: the object.
         make: the beginning of a constructor that makes an env by its id.
+        is_one: whether a single constructor is expected, and not a list.
 
     >>> describe_wrong_env_fn("CartPole-v1")
     "got the string 'CartPole-v1'; write lambda: gymnasium.make('CartPole-v1')"
@@ -106,7 +107,8 @@ def describe_wrong_env_fn(value: Any, make: str = MAKE) -> str:
     if isinstance(value, str):
         return f"got the string {value!r}; write {make}({value!r})"
     if kind == "EnvSpec" and hasattr(value, "entry_point"):
-        build = "its method make, as in [spec.make] * num_envs" if make == MAKE else f"{make}({value.id!r})"
+        method = "its method make" if is_one else "its method make, as in [spec.make] * num_envs"
+        build = method if make == MAKE else f"{make}({value.id!r})"
         return f"got the EnvSpec of {value.id!r}; write {build}"
     if is_pettingzoo_env(value):
         return (

@@ -359,6 +359,8 @@ def never_built():
         ({"seeds": [1], "overwrite": 1}, "overwrite"),
         ({"seeds": [1], "on_episode": 1}, "on_episode"),
         ({"seeds": [1], "num_worker": 1}, "did you mean 'num_workers'"),
+        ({"seeds": [1], "num_env": 1}, "evaluate: VectorEnv has no option 'num_env'; did you mean 'num_envs'"),
+        ({"seed": 1}, "did you mean 'seeds'"),
         ({"seeds": [1], "policy": None}, "policy: expected a callable"),
     ],
 )
@@ -374,11 +376,21 @@ def test_wrong_arguments_are_refused_before_the_env_is_built(arguments, says):
         (lambda: 3, ConfigError, "env: expected the id of an env"),
         (ToyEnv, ConfigError, "built already"),
         (lambda: gymnasium.make_vec("CartPole-v1"), ConfigError, "vecenv.VectorEnv"),
+        (lambda: gymnasium.vector.SyncVectorEnv([SeedEnv]), ConfigError, "vecenv.VectorEnv, got SyncVectorEnv$"),
+        (lambda: gymnasium.spec("CartPole-v1"), ConfigError, "write its method make$"),
     ],
 )
 def test_wrong_env_is_refused(make, error, says):
     with pytest.raises(error, match=says):
         evaluate(make(), zeros, seeds=[1])
+
+
+def test_wrapped_vector_env_is_refused_by_its_unwrapped():
+    with VectorEnv([SeedEnv], backend="serial") as envs:
+        wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+        for call in (lambda: evaluate(wrapped, zeros, seeds=[1]), lambda: vecenv.collect(wrapped, zeros, steps=1)):
+            with pytest.raises(ConfigError, match="got RecordEpisodeStatistics, a wrapper .* its `unwrapped`"):
+                call()
 
 
 @pytest.mark.parametrize("arguments", [{"num_workers": 2}, {"videos": 1}])

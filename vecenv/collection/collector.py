@@ -11,6 +11,7 @@ from ..checks import check_choice, check_flag, check_whole
 from ..errors import ConfigError
 from ..policies import PolicyCaller
 from ..vector import VectorEnv
+from ..vector.env import describe_wrong_vector_env
 from .columns import Columns
 from .driver import Driver
 from .interrupts import DelayedInterrupts
@@ -208,8 +209,7 @@ class Collector:
 def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, overlap: Any) -> None:
     """Raise ConfigError if arguments do not fit together with where='shards'."""
     what = "Collector: where='shards'"
-    if not isinstance(envs, VectorEnv):
-        raise ConfigError(f"Collector: envs: expected a vecenv.VectorEnv, got {type(envs).__name__}", key="envs")
+    _check_vector_env("Collector", envs)
     if policy is not None:
         raise ConfigError(
             f"{what}: give make_policy=..., which makes a policy in each shard, in the place of `policy`", key="policy"
@@ -244,12 +244,17 @@ def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[
     return steps, time_major
 
 
+def _check_vector_env(what: str, envs: Any) -> None:
+    if not isinstance(envs, VectorEnv):
+        got = describe_wrong_vector_env(envs)
+        raise ConfigError(f"{what}: envs: expected a vecenv.VectorEnv, {got}", key="envs")
+
+
 class _Work:
     """The checked arguments that `collect` and `Collector` have in common."""
 
     def __init__(self, envs: Any, policy: Any, what: str, min_count: Any, overlap: Any, seed: Any) -> None:
-        if not isinstance(envs, VectorEnv):
-            raise ConfigError(f"{what}: envs: expected a vecenv.VectorEnv, got {type(envs).__name__}", key="envs")
+        _check_vector_env(what, envs)
         self._what = what
         self._envs = envs
         self.num_envs = envs.num_envs

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from ..checks import describe_wrong_env_fn
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
 from ..errors import ConfigError
-from ..vector.env import VectorEnv, check_options
+from ..vector.env import VectorEnv, describe_wrong_vector_env
 from ..vector.errors import ClosedVectorEnvError
 from .videos import Videos
 
@@ -37,7 +38,7 @@ def open_envs(
         options: of `VectorEnv`, for envs that are built.
 
     Raises:
-        ConfigError: the env is none, an option is wrong, or the caller's vector env would have to be built differently.
+        ConfigError: the env is none, or the caller's vector env would have to be built differently.
         ClosedVectorEnvError: the caller's vector env is closed.
         gymnasium.error.Error: no env of this id is registered.
         Exception: an exception of a constructor.
@@ -54,7 +55,6 @@ def open_envs(
             raise ClosedVectorEnvError("evaluate: the vector env is closed")
         yield env
         return
-    check_options("evaluate", options)
     env_fn = _read_env(env, {"render_mode": "rgb_array"} if videos.seeds else {})
     settings: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.DISABLED,
@@ -81,10 +81,10 @@ def _read_env(env: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
         return EnvFactory(make_env, (env,), kwargs)
     is_built = hasattr(env, "step") and not isinstance(env, type)
     if is_built or not callable(env):
+        is_several = isinstance(env, gymnasium.vector.VectorEnv)
+        got = describe_wrong_vector_env(env) if is_several else describe_wrong_env_fn(env, is_one=True)
         raise ConfigError(
-            "env: expected the id of an env, a function that builds an env, or a vecenv.VectorEnv, "
-            f"{describe_wrong_env_fn(env)}",
-            key="env",
+            f"env: expected the id of an env, a function that builds an env, or a vecenv.VectorEnv, {got}", key="env"
         )
     found: Callable[[], Any] = env
     return found

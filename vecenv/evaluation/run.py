@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..checks import check_callable, check_choice, check_seconds, check_whole
 from ..core.system.clock import limit_of
 from ..errors import ConfigError, add_notes
+from ..vector.env import check_options
 from .comparison import Comparison
 from .envs import open_envs
 from .episodes import Episodes
@@ -102,6 +104,7 @@ def evaluate(
         >>> result.lengths.tolist(), bool(result.terminated.all())
         ([41, 51, 35, 36], True)
     """
+    check_options("evaluate", options, inspect.signature(evaluate).parameters)
     chosen = read_seeds(seeds, episodes)
     check_callable("policy", policy)
     if on_episode is not None:
@@ -155,6 +158,7 @@ def compare(
         ConfigError, SpaceError, Exception: as from `evaluate`. From the first reset on, exceptions have an attribute
             `results`: a tuple with one `Evaluation` for each policy that was begun.
     """
+    check_options("compare", options, inspect.signature(compare).parameters)
     if len(policies) < 2:
         raise ConfigError(f"compare: expected at least two policies, got {len(policies)}", key="policies")
     chosen = read_seeds(seeds, episodes)

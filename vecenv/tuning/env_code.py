@@ -57,9 +57,8 @@ class EnvCode:
                 return cls(name, EnvFactory(env, kwargs=dict(env_kwargs)), ("import functools",), partial)
             return cls(name, env, (), name)
         if not isinstance(env, str):
-            raise ConfigError(
-                f"env: expected an id or a function that builds an env, {describe_wrong_env_fn(env)}", key="env"
-            )
+            got = describe_wrong_env_fn(env, is_one=True)
+            raise ConfigError(f"env: expected an id or a function that builds an env, {got}", key="env")
         found = find_env_fn(env, env_kwargs, checks_results=True)
         module, colon, path = env.partition(":")
         if not colon or path in gymnasium.registry:

@@ -15,7 +15,7 @@ Gymnasium's rules about the order of calls.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -57,7 +57,7 @@ from .infos import InfoReader, LegacyInfoReader
 from .results import NUM_LEASES, ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
-__all__ = ["OPTION_NAMES", "VectorEnv", "check_options"]
+__all__ = ["OPTION_NAMES", "VectorEnv", "check_options", "describe_wrong_vector_env"]
 
 #: End of the error for observation spaces that differ; the first sentences are those of Gymnasium, for searches.
 _HOW_TO_DIFFER = (
@@ -704,15 +704,24 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 OPTION_NAMES = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
 
 
-def check_options(what: str, options: Mapping[str, Any]) -> None:
+def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] = ()) -> None:
     """Raise ConfigError if `VectorEnv` lacks one of these options.
 
     Args:
         what: the receiver of the options, which the message begins with.
         options: by name.
+        others: names of other arguments of the receiver, one of which may have been meant.
     """
     for name in options:
         if name not in OPTION_NAMES:
-            near = nearest(name, OPTION_NAMES)
+            near = nearest(name, {*OPTION_NAMES, *others})
             hint = "" if near is None else f"; did you mean {near!r}?"
             raise ConfigError(f"{what}: VectorEnv has no option {name!r}{hint}", key=str(name))
+
+
+def describe_wrong_vector_env(value: Any) -> str:
+    """Describe an object that was given instead of a `VectorEnv`, for errors."""
+    kind = type(value).__name__
+    if isinstance(getattr(value, "unwrapped", None), VectorEnv):
+        return f"got {kind}, a wrapper of one; give its `unwrapped`"
+    return f"got {kind}"
