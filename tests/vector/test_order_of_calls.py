@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from vecenv import BatchedVectorEnv, SpaceError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
 from vecenv.envs.toys import HangAtStep, ToyEnv
 
 BACKENDS = ["serial", "process"]
@@ -100,7 +100,36 @@ def test_calls_of_batched_vector_env_out_of_order_raise_as_in_async_vector_env(s
     assert not error or text.startswith((f"{call}: ", f"Calling `{call}` "))
 
 
+WAITS = {"step_async": "step_wait", "reset_async": "reset_wait", "call_async": "call_wait"}
+
+
+@pytest.mark.parametrize("begin, wait", WAITS.items())
+def test_wait_with_a_wrong_timeout_keeps_the_call_pending(begin, wait):
+    with contextlib.closing(VectorEnv([ToyEnv] * 2, backend="serial")) as envs:
+        envs.reset(seed=0)
+        getattr(envs, begin)(*{"step_async": [ACTIONS], "call_async": ["num_resets"]}.get(begin, []))
+        with pytest.raises(ConfigError, match="timeout: expected seconds or None, got 'x'"):
+            getattr(envs, wait)(timeout="x")
+        assert len(getattr(envs, wait)()) in (2, 5)
+        envs.set_attr("length", 3)
+
+
 # ---- close -----------------------------------------------------------------------------------
+
+
+class RaisesAtClose(ToyEnv):
+    def close(self):
+        raise RuntimeError("close failed")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_close_that_an_env_lets_fail_closes_all_the_same(backend):
+    envs = VectorEnv([RaisesAtClose] * 2, backend=backend, num_workers=1)
+    envs.reset(seed=0)
+    with contextlib.suppress(RuntimeError):
+        envs.close()
+    assert envs.closed and envs.pool.closed
+    envs.close()
 
 
 @pytest.mark.parametrize("pending", ["step", "reset", "call"])

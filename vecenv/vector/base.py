@@ -210,8 +210,11 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     f"lost without {pending}_wait"
                 )
         finally:  # warnings may be errors
-            self._pool.close(0.0 if terminate else timeout)
-            self._release_views()
+            try:
+                self._pool.close(0.0 if terminate else timeout)
+            finally:  # the `close` of an env may raise
+                self.closed = True
+                self._release_views()
 
     def _release_views(self) -> None:
         """Drop all views of the ring, so that its memory can be freed while this object still exists."""

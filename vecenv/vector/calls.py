@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..core.system.clock import check_timeout
 from ..envs.remote import GetOrCall, SetAttribute
 from ..errors import ConfigError, StateError
 from .arguments import read_env_ids
@@ -88,6 +89,7 @@ class CallableVectorEnv(BaseVectorEnv):
             Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
         """
         self._check_pending("call")
+        check_timeout("timeout", timeout)
         self._pending = None
         try:
             return tuple(self._pool.collect_calls(timeout))
@@ -114,6 +116,7 @@ class CallableVectorEnv(BaseVectorEnv):
         self._check_idle("set_attr")
         check_name("set_attr", name)
         env_ids = read_env_ids("set_attr", env_id, self.num_envs)
+        self._pool.abandon_calls()  # those of an interrupted `call_wait`
         count = self.num_envs if env_ids is None else len(env_ids)
         each = values if isinstance(values, list | tuple) else [values] * count
         if len(each) != count:

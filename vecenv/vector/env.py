@@ -29,6 +29,7 @@ from ..core.layout.rows import Autoreset, Op, RowFlag
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..core.pool.spare_resets import SpareRule
+from ..core.system.clock import check_timeout
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed
@@ -532,6 +533,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             self._raise_as_gymnasium(what, error)
 
     def _recv(self, what: str, timeout: float | None, env_ids: Any = None) -> Batch:
+        check_timeout("timeout", timeout)
         self._pending = None
         try:
             return self._pool.recv(timeout=timeout, env_ids=env_ids)
