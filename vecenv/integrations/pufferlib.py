@@ -24,6 +24,7 @@ from gymnasium import spaces
 from ..core.layout.rows import Op, RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch
+from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.adapt import generator_owner
 from ..envs.remote import CallMethod
@@ -45,6 +46,7 @@ _TEACHER_ACTIONS = "teacher_actions"
 _FIXED = {"autoreset_mode": "NextStep", "copy": False, "infos": "all", "observation_mode": "same"}
 #: Options that would have no effect.
 _USELESS = ("episode_statistics", "mark_autoreset")
+_NAMES = SettingNames(overlap="batch_size=num_envs // 2", infos="", views="", collect="")
 #: Key of infos that are a list of dicts.
 _LISTED = "pufferlib infos"
 
@@ -246,7 +248,7 @@ class VecenvBackend:
 
     def report(self) -> Report:
         """Return verdicts about the speed, as `VectorEnv.report`."""
-        return self.vector_env.report()
+        return self._pool.report(_NAMES)
 
     # ---- end ---------------------------------------------------------------------------------
 

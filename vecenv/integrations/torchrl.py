@@ -22,6 +22,7 @@ from ..checks import check_whole
 from ..core.layout.rows import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
 from ..core.parent.batch import Batch, raise_first
+from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, SpaceError, StateError, require
 from ..nested import map_structure
@@ -44,6 +45,7 @@ _spec_of: Any = require("torchrl.envs.libs.gym", "torchrl")._gym_to_torchrl_spec
 _FLAGS = ("done", "terminated", "truncated")
 #: Options of `VectorEnv` that have one possible value here.
 _FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True, "infos": "none"}
+_NAMES = SettingNames(overlap="async_step_send() and async_step_recv()", infos="", views="", collect="")
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -436,7 +438,7 @@ class VecenvEnv(_EnvBase):
 
     def report(self) -> Report:
         """Return verdicts about the speed since the start, as `VectorEnv.report`."""
-        return self.vector_env.report()
+        return self._pool.report(_NAMES)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """End envs and workers within `close_timeout` seconds.

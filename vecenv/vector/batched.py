@@ -25,6 +25,7 @@ from ..core.layout.spec import Array, Leaf
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
+from ..core.system.clock import check_timeout
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
@@ -44,7 +45,7 @@ __all__ = ["BatchedVectorEnv"]
 _MAX_VIEWS = 64
 #: Steps between two snapshots of the vector envs. The pool sees no ends of their episodes, so none can trigger one.
 _SNAPSHOT_INTERVAL = 500
-_NAMES = SettingNames(overlap="", infos="", collect="")
+_NAMES = SettingNames(overlap="", spare_envs="", infos="", collect="")
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 
@@ -394,6 +395,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     def _recv(self, name: str, timeout: float | None) -> Batch:
         self._check_pending(name)
+        check_timeout("timeout", timeout)
         self._pending = None
         try:
             return self._pool.recv(timeout=timeout)

@@ -177,6 +177,12 @@ def test_slow_resets_recommend_spare_envs(in_steps):
     assert "as long as 15" in verdict.cause
 
 
+def test_slow_resets_of_a_front_end_without_spare_envs_recommend_none():
+    found = statistics([[0.002] * 100] * 8, [[0.3] * 6] * 8, waiting=8.0, outside=0.05)
+    report = judge(found, facts(names=SettingNames(spare_envs="")))
+    assert "quicker resets" in next(one for one in report if one.name == "slow resets").setting
+
+
 def test_first_resets_are_no_slow_resets():
     assert not len(judge(statistics(STEADY, [[0.3]] * 8, waiting=1.0, outside=0.05), facts(cores=2)))
 

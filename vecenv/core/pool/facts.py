@@ -17,7 +17,7 @@ class SettingNames:
     Attributes:
         serial, processes: envs in the caller's process, and in workers.
         overlap: going on with the envs that have answered, while others step; '' if the front end cannot.
-        spare_envs: envs that are reset in advance.
+        spare_envs: envs that are reset in advance; '' if the front end cannot.
         infos: infos without values that must be pickled; '' if the front end cannot.
         views: results without a copy; '' if the front end cannot.
         collect: calling the policy in the shards; '' if the front end cannot.

@@ -255,7 +255,8 @@ def _judge_slow_resets(case: Case) -> Verdict | None:
         f"a reset takes {as_text(reset)}, as long as {reset / step:,.0f} steps, and all envs wait for it: resets are "
         f"{share:.0%} of the work"
     )
-    return Verdict("slow resets", cause, reset, "s", case.facts.names.spare_envs, gain, is_limit=True)
+    setting = case.facts.names.spare_envs or "quicker resets: this front end has no spare envs"
+    return Verdict("slow resets", cause, reset, "s", setting, gain, is_limit=True)
 
 
 # ---- workers, threads and cores -----------------------------------------------------------------

@@ -130,8 +130,8 @@ def _describe(workload: Workload, num_envs: int, setting: Setting, best: Setting
         f"the envs wait for {workload.waiting:.0%} of their time: a step takes {_ms(workload.step_ns)} with its share "
         f"of the resets, and {_ms(workload.busy_ns)} of that is work. {setting} step up to {per_slot} envs one after "
         f"the other. Use {advise(best, num_envs)}: expect about {gain:.2g} times as many "
-        "steps per second. num_workers='auto' measures and chooses. send() and recv() let quick envs go on without "
-        "slow ones"
+        "steps per second. num_workers='auto' measures and chooses. With VectorEnv, send() and recv() let quick envs "
+        "go on without slow ones"
     )
 
 

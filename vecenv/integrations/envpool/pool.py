@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from ...core.pool.facts import SettingNames
 from ...report import Report
 from ...statistics import Statistics
 from ...vector.arguments import read_env_ids, read_seeds
@@ -15,6 +16,7 @@ from ...vector.env import VectorEnv
 
 __all__ = ["EnvPool", "Rows"]
 
+_NAMES = SettingNames(overlap="batch_size=num_envs // 2", collect="")
 #: Spaces whose actions are one array.
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
@@ -201,7 +203,7 @@ class EnvPool:
 
     def report(self) -> Report:
         """Return verdicts about the speed since the start, as `VectorEnv.report` does."""
-        return self._envs.report()
+        return self._envs.pool.report(_NAMES)
 
     def close(self, **kwargs: Any) -> None:
         """Close the envs and end the workers; takes the arguments of `VectorEnv.close`. Later calls do nothing."""
