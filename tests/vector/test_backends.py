@@ -15,6 +15,7 @@ from gymnasium.error import AlreadyPendingCallError
 
 from tests.contracts.vector_env_contract import STEPS, VectorEnvContract
 from vecenv import ConfigError, VectorEnv, WorkerDiedError
+from vecenv.core.options import Limits
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtReset, HangAtStep, RaiseAtInit, ToyEnv
 from vecenv.errors import StateError
 
@@ -129,6 +130,12 @@ class TestProcess(VectorEnvContract):
     def test_close_waits_for_envs_to_be_closed(self, open_envs, tmp_path):
         envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], close_timeout=0.001)
         envs.close(timeout=60.0)
+        assert (tmp_path / "closed").read_text() == "closed"
+
+    def test_close_has_the_limit_that_was_set_last(self, open_envs, tmp_path):
+        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], close_timeout=0.001)
+        envs.pool.set_limits(Limits(close=60.0))
+        envs.close()
         assert (tmp_path / "closed").read_text() == "closed"
 
     @pytest.mark.extended

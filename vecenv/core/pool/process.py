@@ -659,6 +659,7 @@ class ProcessEngine:
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations."""
         self.options = with_limits(self.options, limits)
+        self._group.set_close_seconds(limits.close)
         if self.recovery is not None:
             self.recovery.set_limits(limits)
 

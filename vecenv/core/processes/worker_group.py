@@ -114,6 +114,10 @@ class WorkerGroup:
         """Set the hub that the workers serve; from now on `end` lets them finish."""
         self.hub = hub
 
+    def set_close_seconds(self, seconds: float | None) -> None:
+        """Change how long workers have to close their envs; None is no limit."""
+        self.close_seconds = seconds
+
     def end(self, timeout: float | None = None) -> None:
         """Stop all workers, kill those that do not end in time, and close all descriptors.
 
