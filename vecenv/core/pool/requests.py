@@ -32,7 +32,7 @@ from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, env_id_array
 
-__all__ = ["ActionLeaves", "Requests", "ResetNeededError", "check_count"]
+__all__ = ["ActionLeaves", "Requests", "ResetNeededError", "check_count", "refuse_busy_env", "refuse_ordered"]
 
 _LOG = own_logger(__name__)
 #: Drawn seeds are below this limit, which some simulators require.
@@ -534,13 +534,9 @@ class Requests:
                 raise StateError(f"{what}: too many calls of env {env_id} are waiting; wait for their answers first")
             if op == Op.NONE:
                 raise StateError(f"{what}: env {env_id} was named twice")
-            remedy = "receive it first" if what == "reset" else "receive it first, or reset the env"
-            raise StateError(f"{what}: env {env_id} still owes the answer to a {op.name.lower()}; {remedy}")
+            refuse_busy_env(what, env_id, op)
         if refusal.reason == "mixed":
-            raise StateError(
-                f"{what}: {self._hub.outstanding()} envs still owe answers, and an ordered request must have the pool "
-                "to itself; receive them first, or send with ordered=False"
-            )
+            refuse_ordered(what, self._hub.outstanding())
         if refusal.reason == "no_room":
             raise StateError(
                 f"{what}: the queue of env {env_id}'s worker is full of commands that were cancelled, and it does not "
@@ -554,6 +550,20 @@ class Requests:
     def _chosen(self, env_ids: Sequence[int] | Array | None) -> Array:
         """Return the env ids that a request names, int64 (count,); None names all."""
         return self._ids if env_ids is None else env_id_array(env_ids)
+
+
+def refuse_busy_env(what: str, env_id: int, owed: Op) -> NoReturn:
+    """Raise StateError: an env owes the answer to an operation, and gets no other one."""
+    remedy = "receive it first" if what == "reset" else "receive it first, or reset the env"
+    raise StateError(f"{what}: env {env_id} still owes the answer to a {owed.name.lower()}; {remedy}")
+
+
+def refuse_ordered(what: str, num_outstanding: int) -> NoReturn:
+    """Raise StateError: other envs owe answers, and the request is ordered."""
+    raise StateError(
+        f"{what}: {num_outstanding} envs still owe answers, and an ordered request must have the pool to itself; "
+        "receive them first, or send with ordered=False"
+    )
 
 
 def check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:

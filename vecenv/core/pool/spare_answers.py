@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import StateError
 from ..layout.info_cells import InfoColumns
 from ..layout.rows import Autoreset, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..parent.batch import Batch
+from .requests import refuse_busy_env, refuse_ordered
 from .spare_resets import EnvResets
 from .spare_rows import RowStore, join_rows
 
@@ -64,14 +64,9 @@ class RowAnswers:
         busy = self.owed[rows] != _NO_OP if op == Op.STEP else self.owed[rows] == _RESET_OP
         if busy.any():
             row = int(rows[busy][0])
-            remedy = "receive it first, or reset the env" if op == Op.STEP else "receive it first"
-            owed = Op(int(self.owed[row])).name.lower()
-            raise StateError(f"{what}: env {row} still owes the answer to a {owed}; {remedy}")
+            refuse_busy_env(what, row, Op(int(self.owed[row])))
         if ordered and not set(self.order) <= set(rows.tolist()):
-            raise StateError(
-                f"{what}: {len(self.order)} envs still owe answers, and an ordered request must have the pool to "
-                "itself; receive them first, or send with ordered=False"
-            )
+            refuse_ordered(what, len(self.order))
 
     def begins(self, rows: Array) -> Array:
         """Return which of these rows begin an episode with their next answer, bool (n,)."""
