@@ -1,6 +1,6 @@
 """`vecenv tune`: try settings of a vector env for an env, print a table and the call to paste.
 
-Only the options are here; the search is in `tuning`, the text in `tune_result`, imported when the command runs.
+Only the options are here; the search is in `tuning`, the text in `tuning.result`, imported when the command runs.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Files, in the order in which a call passes them:
 
     run            `evaluate` and `compare`: read the arguments, build the envs, collect the results
     seeds          check the seeds
+    videos         the seeds that are recorded, and their files
+    envs           the caller's vector env, or one that is built
     policy_rows    call the policy with the rows of the envs that need an action
     observations   the last observation of each env
     episodes       the loop: resets with seeds, steps, ends, cuts

@@ -3,7 +3,7 @@
     measure env 0 in a worker of its own  ->  leave out settings that the estimate rules out  ->  open the others
     backend, workers, threads, `step` or `recv`: successive halving  ->  `copy` and `infos` of the best: the same
 
-The candidates are in `candidates`, the rungs in `halving`, the windows in `measure`, the result in `tune_result`.
+The candidates are in `candidates`, the rungs in `halving`, the windows in `measure`, the result in `result`.
 """
 
 from __future__ import annotations
