@@ -114,6 +114,14 @@ def test_comparison_of_one_episode_has_no_interval():
     assert str(found).splitlines()[-1] == "b - a: mean difference 2"
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of inf - inf
+def test_as_dict_of_a_comparison_of_infinite_returns_has_no_nan():
+    found = Comparison(("a", "b"), (evaluation_of([math.inf, 1.0]), evaluation_of([math.inf, 3.0])))
+    content = found.as_dict()
+    assert content["means"] == [None] and content["differences"] == [[None, 2.0]]
+    assert content["standard_errors"] == [None] and content["confidence_intervals"] == [[None, None]]
+
+
 def test_compare_gives_the_results_so_far_on_the_exception():
     def fails(obs, env_id):
         if 3 in obs[:, 2]:

@@ -63,11 +63,14 @@ class Comparison:
         return np.array([mean_interval(row) for row in self.differences])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the differences and all evaluations as numbers, texts, lists and dicts; NaN is None."""
+        """Return the differences and all evaluations as numbers, texts, lists and dicts.
+
+        Differences and means that are NaN are None. The evaluations are as in `Evaluation.as_dict`.
+        """
         return {
             "policies": list(self.names),
-            "differences": self.differences.tolist(),
-            "means": self.means.tolist(),
+            "differences": [_without_nan(row) for row in self.differences.tolist()],
+            "means": _without_nan(self.means.tolist()),
             "standard_errors": _without_nan(self.standard_errors.tolist()),
             "confidence_intervals": [_without_nan(pair) for pair in self.confidence_intervals.tolist()],
             "evaluations": [one.as_dict() for one in self.evaluations],
