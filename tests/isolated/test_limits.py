@@ -63,6 +63,24 @@ def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.extended
+def test_shortage_of_one_page_shows_in_the_numbers(tmp_path: Path) -> None:
+    """The error said that 1 MiB was needed and 1 MiB was free."""
+    source = textwrap.dedent(
+        """
+        from vecenv import ConfigError
+        from vecenv.core.system.segment import Segment
+        try:
+            Segment.create((1 << 20) + 4096)
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = run_with_dev_shm("size=1m", tmp_path)
+    assert "need 1.1 MiB of shared memory, 1.0 MiB are free." in done.stdout, done.stderr
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("options, why", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
 def test_dev_shm_that_is_not_writable_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
     source = program(

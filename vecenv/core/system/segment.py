@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
 import weakref
@@ -62,7 +63,7 @@ class Segment:
                 ) from error
             if error.errno == errno.EFBIG:
                 raise ConfigError(
-                    f"the batches of this pool need {nbytes / _MIB:.0f} MiB of shared memory, more than a file may "
+                    f"the batches of this pool need {nbytes / _MIB:.1f} MiB of shared memory, more than a file may "
                     "have here; raise `ulimit -f`"
                 ) from error
             raise
@@ -124,9 +125,9 @@ def private_segment(nbytes: int) -> mmap.mmap:
 
 def _shortage(nbytes: int) -> str:
     stats = os.statvfs(_SHM_FOLDER)
-    free = stats.f_bavail * stats.f_frsize / _MIB
+    # The first number is rounded up, the second down, so that the shortage shows.
+    needed, free = math.ceil(10 * nbytes / _MIB) / 10, math.floor(10 * stats.f_bavail * stats.f_frsize / _MIB) / 10
     return (
-        f"{_SHM_FOLDER}: the batches of this pool need {nbytes / _MIB:.0f} MiB of shared memory, "
-        f"{free:.0f} MiB are free. Use fewer envs, a smaller depth or smaller observations, or enlarge "
-        "it (in a container: --shm-size)"
+        f"{_SHM_FOLDER}: the batches of this pool need {needed} MiB of shared memory, {free} MiB are free. Use "
+        "fewer envs, a smaller depth or smaller observations, or enlarge it (in a container: --shm-size)"
     )
