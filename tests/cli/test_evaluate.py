@@ -156,6 +156,24 @@ def test_failure_of_the_policy_shows_the_episodes_that_had_ended(run):
     assert code == 1 and found["seeds"] == [1, 2] and found["complete"] is False
 
 
+@pytest.mark.extended
+def test_unwritable_output_after_a_failure_is_no_error_of_the_policy(tmp_path):
+    (tmp_path / f"{NAME}.py").write_text(MODULE)
+    command = ["evaluate", ENV, "--policy", f"{NAME}:fails", "--seeds", "1,2,3,4", "--envs", "1"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vecenv", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    text = "vecenv evaluate: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, text)
+
+
 @pytest.mark.parametrize("name, code", [("SIGINT", 130), pytest.param("SIGTERM", 143, marks=pytest.mark.extended)])
 def test_signal_shows_the_episodes_that_had_ended(tmp_path, name, code):
     (tmp_path / f"{NAME}.py").write_text(MODULE)

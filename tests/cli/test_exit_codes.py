@@ -14,7 +14,8 @@ from vecenv.cli.exit_codes import run_command
 from vecenv.errors import StateError
 
 BENCH = ["vecenv", "bench", "--envs", "1", "--skip", "gymnasium", "--skip", "ceiling", "--seconds", "0.1"]
-COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, ["benchmarks.speed", "--list"]]
+PROFILE = ["vecenv", "profile", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "0.1"]
+COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, PROFILE, ["benchmarks.speed", "--list"]]
 ROOT = Path(__file__).parents[2]
 
 WITHOUT_MUJOCO = """

@@ -97,30 +97,32 @@ def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], file: ResultF
     rendering = {"render_mode": "rgb_array"} if options.videos else None
     env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), rendering), options.env)
     start = time.perf_counter()
-    with foreign_errors_wrapped(options.policy):
-        try:
-            with report.progress(len(seeds)) as advance:
-                result = evaluate(
-                    env_fn,
-                    policy,
-                    seeds=seeds,
-                    num_envs=options.envs,
-                    timeout=options.timeout,
-                    max_steps=options.max_steps,
-                    videos=options.videos,
-                    out=options.out,
-                    overwrite=options.overwrite,
-                    rng=options.rng,
-                    batch_rows=options.batch_rows,
-                    on_episode=lambda episode: advance(f"seed {episode.seed}"),
-                    **({} if options.workers is None else {"num_workers": options.workers}),
-                )
-        except BaseException as error:  # Ctrl-C and SIGTERM, too
-            partial = vars(error).get("result")
-            if partial is not None and partial.num_episodes:
-                _show(partial, options, file, time.perf_counter() - start)
-            raise
-    _show(result, options, file, time.perf_counter() - start)
+    result: Evaluation | None = None
+    try:
+        with foreign_errors_wrapped(options.policy):
+            try:
+                with report.progress(len(seeds)) as advance:
+                    result = evaluate(
+                        env_fn,
+                        policy,
+                        seeds=seeds,
+                        num_envs=options.envs,
+                        timeout=options.timeout,
+                        max_steps=options.max_steps,
+                        videos=options.videos,
+                        out=options.out,
+                        overwrite=options.overwrite,
+                        rng=options.rng,
+                        batch_rows=options.batch_rows,
+                        on_episode=lambda episode: advance(f"seed {episode.seed}"),
+                        **({} if options.workers is None else {"num_workers": options.workers}),
+                    )
+            except BaseException as error:  # Ctrl-C and SIGTERM, too
+                result = vars(error).get("result")
+                raise
+    finally:  # outside: errors of the output are not those of the policy
+        if result is not None and result.num_episodes:
+            _show(result, options, file, time.perf_counter() - start)
 
 
 def _show(result: Evaluation, options: argparse.Namespace, file: ResultFile | None, duration: float) -> None:

@@ -70,10 +70,11 @@ def run(options: argparse.Namespace) -> int:
         text_file = sys.stderr if options.json == _STDOUT else sys.stdout
         kwargs = dict(options.env_kwarg)
         factory = check_env(find_env_fn(options.env, kwargs, checks_results=True), options.env)
-        with wrap_foreign_errors(), VectorEnv([factory] * options.envs) as envs:
-            report.print_text(
-                f"{options.env}: {envs.num_envs} envs in {envs.statistics().num_workers} workers", text_file
-            )
+        with wrap_foreign_errors():
+            envs = stack.enter_context(VectorEnv([factory] * options.envs))
+        # errors of the output are not those of the env
+        report.print_text(f"{options.env}: {envs.num_envs} envs in {envs.statistics().num_workers} workers", text_file)
+        with wrap_foreign_errors(), envs:
             _step(envs, options.seconds, options.policy_ms / 1e3)
             statistics, verdicts = envs.statistics(), envs.report()
         print("", statistics, "", sep="\n", file=text_file, flush=True)

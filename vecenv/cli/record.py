@@ -6,10 +6,13 @@ import argparse
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.options import count, key_value, natural
 from vecenv.errors import ConfigError, DependencyError, EnvError, require
+
+if TYPE_CHECKING:
+    from vecenv.evaluation import Evaluation
 
 __all__ = ["add_parser"]
 
@@ -70,25 +73,28 @@ def _record_policy(options: argparse.Namespace) -> int:
     first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
     seeds = range(first, first + options.episodes)
     env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"}), options.env)
-    with foreign_errors_wrapped(options.policy):
-        try:
-            with report.progress(options.episodes) as advance:
-                result = evaluate(
-                    env_fn,
-                    policy,
-                    seeds=seeds,
-                    num_envs=_POLICY_ENVS,
-                    max_steps=options.max_steps,
-                    videos=options.episodes,
-                    out=options.out,
-                    overwrite=options.overwrite,
-                    on_episode=lambda episode: advance(f"seed {episode.seed}"),
-                )
-        except BaseException as error:  # Ctrl-C and SIGTERM, too
-            if (partial := vars(error).get("result")) is not None:
-                _print_files(partial.videos)
-            raise
-    _print_files(result.videos)
+    result: Evaluation | None = None
+    try:
+        with foreign_errors_wrapped(options.policy):
+            try:
+                with report.progress(options.episodes) as advance:
+                    result = evaluate(
+                        env_fn,
+                        policy,
+                        seeds=seeds,
+                        num_envs=_POLICY_ENVS,
+                        max_steps=options.max_steps,
+                        videos=options.episodes,
+                        out=options.out,
+                        overwrite=options.overwrite,
+                        on_episode=lambda episode: advance(f"seed {episode.seed}"),
+                    )
+            except BaseException as error:  # Ctrl-C and SIGTERM, too
+                result = vars(error).get("result")
+                raise
+    finally:  # outside: errors of the output are not those of the policy
+        if result is not None:
+            _print_files(result.videos)
     return 0
 
 
