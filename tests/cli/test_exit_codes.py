@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vecenv.cli.exit_codes import run_command
@@ -15,6 +16,7 @@ from vecenv.errors import StateError
 
 BENCH = ["vecenv", "bench", "--envs", "1", "--skip", "gymnasium", "--skip", "ceiling", "--seconds", "0.1"]
 PROFILE = ["vecenv", "profile", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "0.1"]
+EVALUATE = ["vecenv", "evaluate", "CartPole-v1", "--policy", f"{__name__}:push_left", "--episodes", "2", "--envs", "1"]
 COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, PROFILE, ["benchmarks.speed", "--list"]]
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +26,10 @@ sys.modules["mujoco"] = None
 sys.argv = ["soak", "--seconds", "0.1"]
 runpy.run_module("benchmarks.soak", run_name="__main__")
 """
+
+
+def push_left(obs, env_id):
+    return np.zeros(len(obs), np.int64)
 
 
 def run(argv, stdout=subprocess.PIPE):
@@ -51,6 +57,39 @@ def test_unwritable_output_is_one_line_and_exit_code_1(command):
         done = run(["-m", *command], full)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "standard output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_missing_stream_is_the_null_device_during_a_command(name, monkeypatch):
+    monkeypatch.setattr(sys, name, None)
+    streams = []
+
+    def command():
+        streams.append(getattr(sys, name))
+        print("text", file=streams[0], flush=True)
+        return int(streams[0].isatty())
+
+    assert run_command("here", command) == 0 and streams[0].closed and getattr(sys, name) is None
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "command, code, text",
+    [
+        (PROFILE, 0, ""),
+        (["vecenv", "tune", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "1"], 0, ""),
+        (EVALUATE, 0, ""),
+        (["vecenv", "top"], 2, "vecenv top: standard output is no terminal; use --once or --json\n"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_output_closed_from_the_start_is_no_error(command, code, text):
+    """These commands ended with AttributeError: 'NoneType' object has no attribute 'isatty'."""
+    if command[1] == "top":
+        pytest.importorskip("rich")
+    close_and_run = ["-c", 'exec "$0" "$@" >&-', sys.executable, "-m", *command]
+    done = subprocess.run(["sh", *close_and_run], stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (code, text)
 
 
 @pytest.mark.parametrize("error", [OSError(5, "of a device"), BrokenPipeError(32, "of a simulator"), KeyError("bug")])

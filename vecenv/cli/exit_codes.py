@@ -43,14 +43,19 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
         SystemExit: as the command does.
         Exception: an exception that is neither an error of vecenv nor one of standard output.
     """
+    with _missing_streams_replaced():
+        return _run_and_flush(where, command)
+
+
+def _run_and_flush(where: str, command: Callable[[], int | None]) -> int:
     try:
         try:
             with _termination_raised():
                 exit_code = _run(where, command)
         except SystemExit:  # of a parser that has printed its help
-            _flush()
+            sys.stdout.flush()
             raise
-        _flush()  # not at the interpreter's exit, where errors cannot be handled
+        sys.stdout.flush()  # not at the interpreter's exit, where errors cannot be handled
         return exit_code
     except OSError as error:
         if error.filename is not None or not _is_output_blocked():
@@ -125,9 +130,15 @@ def _termination_raised() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _flush() -> None:
-    if sys.stdout is not None:  # it is None where the descriptor was closed from the start
-        sys.stdout.flush()
+@contextlib.contextmanager
+def _missing_streams_replaced() -> Iterator[None]:
+    """Replace standard output and error by the null device where their descriptors were closed from the start."""
+    with contextlib.ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                stack.callback(setattr, sys, name, None)
+                setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
+        yield
 
 
 def _is_output_blocked() -> bool:
