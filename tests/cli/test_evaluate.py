@@ -91,6 +91,16 @@ def evaluate_in_shell(run, *argv, env=ENV, policy=ACT):
     return run("evaluate", env, "--policy", policy, *argv)
 
 
+def run_module(folder, *argv, policy=ACT, stdout, **settings):
+    """Run `vecenv evaluate` with one env as a process of its own, with these variables of its environment."""
+    (folder / f"{NAME}.py").write_text(MODULE)
+    command = [sys.executable, "-m", "vecenv", "evaluate", ENV, "--policy", policy, "--envs", "1", *argv]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **settings}
+    return subprocess.run(
+        command, cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+
+
 @pytest.mark.extended
 def test_evaluate_prints_table_and_histogram(run):
     code, out, err = evaluate_in_shell(run, "--seeds", "0:30", "--workers", 1)
@@ -157,19 +167,32 @@ def test_failure_of_the_policy_shows_the_episodes_that_had_ended(run):
 
 
 @pytest.mark.extended
-def test_unwritable_output_after_a_failure_is_no_error_of_the_policy(tmp_path):
-    (tmp_path / f"{NAME}.py").write_text(MODULE)
-    command = ["evaluate", ENV, "--policy", f"{NAME}:fails", "--seeds", "1,2,3,4", "--envs", "1"]
+@pytest.mark.parametrize(
+    "settings",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_output_in_ascii_has_a_histogram_and_the_file_is_written(tmp_path, settings):
+    """The command ended with a UnicodeEncodeError after the last episode, without the file."""
+    done = run_module(tmp_path, "--episodes", "4", "--json", "found.json", stdout=subprocess.PIPE, **settings)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
+    histogram = done.stdout.splitlines()[done.stdout.splitlines().index("returns") + 1 :]
+    assert any("  ##" in line for line in histogram)
+    assert json.loads((tmp_path / "found.json").read_text())["seeds"] == [0, 1, 2, 3]
+
+
+@pytest.mark.extended
+def test_unwritable_output_loses_no_json_file(tmp_path):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "vecenv", *command],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-        )
+        done = run_module(tmp_path, "--episodes", "2", "--json", "found.json", stdout=full)
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr
+    assert json.loads((tmp_path / "found.json").read_text())["seeds"] == [0, 1]
+
+
+@pytest.mark.extended
+def test_unwritable_output_after_a_failure_is_no_error_of_the_policy(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = run_module(tmp_path, "--seeds", "1,2,3,4", policy=f"{NAME}:fails", stdout=full)
     text = "vecenv evaluate: standard output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, text)
 

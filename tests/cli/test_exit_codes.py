@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def push_left(obs, env_id):
     return np.zeros(len(obs), np.int64)
 
 
-def run(argv, stdout=subprocess.PIPE):
+def run(argv, stdout=subprocess.PIPE, env=None):
     return subprocess.run(
-        [sys.executable, *argv], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT
+        [sys.executable, *argv], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT, env=env
     )
 
 
@@ -70,6 +71,24 @@ def test_missing_stream_is_the_null_device_during_a_command(name, monkeypatch):
         return int(streams[0].isatty())
 
     assert run_command("here", command) == 0 and streams[0].closed and getattr(sys, name) is None
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_text_that_a_stream_cannot_encode_is_readable(name, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, name, stream)
+    assert run_command("here", lambda: print("██ ─ é \udce9", file=stream)) == 0
+    stream.flush()
+    assert stream.buffer.getvalue() == b"## - \\xe9 \xe9\n" and stream.errors == "backslashreplace"
+
+
+@pytest.mark.extended
+def test_tables_in_ascii_are_printed():
+    """The program that `tune` had found was lost in a UnicodeEncodeError."""
+    command = ["tune", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "1"]
+    done = run(["-m", "vecenv", *command], env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
+    assert "----" in done.stdout and "envs = vecenv.VectorEnv(" in done.stdout
 
 
 @pytest.mark.extended

@@ -139,21 +139,22 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
                 advance(name)
         about["stolen"] = steal.share()
     results = measure.summarise(modes, windows)
-    report.print_table(results, about["stolen"], text_file)
     sentence, rule = verdict(results, settings), ray_rule(results, settings)
-    report.print_text(sentence, text_file)
-    if rule:
-        report.print_text(rule, text_file)
-    if options.json is not None:
-        text = report.results_json(settings, about, results, verdict=sentence, ray_rule=rule)
-        if options.json == _STDOUT:
-            print(text, end="")
-        else:
+    text = report.results_json(settings, about, results, verdict=sentence, ray_rule=rule)
+    try:  # files first, since the output may be closed
+        if "--json" in files:
             files["--json"].write(lambda file: file.write(text.encode()))
-    if options.plot is not None:
-        figure = report.draw_plot(settings, about, results)
-        kind = Path(options.plot).suffix.lower().removeprefix(".")
-        files["--plot"].write(functools.partial(figure.savefig, format=kind, dpi=120))
+        if "--plot" in files:
+            figure = report.draw_plot(settings, about, results)
+            kind = Path(options.plot).suffix.lower().removeprefix(".")
+            files["--plot"].write(functools.partial(figure.savefig, format=kind, dpi=120))
+    finally:
+        report.print_table(results, about["stolen"], text_file)
+        report.print_text(sentence, text_file)
+        if rule:
+            report.print_text(rule, text_file)
+    if options.json == _STDOUT:
+        print(text, end="")
 
 
 def _find_env(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> EnvFactory:

@@ -129,28 +129,31 @@ def _show(result: Evaluation, options: argparse.Namespace, file: ResultFile | No
     """Print a result, and write it as JSON if that is asked for."""
     text_file = sys.stderr if options.json == _STDOUT else sys.stdout
     steps = int(result.lengths.sum())
-    print(
-        result,
-        "",
-        *_histogram_lines(result, text_file),
-        "",
-        f"{result.num_episodes} episodes, {steps:,} steps in {duration:.1f} s",
-        *result.videos,
-        sep="\n",
-        file=text_file,
-        flush=True,
-    )
-    if options.json is None:
-        return
+    try:
+        if file is not None:  # first, since the output may be closed
+            file.write(lambda opened: opened.write(_json_text(result, options).encode()))
+    finally:
+        print(
+            result,
+            "",
+            *_histogram_lines(result, text_file),
+            "",
+            f"{result.num_episodes} episodes, {steps:,} steps in {duration:.1f} s",
+            *result.videos,
+            sep="\n",
+            file=text_file,
+            flush=True,
+        )
+    if options.json == _STDOUT:
+        print(_json_text(result, options), end="", flush=True)
+
+
+def _json_text(result: Evaluation, options: argparse.Namespace) -> str:
     from vecenv.json_text import json_text
 
     settings = {"policy": options.policy, "env_kwargs": dict(options.env_kwarg), "max_steps": options.max_steps}
     content = {**result.as_dict(), **settings, "complete": result.num_episodes == result.num_planned}
-    text = json_text(content)
-    if file is None:
-        print(text, end="", flush=True)
-    else:
-        file.write(lambda opened: opened.write(text.encode()))
+    return json_text(content)
 
 
 def _histogram_lines(result: Evaluation, file: TextIO) -> list[str]:

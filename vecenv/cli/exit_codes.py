@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import math
 import os
 import signal
@@ -20,6 +22,8 @@ _FAILED, USAGE_ERROR, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
 _SIGNAL_BASE = 128  # a shell's exit code of a program that a signal ended, less the signal's number
 # A further signal within this time is ignored, since it would interrupt the closing of envs; `timeout` sends two.
 _CLOSING_SECONDS = 10.0
+_ERRORS = "vecenv.readable"  # the name of a handler of encoding errors
+_DRAWN_IN_ASCII = str.maketrans("█─", "#-")  # bars of histograms, lines of tables
 
 
 class _Terminated(KeyboardInterrupt):
@@ -43,7 +47,8 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
         SystemExit: as the command does.
         Exception: an exception that is neither an error of vecenv nor one of standard output.
     """
-    with _missing_streams_replaced():
+    codecs.register_error(_ERRORS, _encode_readably)
+    with _usable_streams():
         return _run_and_flush(where, command)
 
 
@@ -131,14 +136,35 @@ def _termination_raised() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _missing_streams_replaced() -> Iterator[None]:
-    """Replace standard output and error by the null device where their descriptors were closed from the start."""
+def _usable_streams() -> Iterator[None]:
+    """Have standard output and error accept any text until the end of a command.
+
+    The null device replaces a stream whose descriptor was closed from the start.
+    """
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:
+            stream = getattr(sys, name)
+            if stream is None:
                 stack.callback(setattr, sys, name, None)
                 setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
+            elif isinstance(stream, io.TextIOWrapper):  # else the program has replaced it
+                stack.callback(_set_errors, stream, stream.errors)
+                _set_errors(stream, _ERRORS)
         yield
+
+
+def _set_errors(stream: io.TextIOWrapper, errors: str | None) -> None:
+    with contextlib.suppress(OSError, ValueError):  # it flushes, and the stream may be blocked or closed
+        stream.reconfigure(errors=errors)
+
+
+def _encode_readably(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Handle characters that a stream cannot encode: keep the bytes of file names; draw in ASCII; escape all others."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(_DRAWN_IN_ASCII)
+    with contextlib.suppress(UnicodeEncodeError):
+        return text.encode("ascii", "surrogateescape"), error.end
+    return text.encode("ascii", "backslashreplace"), error.end
 
 
 def _is_output_blocked() -> bool:

@@ -77,15 +77,16 @@ def run(options: argparse.Namespace) -> int:
         with wrap_foreign_errors(), envs:
             _step(envs, options.seconds, options.policy_ms / 1e3)
             statistics, verdicts = envs.statistics(), envs.report()
-        print("", statistics, "", sep="\n", file=text_file, flush=True)
-        for line in str(verdicts).splitlines():
-            report.print_text(line, text_file)
-        if options.json is not None:
-            text = _json_text(options, machine.describe_machine(), statistics, verdicts)
-            if file is None:
-                print(text, end="")
-            else:
+        text = _json_text(options, machine.describe_machine(), statistics, verdicts)
+        try:
+            if file is not None:  # first, since the output may be closed
                 file.write(lambda out: out.write(text.encode()))
+        finally:
+            print("", statistics, "", sep="\n", file=text_file, flush=True)
+            for line in str(verdicts).splitlines():
+                report.print_text(line, text_file)
+        if options.json == _STDOUT:
+            print(text, end="")
     return 0
 
 

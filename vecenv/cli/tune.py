@@ -72,15 +72,16 @@ def run(options: argparse.Namespace) -> int:
         )
         about = {**machine.describe_machine(), "stolen": steal.share()}
         text_file = sys.stderr if options.json == _STDOUT else sys.stdout
-        print(result.text(report.width_of(text_file)), file=text_file, flush=True)
-        if options.json is not None:
-            more = result.as_dict()
-            del more["candidates"]  # the results
-            text = report.results_json(_settings(options), about, result.candidates, **more)
-            if file is None:
-                print(text, end="")
-            else:
+        more = result.as_dict()
+        del more["candidates"]  # the results
+        text = report.results_json(_settings(options), about, result.candidates, **more)
+        try:
+            if file is not None:  # first, since the output may be closed
                 file.write(lambda out: out.write(text.encode()))
+        finally:
+            print(result.text(report.width_of(text_file)), file=text_file, flush=True)
+        if options.json == _STDOUT:
+            print(text, end="")
     return 0
 
 
