@@ -124,3 +124,4 @@ def test_times_are_not_asked_for_with_timings_off() -> None:
         play(pool, 1)
         calls = pool.statistics().shard_calls
         assert pool.statistics().shard_calls == calls and len(pool.statistics().envs.step.num) == 0
+        assert pool.statistics().caller.seconds == 0

@@ -112,6 +112,7 @@ class ShardHub(Hub):
         supervisor: replaces shards, and takes their news.
         log_records: the log records of shards.
         has_cells: whether infos may have cells, as with C.
+        is_timed: whether to measure waits.
 
     Attributes:
         links: the requests to each shard.
@@ -130,8 +131,10 @@ class ShardHub(Hub):
         log_records: ShardLogRecords,
         *,
         has_cells: bool,
+        is_timed: bool,
     ) -> None:
         self._plan = plan
+        self._is_timed = is_timed
         self._carrier = carrier
         self._layout = layout
         self._supervisor = supervisor
@@ -398,8 +401,9 @@ class ShardHub(Hub):
         while not is_done():
             began_ns = now_ns()
             event = self._wait_once(count_wanted(), deadline_ns)
-            self._first_wait_ns = self._first_wait_ns or began_ns
-            self._waited_ns += now_ns() - began_ns
+            if self._is_timed:
+                self._first_wait_ns = self._first_wait_ns or began_ns
+                self._waited_ns += now_ns() - began_ns
             if event is not None and not is_done():
                 return event
         return None
@@ -446,7 +450,7 @@ class ShardHub(Hub):
         return self._wait_until(lambda: any(self._messages), int, deadline_ns) or Event("message", -1)
 
     def waits(self) -> tuple[int, int]:
-        """See `Hub`; the sending of steps counts, too, since it takes about as long as the answers."""
+        """Do the same as `Hub.waits`; the sending of steps counts, too, since it takes about as long as the answers."""
         return self._first_wait_ns, self._waited_ns
 
     # ---- events of the carrier -------------------------------------------------------------

@@ -146,6 +146,7 @@ class ShardedEngine:
             self._supervisor,
             self._log_records,
             has_cells=has_cells,
+            is_timed=self.options.timings,
         )
         journals = ShardJournals(hub, self._shares, self._make_recovery if recovers else None)
         self._supervisor.open(hub, journals, check_not_closing)
