@@ -522,7 +522,7 @@ class BaseEnvManager(EnvManager):
         """Warn that the episodes of these envs are abandoned: their worker had to be replaced."""
         warn_caller(
             f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
-            "in the midst of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
+            "in the middle of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
             RuntimeWarning,
         )
 

@@ -286,7 +286,7 @@ class Waiter:
         shortfall: str,
         timeout: float | None,
         *,
-        fate: str = "What has been sent stays outstanding until it is received or the envs are reset",
+        fate: str = "Steps and resets that were sent stay outstanding until they are received or the envs are reset",
     ) -> _Result:
         """Wait until `poll` returns a result, and handle all events on the way.
 

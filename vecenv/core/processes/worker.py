@@ -206,7 +206,7 @@ class Worker:
         try:
             return pickle.loads(frame)
         except Exception as error:  # for example, the class of a space is missing here
-            text = f"{self.name} has sent what cannot be read here: {error!r}"
+            text = f"{self.name} has sent a message that cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
 
     def reap(self, deadline: Deadline) -> bool:
@@ -450,8 +450,8 @@ def check_may_start() -> None:
         patcher = part.__module__.partition(".")[0]
         if patcher in _PATCHES:
             raise ConfigError(
-                f"{patcher} has put its own sockets, or its select, in the place of Python's: they never wait, and "
-                f"worker processes end by that. Leave these two alone, {_PATCHES[patcher]}(socket=False, "
+                f"{patcher} has put its own sockets, or its select, in the place of Python's: they never wait, "
+                f"which ends worker processes. Leave these two alone, {_PATCHES[patcher]}(socket=False, "
                 "select=False), or have the envs in the process itself (backend='serial', or a manager of type 'base')"
             )
     if import_server.is_importing():  # the module is left to the workers

@@ -46,8 +46,8 @@ _MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (
     "env %d was brought back from a state that may lack something, though every answer agrees so far: its class is "
-    "unknown or cannot be looked into, and what it did since its last seeded reset is too long to be repeated or not "
-    "kept. `vecenv check ENV --determinism` names what is not covered"
+    "unknown or has state that cannot be read, and its steps since its last seeded reset are too many to be repeated "
+    "or not kept. `vecenv check ENV --determinism` names what is not covered"
 )
 #: Names of the counters; see `Pool.statistics`.
 COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
@@ -169,7 +169,7 @@ class Recovery:
                 error.args = (message, *error.args[1:])
                 raise error
             # The new worker finds out whether this ends an episode or whether it had already ended: see `note_outcome`.
-            text = "what env %d was asked is not tried again: %s"
+            text = "the command of env %d is not tried again: %s"
             self._log.write([state.env_id], now_ns(), text, self._first_env_id + state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
