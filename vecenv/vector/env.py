@@ -71,10 +71,13 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     """N envs in worker processes, stepped together or as they finish.
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, for every backend and number
-    of workers. Rewards are float64, terminations and truncations bool. Envs get actions in the dtype of their space.
-    Actions of another dtype of the same kind are converted, with one warning per leaf. Only wider floats, such as
-    float64 for a space of float32, reach the envs unchanged; they are pickled, which is slower. The vector env can be
-    used in a `with` statement, which closes it. One thread may use it at a time.
+    of workers. One difference: an array of infos holds fractions unchanged, where Gymnasium takes the dtype of the
+    first env and cuts them off if that is a whole number. Rewards are float64, terminations and truncations bool.
+
+    Envs get actions in the dtype of their space. Actions of another dtype of the same kind are converted, with one
+    warning per leaf. Only wider floats, such as float64 for a space of float32, reach the envs unchanged; they are
+    pickled, which is slower. The vector env can be used in a `with` statement, which closes it. One thread may use it
+    at a time.
 
     Example:
         >>> import gymnasium
