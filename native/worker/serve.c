@@ -11,9 +11,24 @@ enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
 
 /* ---- results of envs ------------------------------------------------------------- */
 
-/* Call on_draw if the env that was just called has drawn from a global random generator. Returns
- * `result`, and keeps a pending exception of the env. If on_draw raises, drops `result` and returns
- * NULL with that exception. */
+static PyObject *
+take_exception(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+/* Call on_draw(env_id, exception of the env or None) if a watched word has changed: the env that was
+ * just called has drawn from a global random generator, or this process is a fork of the worker.
+ * Returns `result`, and keeps a pending exception of the env. If on_draw raises, drops `result` and
+ * returns NULL with that exception. */
 static PyObject *
 check_for_draw(Slot *self, PyObject *result)
 {
@@ -24,20 +39,20 @@ check_for_draw(Slot *self, PyObject *result)
     if (moved == 0) {
         return result;
     }
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
+    PyObject *error = take_exception();
     PyObject *on_draw = Py_NewRef(self->on_draw); /* it may replace self->on_draw */
-    PyObject *done = PyObject_CallFunction(on_draw, "I", self->command.env_id);
+    PyObject *done = PyObject_CallFunction(on_draw, "IO", self->command.env_id,
+                                           error == NULL ? Py_None : error);
     Py_DECREF(on_draw);
     if (done == NULL) {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
+        Py_XDECREF(error);
         Py_CLEAR(result);
         return NULL;
     }
     Py_DECREF(done);
-    PyErr_Restore(type, value, trace);
+    if (error != NULL) {
+        PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
+    }
     return result;
 }
 
@@ -175,20 +190,6 @@ make_event(Slot *self, int kind, PyObject *result)
                          (unsigned long long)command->step_id,
                          (long long)command->argument, (unsigned int)command->flags,
                          result);
-}
-
-static PyObject *
-take_exception(void)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    if (trace != NULL) {
-        PyException_SetTraceback(value, trace);
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return value;
 }
 
 /* ---- the loop -------------------------------------------------------------------- */

@@ -41,13 +41,14 @@ typedef struct {
     vecenv_timed_env timed;
 } hosted_env;
 
-/* A word of a global random generator, and its value as long as no env draws from it. */
+/* A word that envs do not change in most calls, and its value until then: of a global random
+ * generator, or the mark of a process that was forked from the worker. */
 typedef struct {
     const uint32_t *word;
     uint32_t value;
 } watched_word;
 
-#define MAX_WATCHED 4
+#define MAX_WATCHED 5
 
 typedef struct {
     PyObject_HEAD
@@ -87,7 +88,8 @@ typedef struct {
     size_t final_offset; /* offset in a block of the columns of final observations */
     watched_word watched[MAX_WATCHED];
     uint32_t num_watched;
-    PyObject *on_draw; /* called with an env_id after a watched word changed; owns their memory */
+    /* called with (env_id, exception) after a watched word changed; owns their memory */
+    PyObject *on_draw;
     PyObject *take_snapshot; /* called with (env_id, step_id) before an autoreset; or NULL */
 } Slot;
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..host.global_rngs import WatchedWords
-from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, Slot, SlotEvent
+from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, OnDraw, Slot, SlotEvent
 from ..layout.info_cells import is_wanted
 from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
@@ -89,7 +89,7 @@ class FallbackSlot(Slot):
         self._envs: dict[int, _HostedEnv] = {}
         self._command: Command | None = None  # the current command
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
-        self._on_draw: Callable[[int], object] | None = None
+        self._on_draw: OnDraw | None = None
         self._records = Records(words, len(attach.plan.obs.leaves))
         self._timings = None if words.timings is None else timed_envs(words.timings)
         self._timer = SlotTimer()
@@ -169,8 +169,10 @@ class FallbackSlot(Slot):
         try:
             try:
                 result = env.step(action)
-            finally:
-                self._check_for_draw()
+            except BaseException as error:
+                self._check_for_draw(error)
+                raise
+            self._check_for_draw(None)
         except BaseException as error:  # the host decides whether it is the env's reply
             return self._event(RAISED, error)
         self.count_step()
@@ -301,14 +303,14 @@ class FallbackSlot(Slot):
             timed = None if self._timings is None else TimedEnv(self._timings[env_id])
             self._envs[env_id] = _HostedEnv(timed=timed, step=step)
 
-    def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
+    def watch(self, words: WatchedWords, on_draw: OnDraw | None, /) -> None:
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
         self._on_draw = on_draw
 
-    def _check_for_draw(self) -> None:
+    def _check_for_draw(self, error: BaseException | None) -> None:
         if any(word.value != value for word, value in self._watched):
             assert self._on_draw is not None and self._command is not None
-            self._on_draw(self._command.env_id)
+            self._on_draw(self._command.env_id, error)
 
     def count_step(self) -> None:
         self._progress[NUM_STEPS_WORD] += 1

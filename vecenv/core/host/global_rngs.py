@@ -46,6 +46,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.native import load
+from ..system.fork_guard import ForkGuard
 
 __all__ = ["EnvRngs", "GlobalRngs", "RngSwappingEnv", "is_exact"]
 
@@ -238,6 +239,7 @@ class EnvRngs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._rngs.fork_guard.check(error)
         if self._rngs.is_active:
             state = self._generators.swap(self._rngs.neutral_state)
             self.has_drawn = self.has_drawn or state != self.state
@@ -277,6 +279,7 @@ class GlobalRngs:
             where memory cannot be read.
         is_active: whether this object controls the generators, so that states are swapped.
         is_threaded: whether `disable_swapping` was called.
+        fork_guard: goes around all calls into envs, too. A worker installs it.
 
     Example:
         >>> rngs = GlobalRngs()
@@ -295,6 +298,7 @@ class GlobalRngs:
         self.watched_words = self.generators.watched_words(self.neutral_state)
         self.is_active = False
         self.is_threaded = False
+        self.fork_guard = ForkGuard()
         self._callers_state: State | None = None
         self._lock = _process_lock
         self._env_rngs: dict[int, EnvRngs] = {}
@@ -351,7 +355,8 @@ class GlobalRngs:
             with env_rngs:
                 return call(*args)
         try:
-            return call(*args)
+            with self.fork_guard:
+                return call(*args)
         finally:
             if self.is_active and self.generators.save() != self.neutral_state:
                 self.note_draw(env_id)

@@ -115,7 +115,7 @@ class Host:
         self._is_exposed = False  # the caller has the envs, too
         for env_id in envs:
             self._register_env(env_id)
-        slot.watch(rngs.watched_words, self._note_draw)
+        slot.watch((*rngs.watched_words, *rngs.fork_guard.watched_words), self._note_draw)
 
     def expose(self) -> None:
         """Look up `step` of each env at each step from now on: the caller has the envs, and may replace the method."""
@@ -469,9 +469,10 @@ class Host:
             if self._rngs.has_drawn(env_id) != had_drawn:
                 self._register_env(env_id)
 
-    def _note_draw(self, env_id: int) -> None:
+    def _note_draw(self, env_id: int, error: BaseException | None) -> None:
+        self._rngs.fork_guard.check(error)
         if self._rngs.is_threaded:
-            self._slot.watch((), None)
+            self._slot.watch(self._rngs.fork_guard.watched_words, self._note_draw)
             reply = messages.Reply(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
             self._slot.send_message(messages.dump_reply(reply))
         else:

@@ -176,7 +176,8 @@ class Restorer:
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
-                with suppress(BaseException), replaying():  # SystemExit too: the worker continues
+                # SystemExit too: the worker continues
+                with suppress(BaseException), replaying(), self._rngs.fork_guard:
                     env.close()
                 env = rebuild(env_id)
             share = 1.0 if number == len(job.attempts) else _SHARE_OF_FIRST
@@ -223,7 +224,9 @@ class Restorer:
         if restore_point.state is not None:
             assert self._snapshotter is not None
             try:
-                self._snapshotter.restore(env, self._rngs.unpack_state(env_id, restore_point.state))
+                state = self._rngs.unpack_state(env_id, restore_point.state)
+                with self._rngs.fork_guard:
+                    self._snapshotter.restore(env, state)
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = restore_point.state is not None and not restore_point.is_mid_episode

@@ -10,10 +10,13 @@ from typing import Any, Protocol
 
 from .global_rngs import WatchedWords
 
-__all__ = ["Slot", "SlotEvent"]
+__all__ = ["OnDraw", "Slot", "SlotEvent"]
 
 #: (kind, env_id, op, step_id, argument, flags, result), see `_native.Slot.serve`
 SlotEvent = tuple[int, int, int, int, int, int, Any]
+
+#: Called with (env_id, exception or None), see `Slot.watch`
+OnDraw = Callable[[int, BaseException | None], object]
 
 #: The argument of a RESULT or RAISED: the call of the env that it comes from. BOTH means a step and the reset after it;
 #: then the result is (reward, terminated, truncated, result of the reset), because the reset may have overwritten the
@@ -86,12 +89,13 @@ class Slot(Protocol):
             env: the slot calls its `reset` for autoresets; None leaves autoresets to the host.
         """
 
-    def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
-        """Call on_draw(env_id) right after each step or autoreset that changed one of these words.
+    def watch(self, words: WatchedWords, on_draw: OnDraw | None, /) -> None:
+        """Call on_draw(env_id, exception) right after each step or autoreset that changed one of these words.
 
         Args:
-            words: at most four pairs (address of a uint32, value). Their memory must exist until the next `watch`.
-            on_draw: must restore the values or watch other words; None only if `words` is empty.
+            words: at most five pairs (address of a uint32, value). Their memory must exist until the next `watch`.
+            on_draw: gets the exception that the env raised, or None. It must restore the values, watch other words or
+                end the process. None only if `words` is empty.
         """
 
     def count_step(self) -> None:

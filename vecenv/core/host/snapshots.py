@@ -136,7 +136,8 @@ class Snapshots:
         snapshot = None
         if self._snapshotter is not None and env_id not in self._opaque:
             try:
-                snapshot = self._snapshotter.capture(env)
+                with self._rngs.fork_guard:
+                    snapshot = self._snapshotter.capture(env)
             except Exception as error:  # from a hook of the user's; the env itself still works
                 name = f"env {self._rngs.first_env_id + env_id}"
                 self._warn(

@@ -10,7 +10,6 @@ built serially. The random values of such an env are therefore those of a serial
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import time
@@ -141,7 +140,7 @@ class Builder:
             note_phase("construct", env_id, thread=thread, num_done=num_done)
             env, error = None, None
             try:
-                env = self._build_timed(env_id, contextlib.nullcontext())
+                env = self._build_timed(env_id, self._rngs.fork_guard)
             except BaseException as raised:  # the parent raises it, even SystemExit of a constructor
                 error = raised
             with self._lock:
@@ -171,11 +170,15 @@ class Builder:
         for thread, env_ids in zip(self._threads, self._env_ids):
             for env_id in self._suspects.intersection(env_ids, self.envs):
                 try:
-                    thread.submit(self.envs.pop(env_id).close)()
+                    thread.submit(self._close, self.envs.pop(env_id))()
                 except BaseException as error:
                     name = f"env {self._rngs.first_env_id + env_id}"
                     add_notes(error, [f"raised by close of {name}, which has to be built again without threads"])
                     self.errors[env_id] = error
+
+    def _close(self, env: Any) -> None:
+        with self._rngs.fork_guard:
+            env.close()
 
     def _build_serially(self) -> None:
         """Build the envs that are missing, one after the other."""

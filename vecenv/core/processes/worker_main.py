@@ -243,13 +243,14 @@ def _construct(
 ) -> tuple[dict[int, Any], dict[int, tuple[int, int]], Report]:
     """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
-        registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
-        adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
-        builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
-        builder.build(serially=boot.builds_serially)
-        errors = builder.errors
-        if not errors:
-            return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs, boot.first_env_id)
+        with rngs.fork_guard:  # around the import of the envs' modules, too
+            registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
+            adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
+            builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
+            builder.build(serially=boot.builds_serially)
+            errors = builder.errors
+            if not errors:
+                return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs, boot.first_env_id)
     except BaseException as error:
         errors = {boot.env_ids[0]: error}
     env_id = min(errors)
@@ -459,6 +460,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         import_server.repeat_output(boot.imports)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id) as rngs:
+            rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent has dropped this worker or is gone, so no message can be sent
