@@ -103,6 +103,27 @@ def test_caller_waits_for_slow_envs_and_not_during_its_own_work(envs: VectorEnv)
     assert outside > 0.25
 
 
+class SendsLongInfos(NullEnv):
+    """Has an info that is larger than the memory for messages, so its worker waits until the caller reads."""
+
+    def step(self, action: Any) -> Any:
+        return self._obs, 1.0, False, False, {"text": "x" * 1_000_000}
+
+
+@pytest.mark.extended
+def test_step_whose_info_waits_for_the_caller_counts_without_the_wait(implementation: None) -> None:
+    with VectorEnv([SendsLongInfos] * 2, num_workers=2) as envs:
+        envs.reset()
+        for _ in range(12):
+            envs.step_async(np.zeros(2, np.int64))
+            time.sleep(0.1)  # the policy
+            envs.step_wait()
+        step = envs.statistics().envs.step
+    assert step.num.tolist() == [12, 12]
+    assert (step.buckets.sum(1) == step.num).all()
+    assert (step.mean < 0.05).all()
+
+
 def test_answer_age_grows_until_the_next_answer(envs: VectorEnv) -> None:
     time.sleep(0.05)
     assert (envs.statistics().envs.answer_age >= 0.05).all()

@@ -72,6 +72,41 @@ vecenv_timer_start(vecenv_timer *timer, vecenv_timed_env *env)
     timer->began_ns = vecenv_now_ns();
 }
 
+/* Add sign * (the clocks) to the instants from which the operation is measured. With -1 they become
+ * the negative times until now, and with 1 these become instants again, later by the pause. */
+static void
+add_clocks(vecenv_timer *timer, int sign)
+{
+    if (timer->kind == VECENV_TIMING_NONE) {
+        return;
+    }
+    int64_t now_ns = sign * vecenv_now_ns();
+    timer->paused_ns += now_ns;
+    if (!timer->is_measured) {
+        return;
+    }
+    int64_t delay_ns = 0;
+    if (timer->has_delay && read_delay(timer->delay_file, &delay_ns) < 0) {
+        timer->is_measured = 0;
+        return;
+    }
+    timer->began_ns += now_ns;
+    timer->cpu_ns += sign * vecenv_thread_cpu_ns();
+    timer->delay_ns += sign * delay_ns;
+}
+
+void
+vecenv_timer_pause(vecenv_timer *timer)
+{
+    add_clocks(timer, -1);
+}
+
+void
+vecenv_timer_resume(vecenv_timer *timer)
+{
+    add_clocks(timer, 1);
+}
+
 void
 vecenv_timer_stop(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
                   int64_t now_ns)

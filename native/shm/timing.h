@@ -39,6 +39,7 @@ typedef struct {
     int kind;
     int is_measured, has_delay;
     int64_t began_ns, cpu_ns, delay_ns;
+    int64_t paused_ns; /* time between pauses and their ends */
 } vecenv_timer;
 
 /* Prepare the timer for the calling thread. Without the file of its run-queue delay, operations are
@@ -50,6 +51,11 @@ void vecenv_timer_close(vecenv_timer *timer);
 
 /* Read the clocks before an operation that is measured. */
 void vecenv_timer_start(vecenv_timer *timer, vecenv_timed_env *env);
+
+/* Pause the operation under way, if it is timed: the time until vecenv_timer_resume is not counted.
+ * Pair them in one thread; an operation may be paused many times. */
+void vecenv_timer_pause(vecenv_timer *timer);
+void vecenv_timer_resume(vecenv_timer *timer);
 
 /* Read the clocks after it and add the differences to the sums. `now_ns`: the monotonic clock. */
 void vecenv_timer_stop(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
@@ -68,13 +74,14 @@ vecenv_timer_begin(vecenv_timer *timer, vecenv_timed_env *env, int kind)
 {
     timer->kind = kind;
     timer->is_measured = 0;
+    timer->paused_ns = 0;
     if (kind != VECENV_TIMING_NONE
         && (--env->until_measured == 0 || env->was_long[kind])) {
         vecenv_timer_start(timer, env);
     }
 }
 
-/* Do not count the operation under way: it also waited for the parent, or repeated others. */
+/* Do not count the operation under way: it was dropped, or repeated others. */
 static inline void
 vecenv_timer_cancel(vecenv_timer *timer)
 {
@@ -115,7 +122,7 @@ vecenv_bucket_of(int64_t ns)
     return bucket < VECENV_NUM_BUCKETS ? bucket : VECENV_NUM_BUCKETS - 1;
 }
 
-/* End the operation under way. It took `took_ns` and ended at `now_ns`. */
+/* End the operation under way. It took `took_ns`, with its pauses, and ended at `now_ns`. */
 static inline void
 vecenv_timer_end(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sums,
                  int64_t took_ns, int64_t now_ns)
@@ -124,6 +131,7 @@ vecenv_timer_end(vecenv_timer *timer, vecenv_timed_env *env, vecenv_timings *sum
     if (kind == VECENV_TIMING_NONE) {
         return;
     }
+    took_ns -= timer->paused_ns;
     vecenv_add_ns(&sums->buckets[kind][vecenv_bucket_of(took_ns)], 1);
     if ((uint64_t)took_ns > load_acquire(&sums->max_ns[kind])) {
         store_release(&sums->max_ns[kind], (uint64_t)took_ns);

@@ -18,7 +18,7 @@ wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_pare
 {
     int status = WAIT_OVER;
     store_release32(&lines_of(self)->blocked, 1);
-    vecenv_timer_cancel(&self->timer); /* this time is not the env's */
+    vecenv_timer_pause(&self->timer); /* this time is not the env's */
     Py_BEGIN_ALLOW_THREADS
     if (wakes_parent) { /* Hub.take_fragment stores `read`, fences, loads `blocked` */
         full_fence();
@@ -28,6 +28,7 @@ wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_pare
         vecenv_wait_word(word, expected, PARENT_WAIT_SLICE_NS);
     }
     Py_END_ALLOW_THREADS
+    vecenv_timer_resume(&self->timer);
     if (PyErr_CheckSignals() < 0) {
         status = WAIT_RAISED;
     } else if (load_acquire32(&self->arena.control->stop)) {

@@ -105,6 +105,46 @@ test_a_cancelled_operation_does_not_count(void)
 }
 
 static void
+test_pauses_are_no_part_of_an_operation(void)
+{
+    vecenv_timer timer = {.kind = VECENV_TIMING_NONE};
+    vecenv_timed_env env;
+    vecenv_timings sums = {0};
+    const uint64_t paused_ns = 5 * 4 * 2 * (uint64_t)VECENV_LONG_NS;
+    vecenv_timed_env_init(&env);
+    vecenv_timer_open(&timer);
+    int64_t first_ns = vecenv_now_ns();
+    for (int i = 0; i < 5; i++) {
+        env.until_measured = 1;
+        int64_t began = vecenv_now_ns();
+        vecenv_timer_begin(&timer, &env, VECENV_TIMING_STEP);
+        for (int pause = 0; pause < 4; pause++) {
+            compute(VECENV_LONG_NS);
+            vecenv_timer_pause(&timer);
+            nap(2 * VECENV_LONG_NS);
+            vecenv_timer_resume(&timer);
+        }
+        int64_t ended = vecenv_now_ns();
+        vecenv_timer_end(&timer, &env, &sums, ended - began, ended);
+    }
+    uint64_t all_ns = (uint64_t)(vecenv_now_ns() - first_ns);
+    CHECK(sums.num[VECENV_TIMING_STEP] == 5);
+    CHECK(sums.wall_ns[VECENV_TIMING_STEP] + paused_ns <= all_ns);
+    CHECK(sums.wall_ns[VECENV_TIMING_STEP] >= 5 * 4 * (uint64_t)VECENV_LONG_NS);
+    vecenv_measured *measured = &sums.measured[1];
+    if (timer.has_delay_file > 0) {
+        CHECK(measured->num == 5);
+        CHECK(measured->wall_ns + paused_ns <= all_ns);
+        CHECK(measured->cpu_ns >= 5 * 4 * (uint64_t)VECENV_LONG_NS * 9 / 10);
+        CHECK(measured->cpu_ns <= measured->wall_ns);
+    }
+    vecenv_timer_pause(&timer); /* no operation is under way */
+    vecenv_timer_resume(&timer);
+    CHECK(sums.num[VECENV_TIMING_STEP] == 5);
+    vecenv_timer_close(&timer);
+}
+
+static void
 test_a_bucket_covers_a_quarter_of_an_octave(void)
 {
     CHECK(vecenv_bucket_of(-1) == 0); /* the clock of another core may be behind */
@@ -157,5 +197,6 @@ main(void)
         test_waiting_is_wall_less_cpu_and_delay();
     }
     test_a_cancelled_operation_does_not_count();
+    test_pauses_are_no_part_of_an_operation();
     return 0;
 }

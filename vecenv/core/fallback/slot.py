@@ -39,9 +39,6 @@ from .words import (
 
 __all__ = ["FallbackSlot"]
 
-#: Sending a message takes this long only if it waits for the parent.
-_BLOCKED_NS = 1_000_000
-
 
 class _Transport(Protocol):
     """The part of a transport that a slot uses."""
@@ -141,22 +138,15 @@ class FallbackSlot(Slot):
 
     def _end(self) -> None:
         if self._command is not None:
-            took_ns = self._end_timing()
-            self._envs[self._command.env_id].busy_ns += took_ns
+            env, now = self._envs[self._command.env_id], now_ns()
+            took_ns = now - int(self._progress[STARTED_WORD])
+            if env.timed is not None:
+                self._timer.end(env.timed, took_ns, now)
+            env.busy_ns += took_ns
             if took_ns > MAYBE_STOPPED_NS:
                 check_parent()
         self._progress[OP_WORD] = Op.NONE
         self._command = None
-
-    def _end_timing(self) -> int:
-        """Stop the timer of the current command, if it still runs; return for how long the command has been running."""
-        assert self._command is not None
-        now = now_ns()
-        took_ns = now - int(self._progress[STARTED_WORD])
-        timed = self._envs[self._command.env_id].timed
-        if timed is not None:
-            self._timer.end(timed, took_ns, now)
-        return took_ns
 
     def _is_superseded(self) -> bool:
         command = self._command
@@ -232,7 +222,6 @@ class FallbackSlot(Slot):
         with signals_deferred():  # a handler that raises between reply and end would make the host reply twice
             if not self._is_superseded():
                 self._write_row(env, *exact, terminated, truncated, flags)
-                self._end_timing()  # sending may have to wait for the parent
                 self._send_frame((ROW_FRAME, command.env_id, command.step_id))
             self._end()
             env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
@@ -390,19 +379,18 @@ class FallbackSlot(Slot):
         return command.payload
 
     def send_message(self, data: bytes, /) -> None:
-        began_ns = now_ns()
         with signals_deferred():  # the fragments of two messages must not mix
             for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
                 stop = start + FRAGMENT_NBYTES
                 self._send_frame((MESSAGE_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
-        if now_ns() - began_ns > _BLOCKED_NS:
-            self._timer.cancel()  # it waited for the parent
 
     def _send_frame(self, frame: tuple[Any, ...]) -> None:
         if self._words.stop[0]:
             return  # after a stop the parent expects only the exit report
         self._progress[BLOCKED_WORD] = 1
+        self._timer.pause()  # sending may have to wait for the parent
         self._transport.send_frame(frame)
+        self._timer.resume()
         self._progress[BLOCKED_WORD] = 0
 
 

@@ -52,7 +52,9 @@ class SlotTimer:
         self._is_open = False
         self._delay_file: int | None = None
         self._kind = NOT_TIMED
-        self._before: tuple[int, int, int] | None = None  # monotonic clock, CPU time, run-queue delay or -1
+        # monotonic clock, CPU time, run-queue delay; None: the operation, or its delay, is not measured
+        self._before: tuple[int, int, int | None] | None = None
+        self._paused_ns = 0
 
     def open(self) -> None:
         """Prepare the timer for the calling thread; it may be repeated there.
@@ -76,7 +78,7 @@ class SlotTimer:
 
     def begin(self, env: TimedEnv, kind: int) -> None:
         """Begin an operation of this kind."""
-        self._kind, self._before = kind, None
+        self._kind, self._before, self._paused_ns = kind, None, 0
         if kind == NOT_TIMED:
             return
         env.until_measured -= 1
@@ -88,22 +90,50 @@ class SlotTimer:
             env.until_measured = _INTERVAL
         if self._delay_file is None:
             return
-        delay_ns: int | None = -1
+        delay_ns = None
         if not env.is_computing or env.was_long[kind]:
             delay_ns = read_run_delay(self._delay_file)
-        if delay_ns is not None:
-            cpu_ns = time.thread_time_ns()
-            self._before = now_ns(), cpu_ns, delay_ns
+            if delay_ns is None:
+                return
+        cpu_ns = time.thread_time_ns()
+        self._before = now_ns(), cpu_ns, delay_ns
 
     def cancel(self) -> None:
-        """Do not count the operation under way: it also waited for the parent, or repeated others."""
+        """Do not count the operation under way: it was dropped, or repeated others."""
         self._kind, self._before = NOT_TIMED, None
 
+    def pause(self) -> None:
+        """Pause the operation under way, if it is timed: the time until `resume` is not counted."""
+        self._add_clocks(-1)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._add_clocks(1)
+
+    def _add_clocks(self, sign: int) -> None:
+        """As `add_clocks` in native/shm/timing.c."""
+        if self._kind == NOT_TIMED:
+            return
+        now = now_ns()
+        self._paused_ns += sign * now
+        if self._before is None:
+            return
+        began_ns, cpu_ns, delay_ns = self._before
+        if delay_ns is not None:
+            assert self._delay_file is not None
+            delay = read_run_delay(self._delay_file)
+            if delay is None:
+                self._before = None
+                return
+            delay_ns += sign * delay
+        self._before = began_ns + sign * now, cpu_ns + sign * time.thread_time_ns(), delay_ns
+
     def end(self, env: TimedEnv, took_ns: int, ended_ns: int) -> None:
-        """End the operation under way."""
+        """End the operation under way. It took `took_ns`, with its pauses."""
         kind = self._kind
         if kind == NOT_TIMED:
             return
+        took_ns -= self._paused_ns
         sums = env.sums
         sums[_BUCKETS + kind * NUM_BUCKETS + bucket_of(took_ns)] += 1
         if took_ns > sums[_MAX_NS + kind]:
@@ -118,19 +148,22 @@ class SlotTimer:
             self._stop(env, kind, ended_ns, *self._before)
         self.cancel()
 
-    def _stop(self, env: TimedEnv, kind: int, ended_ns: int, began_ns: int, began_cpu_ns: int, delay_ns: int) -> None:
-        assert self._delay_file is not None
+    def _stop(
+        self, env: TimedEnv, kind: int, ended_ns: int, began_ns: int, began_cpu_ns: int, delay_ns: int | None
+    ) -> None:
         cpu_ns, wall_ns = time.thread_time_ns() - began_cpu_ns, ended_ns - began_ns
         env.is_computing = 2 * cpu_ns >= wall_ns
-        delay_after: int | None = delay_ns
-        if delay_ns >= 0:
+        delayed_ns = 0
+        if delay_ns is not None:
+            assert self._delay_file is not None
             delay_after = read_run_delay(self._delay_file)
+            if delay_after is None:
+                return
+            delayed_ns = delay_after - delay_ns
         elif not env.is_computing:
             return  # the next measurement includes the delay
-        if delay_after is None:
-            return
         at = _MEASURED + _MEASURED_WORDS * env.was_long[kind]
-        for offset, value in enumerate((1, wall_ns, cpu_ns, delay_after - delay_ns)):
+        for offset, value in enumerate((1, wall_ns, cpu_ns, delayed_ns)):
             env.sums[at + offset] += value
 
 
