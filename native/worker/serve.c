@@ -84,7 +84,8 @@ is_plain_reset(const Slot *self, PyObject *result)
            && PyDict_Check(PyTuple_GET_ITEM(result, 1));
 }
 
-/* Call take_snapshot before an env is reset here, if a snapshot is due. -1 with an exception. */
+/* Call take_snapshot before an env is reset here, if a snapshot is due. Returns whether the host must
+ * reply to the reset; -1 with an exception. */
 static int
 snapshot_if_due(Slot *self)
 {
@@ -94,8 +95,9 @@ snapshot_if_due(Slot *self)
     }
     PyObject *done = PyObject_CallFunction(self->take_snapshot, "IK", command->env_id,
                                            (unsigned long long)command->step_id);
+    int host_replies = done == NULL ? -1 : PyObject_IsTrue(done);
     Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return host_replies;
 }
 
 /* SAME_STEP, after the end of an episode: reset the env and reply with both observations.
@@ -117,7 +119,8 @@ begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
         return status;
     }
     PyObject *reward = PyFloat_FromDouble(self->reward[0]); /* the env's own may be an array */
-    PyObject *result = reward == NULL || snapshot_if_due(self) < 0 ? NULL : call_reset(self);
+    int host_replies = reward == NULL ? -1 : snapshot_if_due(self);
+    PyObject *result = host_replies < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         Py_XDECREF(reward);
         unstage(self);
@@ -125,7 +128,7 @@ begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
     }
     reply->reward = reward;
     status = TREE_INEXACT;
-    if (is_plain_reset(self, result)) {
+    if (!host_replies && is_plain_reset(self, result)) {
         reply->obs = PyTuple_GET_ITEM(result, 0);
         reply->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
         reply->flags = VECENV_F_FINAL;
@@ -262,13 +265,14 @@ static PyObject *
 autoreset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = snapshot_if_due(self) < 0 ? NULL : call_reset(self);
+    int host_replies = snapshot_if_due(self);
+    PyObject *result = host_replies < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
     env->counters.seed = -1;
     int status = TREE_INEXACT;
-    if (is_plain_reset(self, result)) {
+    if (!host_replies && is_plain_reset(self, result)) {
         vecenv_reply reply = {
             .obs = PyTuple_GET_ITEM(result, 0),
             .info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.snapshots import Snapshots
 from vecenv.core.layout.messages import Reply
+from vecenv.core.layout.rows import Autoreset
+from vecenv.core.options import RECOVERING, PoolOptions
+from vecenv.core.pool.process import ProcessPool
+from vecenv.envs import toys
 
 
 class Slot:
@@ -222,3 +228,35 @@ def test_first_snapshot_does_not_delay_the_second(
         scene.reset(step_id, forced=True)
     least = scene.slot.after[0]
     assert scene.slot.after == [least, least, (0, 500 * 50_000_000)]
+
+
+class RaisingSnapshotter(Snapshotter):
+    def is_built_alike(self, env: Any) -> bool:
+        return True
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_warning_about_a_state_that_cannot_be_kept_comes_with_plain_rows(
+    implementation: str, autoreset: Autoreset, seed: int | None
+) -> None:
+    """With a seed, the first snapshot is due before an autoreset, which a slot in C makes itself."""
+    snapshotter = RaisingSnapshotter(spans=seed is None, error=ValueError("no state"))
+    options = PoolOptions(num_workers=1, failures=RECOVERING, autoreset=autoreset)
+    with ProcessPool([toys.ToyEnv] * 2, options, snapshotter=snapshotter) as pool:
+        pool.start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pool.reset(seeds=[seed, seed])
+            pool.recv()
+            for number in range(1, 2001):
+                batch = pool.step(np.zeros(2, np.int64))
+                if autoreset == Autoreset.SAME_STEP:
+                    assert batch.terminated.tolist() == [number % 10 == 0] * 2
+                    assert batch.obs[:, 0].tolist() == [number % 10] * 2
+                    if number % 10 == 0:
+                        assert [final[0] for final in batch.final_obs] == [10.0, 10.0]
+    texts = [str(one.message) for one in caught if "cannot be kept" in str(one.message)]
+    assert len(texts) == 2 and "env 0" in texts[0] and "env 1" in texts[1]
+    assert "ValueError: no state" in texts[0]

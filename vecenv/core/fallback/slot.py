@@ -311,7 +311,7 @@ class FallbackSlot(Slot):
 
     # ---- records and replay: as native/worker/slot_records.c -------------------------------------
 
-    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
+    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], bool], /) -> None:
         self._records.is_kept = True  # take_snapshot is not needed: the host makes every autoreset
 
     def start_digest(self, env_id: int, /) -> None:

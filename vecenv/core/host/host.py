@@ -305,10 +305,15 @@ class Host:
                 forced=forced,
             )
 
-    def _take_snapshot(self, env_id: int, step_id: int) -> None:
-        """Take a snapshot before an autoreset of the slot, which finds that one is due."""
+    def _take_snapshot(self, env_id: int, step_id: int) -> bool:
+        """Take a snapshot before an autoreset of the slot, which finds that one is due.
+
+        Returns:
+            Whether the host must reply to the autoreset, because there are warnings to send.
+        """
         if self._snapshots is not None:
             self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=False)
+        return bool(self._warnings)
 
     def _answer_reset(
         self, env_id: int, kwargs: dict[str, Any], flag: int, drawn: int | None = None, *, forced: bool = False
@@ -503,7 +508,8 @@ class Host:
             info = {**info, "recovered": mark}
             has_text = True
         no_mail = not self._obs.num_objects and not has_text  # with Infos.COLUMNS the slot would omit text
-        if no_mail and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
+        is_plain = no_mail and not self._warnings
+        if is_plain and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
             return
         # A value needs conversion or a message. Convert all values here, once.
         exact_obs = self._obs.conform(obs)

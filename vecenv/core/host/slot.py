@@ -125,12 +125,13 @@ class Slot(Protocol):
         follows directly.
         """
 
-    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
+    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], bool], /) -> None:
         """Keep records of the two newest replies of each env from now on.
 
         Args:
             final_offset: of the columns of final observations in a block, in bytes.
-            take_snapshot: called with (env_id, step_id) before an autoreset by the slot, if `is_snapshot_due`.
+            take_snapshot: called with (env_id, step_id) before an autoreset by the slot, if `is_snapshot_due`. If it
+                returns True, the result of the reset is an event for the host.
         """
 
     def start_digest(self, env_id: int, /) -> None:
