@@ -114,14 +114,14 @@ class SendsLongInfos(NullEnv):
 def test_step_whose_info_waits_for_the_caller_counts_without_the_wait(implementation: None) -> None:
     with VectorEnv([SendsLongInfos] * 2, num_workers=2) as envs:
         envs.reset()
-        for _ in range(12):
+        for _ in range(4):
             envs.step_async(np.zeros(2, np.int64))
-            time.sleep(0.1)  # the policy
+            time.sleep(0.6)  # the policy
             envs.step_wait()
         step = envs.statistics().envs.step
-    assert step.num.tolist() == [12, 12]
+    assert step.num.tolist() == [4, 4]
     assert (step.buckets.sum(1) == step.num).all()
-    assert (step.mean < 0.05).all()
+    assert (step.mean < 0.3).all()
 
 
 def test_answer_age_grows_until_the_next_answer(envs: VectorEnv) -> None:
