@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.exit_codes import wrap_foreign_errors
+from vecenv.cli.json_output import JsonOutput
 from vecenv.cli.options import bounded, key_value, seconds
 from vecenv.cli.ray_connection import connected_ray
 from vecenv.cli.result_file import ResultFile
@@ -29,7 +29,6 @@ __all__ = ["add_parser"]
 
 _MODES = ("plain", "ceiling", "gymnasium", "sync", "async")
 _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-_STDOUT = "-"
 
 _DEFAULT_ENV = "CartPole-v1"
 _MAX_ENVS = 65_535  # of a pool
@@ -88,16 +87,16 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         require("matplotlib", "cli")
     with contextlib.ExitStack() as stack:
-        files = {}
-        for flag, name in (("--json", options.json), ("--plot", options.plot)):
-            if name is not None and name != _STDOUT:
-                files[flag] = ResultFile(flag, Path(name), overwrite=options.overwrite)
-                stack.callback(files[flag].close)
-        _measure(options, files)
+        output = stack.enter_context(JsonOutput(options.json, overwrite=options.overwrite))
+        plot: ResultFile | None = None
+        if options.plot is not None:
+            plot = ResultFile("--plot", Path(options.plot), overwrite=options.overwrite)
+            stack.callback(plot.close)
+        _measure(options, output, plot)
     return 0
 
 
-def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
+def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile | None) -> None:
     from vecenv.cli.ray_rule import ray_rule
     from vecenv.cli.verdict import verdict
     from vecenv.measurement import machine, measure, report
@@ -118,7 +117,7 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
         "ray": options.ray,
     }
     about = machine.describe_machine()
-    text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+    text_file = output.text_file
     report.print_header(settings, about, text_file)
     skip = list(options.skip)
     if "gymnasium" not in skip and options.envs > measure.gymnasium_limit():
@@ -141,20 +140,20 @@ def _measure(options: argparse.Namespace, files: dict[str, ResultFile]) -> None:
     results = measure.summarise(modes, windows)
     sentence, rule = verdict(results, settings), ray_rule(results, settings)
     text = report.results_json(settings, about, results, verdict=sentence, ray_rule=rule)
-    try:  # files first, since the output may be closed
-        if "--json" in files:
-            files["--json"].write(lambda file: file.write(text.encode()))
-        if "--plot" in files:
-            figure = report.draw_plot(settings, about, results)
-            kind = Path(options.plot).suffix.lower().removeprefix(".")
-            files["--plot"].write(functools.partial(figure.savefig, format=kind, dpi=120))
-    finally:
-        report.print_table(results, about["stolen"], text_file)
-        report.print_text(sentence, text_file)
-        if rule:
-            report.print_text(rule, text_file)
-    if options.json == _STDOUT:
-        print(text, end="")
+
+    def show() -> None:
+        try:
+            if plot is not None:  # first, since the output may be closed
+                figure = report.draw_plot(settings, about, results)
+                kind = Path(options.plot).suffix.lower().removeprefix(".")
+                plot.write(functools.partial(figure.savefig, format=kind, dpi=120))
+        finally:
+            report.print_table(results, about["stolen"], text_file)
+            report.print_text(sentence, text_file)
+            if rule:
+                report.print_text(rule, text_file)
+
+    output.write(lambda: text, show)
 
 
 def _find_env(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> EnvFactory:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from vecenv.cli.json_output import STDOUT, JsonOutput
 from vecenv.cli.options import bounded, count, key_value, natural, seconds, seed_list
-from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "foreign_errors_wrapped"]
 
-_STDOUT = "-"
 _MAX_ENVS, _MAX_WORKERS = 65_535, 1024
 _NUM_BINS = 10
 #: Width of a histogram, if the output is no terminal.
@@ -53,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--videos", type=natural, default=0, metavar="K", help="record the episodes of the first K seeds")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder of the videos (default: %(default)s)")
     about = "write all results to a file; without FILE or with -, to standard output, and the table to standard error"
-    add("--json", nargs="?", const=_STDOUT, metavar="FILE", help=about)
+    add("--json", nargs="?", const=STDOUT, metavar="FILE", help=about)
     add("--overwrite", action="store_true", help="replace videos and files of --json that exist")
     add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
     parser.set_defaults(run=run)
@@ -74,16 +73,12 @@ def run(options: argparse.Namespace) -> int:
     seeds = read_seeds(options.seeds, options.episodes, name="--seeds")
     if options.workers and options.workers > options.envs:
         raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
-    with contextlib.ExitStack() as stack:
-        file = None
-        if options.json not in (None, _STDOUT):
-            file = ResultFile("--json", Path(options.json), overwrite=options.overwrite)
-            stack.callback(file.close)
-        _evaluate(options, seeds, file)
+    with JsonOutput(options.json, overwrite=options.overwrite) as output:
+        _evaluate(options, seeds, output)
     return 0
 
 
-def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], file: ResultFile | None) -> None:
+def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], output: JsonOutput) -> None:
     from vecenv.cli.display import draw_without_display
     from vecenv.cli.policy_names import find_policy
     from vecenv.evaluation import evaluate
@@ -122,30 +117,23 @@ def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], file: ResultF
                 raise
     finally:  # outside: errors of the output are not those of the policy
         if result is not None and result.num_episodes:
-            _show(result, options, file, time.perf_counter() - start)
+            show = functools.partial(_show, result, time.perf_counter() - start, output.text_file)
+            output.write(functools.partial(_json_text, result, options), show)
 
 
-def _show(result: Evaluation, options: argparse.Namespace, file: ResultFile | None, duration: float) -> None:
-    """Print a result, and write it as JSON if that is asked for."""
-    text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+def _show(result: Evaluation, duration: float, file: TextIO) -> None:
     steps = int(result.lengths.sum())
-    try:
-        if file is not None:  # first, since the output may be closed
-            file.write(lambda opened: opened.write(_json_text(result, options).encode()))
-    finally:
-        print(
-            result,
-            "",
-            *_histogram_lines(result, text_file),
-            "",
-            f"{result.num_episodes} episodes, {steps:,} steps in {duration:.1f} s",
-            *result.videos,
-            sep="\n",
-            file=text_file,
-            flush=True,
-        )
-    if options.json == _STDOUT:
-        print(_json_text(result, options), end="", flush=True)
+    print(
+        result,
+        "",
+        *_histogram_lines(result, file),
+        "",
+        f"{result.num_episodes} episodes, {steps:,} steps in {duration:.1f} s",
+        *result.videos,
+        sep="\n",
+        file=file,
+        flush=True,
+    )
 
 
 def _json_text(result: Evaluation, options: argparse.Namespace) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.exit_codes import wrap_foreign_errors
+from vecenv.cli.json_output import JsonOutput
 from vecenv.cli.options import bounded, key_value, milliseconds, seconds
-from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser"]
 
-_STDOUT = "-"
 _MAX_ENVS = 65_535  # of a pool
 _MAX_SECONDS = 86_400.0
 
@@ -63,11 +60,8 @@ def run(options: argparse.Namespace) -> int:
     if options.seconds > _MAX_SECONDS:
         raise ConfigError(f"--seconds {options.seconds:g}: expected at most {_MAX_SECONDS:g}, which is a day")
     with contextlib.ExitStack() as stack:
-        file: ResultFile | None = None
-        if options.json not in (None, _STDOUT):
-            file = ResultFile("--json", Path(options.json), overwrite=options.overwrite)
-            stack.callback(file.close)
-        text_file = sys.stderr if options.json == _STDOUT else sys.stdout
+        output = stack.enter_context(JsonOutput(options.json, overwrite=options.overwrite))
+        text_file = output.text_file
         kwargs = dict(options.env_kwarg)
         factory = check_env(find_env_fn(options.env, kwargs, checks_results=True), options.env)
         with wrap_foreign_errors():
@@ -78,15 +72,13 @@ def run(options: argparse.Namespace) -> int:
             _step(envs, options.seconds, options.policy_ms / 1e3)
             statistics, verdicts = envs.statistics(), envs.report()
         text = _json_text(options, machine.describe_machine(), statistics, verdicts)
-        try:
-            if file is not None:  # first, since the output may be closed
-                file.write(lambda out: out.write(text.encode()))
-        finally:
+
+        def show() -> None:
             print("", statistics, "", sep="\n", file=text_file, flush=True)
             for line in str(verdicts).splitlines():
                 report.print_text(line, text_file)
-        if options.json == _STDOUT:
-            print(text, end="")
+
+        output.write(lambda: text, show)
     return 0
 
 

@@ -6,17 +6,13 @@ Only the options are here; the search is in `tuning`, the text in `tuning.result
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-from pathlib import Path
 from typing import Any
 
+from vecenv.cli.json_output import JsonOutput
 from vecenv.cli.options import bounded, key_value, milliseconds, seconds
-from vecenv.cli.result_file import ResultFile
 
 __all__ = ["add_parser"]
 
-_STDOUT = "-"
 _MAX_ENVS = 65_535  # of a pool
 
 
@@ -55,11 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from vecenv.measurement import machine, report
     from vecenv.tuning.search import tune
 
-    with contextlib.ExitStack() as stack:
-        file: ResultFile | None = None
-        if options.json not in (None, _STDOUT):
-            file = ResultFile("--json", Path(options.json), overwrite=options.overwrite)
-            stack.callback(file.close)
+    with JsonOutput(options.json, overwrite=options.overwrite) as output:
         steal = machine.StealMeter()
         result = tune(
             options.env,
@@ -71,17 +63,13 @@ def run(options: argparse.Namespace) -> int:
             options=dict(options.option),
         )
         about = {**machine.describe_machine(), "stolen": steal.share()}
-        text_file = sys.stderr if options.json == _STDOUT else sys.stdout
         more = result.as_dict()
         del more["candidates"]  # the results
         text = report.results_json(_settings(options), about, result.candidates, **more)
-        try:
-            if file is not None:  # first, since the output may be closed
-                file.write(lambda out: out.write(text.encode()))
-        finally:
-            print(result.text(report.width_of(text_file)), file=text_file, flush=True)
-        if options.json == _STDOUT:
-            print(text, end="")
+        output.write(
+            lambda: text,
+            lambda: print(result.text(report.width_of(output.text_file)), file=output.text_file, flush=True),
+        )
     return 0
 
 
