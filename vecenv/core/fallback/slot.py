@@ -138,15 +138,22 @@ class FallbackSlot(Slot):
 
     def _end(self) -> None:
         if self._command is not None:
-            env, now = self._envs[self._command.env_id], now_ns()
-            took_ns = now - int(self._progress[STARTED_WORD])
-            if env.timed is not None:
-                self._timer.end(env.timed, took_ns, now)
-            env.busy_ns += took_ns
+            took_ns = self._end_timing()
+            self._envs[self._command.env_id].busy_ns += took_ns
             if took_ns > MAYBE_STOPPED_NS:
                 check_parent()
         self._progress[OP_WORD] = Op.NONE
         self._command = None
+
+    def _end_timing(self) -> int:
+        """Stop the timer of the current command, if it still runs; return for how long the command has been running."""
+        assert self._command is not None
+        now = now_ns()
+        took_ns = now - int(self._progress[STARTED_WORD])
+        timed = self._envs[self._command.env_id].timed
+        if timed is not None:
+            self._timer.end(timed, took_ns, now)
+        return took_ns
 
     def _is_superseded(self) -> bool:
         command = self._command
@@ -222,6 +229,7 @@ class FallbackSlot(Slot):
         with signals_deferred():  # a handler that raises between reply and end would make the host reply twice
             if not self._is_superseded():
                 self._write_row(env, *exact, terminated, truncated, flags)
+                self._end_timing()  # a step whose row has arrived counts, even if the worker is killed then
                 self._send_frame((ROW_FRAME, command.env_id, command.step_id))
             self._end()
             env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
