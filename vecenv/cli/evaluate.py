@@ -9,9 +9,9 @@ import itertools
 import shutil
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vecenv.cli.json_output import STDOUT, JsonOutput
 from vecenv.cli.options import bounded, count, key_value, natural, seconds, seed_list
@@ -20,7 +20,7 @@ from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of
 if TYPE_CHECKING:
     from vecenv.evaluation import Evaluation
 
-__all__ = ["add_parser", "foreign_errors_wrapped"]
+__all__ = ["add_parser", "play"]
 
 _MAX_ENVS, _MAX_WORKERS = 65_535, 1024
 _NUM_BINS = 10
@@ -81,8 +81,6 @@ def run(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], output: JsonOutput) -> None:
     from vecenv.cli.display import draw_without_display
     from vecenv.cli.policy_names import find_policy
-    from vecenv.evaluation import evaluate
-    from vecenv.measurement import report
     from vecenv.measurement.env_names import find_env_fn
     from vecenv.measurement.target import check_env
 
@@ -92,33 +90,71 @@ def _evaluate(options: argparse.Namespace, seeds: tuple[int, ...], output: JsonO
     rendering = {"render_mode": "rgb_array"} if options.videos else None
     env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), rendering), options.env)
     start = time.perf_counter()
+
+    def show(result: Evaluation) -> None:
+        if result.num_episodes:
+            text = functools.partial(_json_text, result, options)
+            output.write(text, functools.partial(_show, result, time.perf_counter() - start, output.text_file))
+
+    play(
+        env_fn,
+        options.policy,
+        policy,
+        seeds,
+        show,
+        num_envs=options.envs,
+        timeout=options.timeout,
+        max_steps=options.max_steps,
+        videos=options.videos,
+        out=options.out,
+        overwrite=options.overwrite,
+        rng=options.rng,
+        batch_rows=options.batch_rows,
+        **({} if options.workers is None else {"num_workers": options.workers}),
+    )
+
+
+def play(
+    env_fn: Callable[[], Any],
+    policy_name: str,
+    policy: Any,
+    seeds: Sequence[int],
+    show: Callable[[Evaluation], None],
+    **arguments: Any,
+) -> None:
+    """Evaluate a policy with a progress bar, and show the result; after a failure, that of the episodes that had ended.
+
+    Args:
+        env_fn: builds an env.
+        policy_name: the name of the policy, for errors.
+        policy, seeds, **arguments: as for `vecenv.evaluate`.
+        show: called with the result, if there is one. Its errors are not those of the policy.
+
+    Raises:
+        EnvError: the env or the policy raised an exception.
+        VecenvError, KeyboardInterrupt: as from `vecenv.evaluate`.
+    """
+    from vecenv.evaluation import evaluate
+    from vecenv.measurement import report
+
     result: Evaluation | None = None
     try:
-        with foreign_errors_wrapped(options.policy):
+        with _foreign_errors_wrapped(policy_name):
             try:
                 with report.progress(len(seeds)) as advance:
                     result = evaluate(
                         env_fn,
                         policy,
                         seeds=seeds,
-                        num_envs=options.envs,
-                        timeout=options.timeout,
-                        max_steps=options.max_steps,
-                        videos=options.videos,
-                        out=options.out,
-                        overwrite=options.overwrite,
-                        rng=options.rng,
-                        batch_rows=options.batch_rows,
                         on_episode=lambda episode: advance(f"seed {episode.seed}"),
-                        **({} if options.workers is None else {"num_workers": options.workers}),
+                        **arguments,
                     )
             except BaseException as error:  # Ctrl-C and SIGTERM, too
                 result = vars(error).get("result")
                 raise
-    finally:  # outside: errors of the output are not those of the policy
-        if result is not None and result.num_episodes:
-            show = functools.partial(_show, result, time.perf_counter() - start, output.text_file)
-            output.write(functools.partial(_json_text, result, options), show)
+    finally:
+        if result is not None:
+            show(result)
 
 
 def _show(result: Evaluation, duration: float, file: TextIO) -> None:
@@ -164,7 +200,7 @@ def _histogram_lines(result: Evaluation, file: TextIO) -> list[str]:
 
 
 @contextlib.contextmanager
-def foreign_errors_wrapped(policy_name: str) -> Iterator[None]:
+def _foreign_errors_wrapped(policy_name: str) -> Iterator[None]:
     """Turn an exception of the env or of the policy into an error with a text of one line."""
     try:
         yield

@@ -71,14 +71,13 @@ def run(options: argparse.Namespace) -> int:
         with wrap_foreign_errors(), envs:
             _step(envs, options.seconds, options.policy_ms / 1e3)
             statistics, verdicts = envs.statistics(), envs.report()
-        text = _json_text(options, machine.describe_machine(), statistics, verdicts)
 
         def show() -> None:
             print("", statistics, "", sep="\n", file=text_file, flush=True)
             for line in str(verdicts).splitlines():
                 report.print_text(line, text_file)
 
-        output.write(lambda: text, show)
+        output.write(lambda: _json_text(options, machine.describe_machine(), statistics, verdicts), show)
     return 0
 
 

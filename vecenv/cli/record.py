@@ -6,13 +6,10 @@ import argparse
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vecenv.cli.options import count, key_value, natural
 from vecenv.errors import ConfigError, DependencyError, EnvError, require
-
-if TYPE_CHECKING:
-    from vecenv.evaluation import Evaluation
 
 __all__ = ["add_parser"]
 
@@ -61,11 +58,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _record_policy(options: argparse.Namespace) -> int:
-    from vecenv.cli.evaluate import foreign_errors_wrapped
+    from vecenv.cli.evaluate import play
     from vecenv.cli.policy_names import find_policy
-    from vecenv.evaluation import evaluate
     from vecenv.evaluation.seeds import MOST_SEED
-    from vecenv.measurement import report
     from vecenv.measurement.env_names import find_env_fn
     from vecenv.measurement.target import check_env
 
@@ -73,28 +68,18 @@ def _record_policy(options: argparse.Namespace) -> int:
     first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
     seeds = range(first, first + options.episodes)
     env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"}), options.env)
-    result: Evaluation | None = None
-    try:
-        with foreign_errors_wrapped(options.policy):
-            try:
-                with report.progress(options.episodes) as advance:
-                    result = evaluate(
-                        env_fn,
-                        policy,
-                        seeds=seeds,
-                        num_envs=_POLICY_ENVS,
-                        max_steps=options.max_steps,
-                        videos=options.episodes,
-                        out=options.out,
-                        overwrite=options.overwrite,
-                        on_episode=lambda episode: advance(f"seed {episode.seed}"),
-                    )
-            except BaseException as error:  # Ctrl-C and SIGTERM, too
-                result = vars(error).get("result")
-                raise
-    finally:  # outside: errors of the output are not those of the policy
-        if result is not None:
-            _print_files(result.videos)
+    play(
+        env_fn,
+        options.policy,
+        policy,
+        seeds,
+        lambda result: _print_files(result.videos),
+        num_envs=_POLICY_ENVS,
+        max_steps=options.max_steps,
+        videos=options.episodes,
+        out=options.out,
+        overwrite=options.overwrite,
+    )
     return 0
 
 
