@@ -45,8 +45,8 @@ class DelayedInterrupts:
             try:
                 handler(signal.SIGINT, None)
             except BaseException as interrupt:
-                if error is not None:  # which the interrupt replaces, with its `collected`
-                    vars(interrupt).update(vars(error))
+                if error is not None and hasattr(error, "collected"):  # the interrupt replaces this error
+                    vars(interrupt)["collected"] = error.collected
                 raise
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
