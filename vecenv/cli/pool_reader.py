@@ -8,6 +8,7 @@ mapping and no descriptor. It writes nothing, and the pool does not notice it.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
@@ -21,6 +22,7 @@ from vecenv.core.layout.counters import COUNTERS_VERSION, COUNTERS_WORDS, Counte
 from vecenv.core.layout.rows import Op
 from vecenv.core.pool.times import read_envs
 from vecenv.core.system.clock import now_ns
+from vecenv.core.system.descriptor import Descriptor
 from vecenv.core.system.monitor_files import read_monitor_files
 from vecenv.core.system.process_stat import started_at, state_of
 from vecenv.core.system.stack_dump import StackFile
@@ -240,20 +242,18 @@ class PoolReader:
         try:
             if not pool.is_open():
                 raise _ended(pool)
-            descriptor = os.open(pool.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            descriptor = Descriptor(os.open(pool.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
         except (FileNotFoundError, ProcessLookupError):
             raise _ended(pool) from None
         except PermissionError as error:
             raise ConfigError(f"process {pool.pid}: this user may not read its memory ({error.strerror})") from error
-        try:
-            found = os.fstat(descriptor)
+        with contextlib.closing(descriptor):
+            found = os.fstat(descriptor.number)
             if (found.st_dev, found.st_ino) != (pool.device, pool.inode):
                 raise _ended(pool)
             if found.st_size < 8 * len(COUNTERS_WORDS):
                 raise ConfigError(f"process {pool.pid}: its counters are broken, or those of another version of vecenv")
-            return mmap.mmap(descriptor, found.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
+            return mmap.mmap(descriptor.number, found.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
 
     @property
     def num_envs(self) -> int:
@@ -281,7 +281,7 @@ class PoolReader:
         if not worker.is_alive():
             return "no stack: the worker has ended, or its pid belongs to another process now"
         try:
-            descriptor = os.open(f"/proc/{self.pool.pid}/fd/{worker.stack_fd}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = Descriptor(os.open(f"/proc/{self.pool.pid}/fd/{worker.stack_fd}", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             return f"no stack: its file cannot be opened ({error.strerror})"
         stacks = StackFile.attached(descriptor)

@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from vecenv.core.system.descriptor import Descriptor
+from vecenv.core.system.output_capture import silence
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.gym_registry import register_atari
 from vecenv.envs.spaces import map_by_space
@@ -157,17 +159,13 @@ def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64
 def _silent_stderr() -> Iterator[None]:
     # The descriptor, not sys.stderr: simulators print from C, once for each of hundreds of envs.
     try:
-        saved: int | None = os.dup(2)
-    except OSError:
-        saved = None
-    if saved is None:  # the program was started without one
+        saved = Descriptor(os.dup(2))
+    except OSError:  # the program was started without one
         yield
         return
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(devnull, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(devnull)
+    with contextlib.closing(saved):
+        silence([2])
+        try:
+            yield
+        finally:
+            os.dup2(saved.number, 2)

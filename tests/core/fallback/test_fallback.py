@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.core.processes.worker_main import Attach, make_slot
 from vecenv.core.system.clock import now_ns
+from vecenv.core.system.descriptor import Descriptor, WakeEvent
 from vecenv.core.system.segment import private_segment
 from vecenv.core.system.worker_socket import ControlSocket
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtStep, HugeInfo, RaiseAtStep, WrongDtype
@@ -538,15 +540,17 @@ def two_slots():
     memory = opened(attach.plan)
     ours, theirs = multiprocessing.Pipe()
 
-    class OneWorker:
-        worker_id, slots, control, pidfd, exit_report = 0, [0, 1], ControlSocket(ours), -1, None
+    control = ControlSocket(ours)
+    worker = SimpleNamespace(
+        worker_id=0, slots=[0, 1], control=control, pidfd=Descriptor(), exit_report=None, log_frames=[]
+    )
 
-    hub = SocketHub(attach.plan, *memory, [0, 1, 1], [OneWorker()])
+    hub = SocketHub(attach.plan, *memory, [0, 1, 1], [worker], Descriptor())
     slots = make_socket_slots(attach, *memory, theirs)
     yield hub, slots
     hub.stop()
     assert [slot.serve()[0] for slot in slots] == [events.STOP, events.STOP]
-    ours.close()
+    control.close()
     theirs.close()
 
 
@@ -592,11 +596,11 @@ def test_frame_fits_into_one_write():
 
 def test_doorbell_of_another_thread_ends_a_wait():
     attach = attach_for()
-    event_fd = os.eventfd(0)
-    hub = SocketHub(attach.plan, *opened(attach.plan), [0] * 3, [], event_fd)
-    os.eventfd_write(event_fd, 1)
+    event = WakeEvent()
+    hub = SocketHub(attach.plan, *opened(attach.plan), [0] * 3, [], event.descriptor)
+    event.wake()
     assert hub.wait(FAR) == Event("message", -1)
-    os.close(event_fd)
+    event.close()
 
 
 ELSEWHERE = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ def counts_delays() -> bool:
     file = open_run_delay()
     if file is None:
         return False
-    os.close(file)
+    file.close()
     return True
 
 

@@ -350,7 +350,7 @@ def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
 def test_closed_pool_rings_no_foreign_doorbell() -> None:
     """A second closer can be late: it has found the pool open, but the pool is closed meanwhile."""
     pool = opened()
-    number = pool._engine._group.event_fd
+    number = pool._engine._group.wake_event.descriptor.number
     pool.close()
     others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(20)]
     try:

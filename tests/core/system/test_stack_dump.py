@@ -46,8 +46,8 @@ class Scene:
     def start(self, what: str) -> int:
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(self.file.fd), what],
-            pass_fds=[self.file.fd],
+            [sys.executable, "-c", PROGRAM, str(self.file.fd.number), what],
+            pass_fds=[self.file.fd.number],
             stdout=subprocess.PIPE,
             stderr=quiet,
         )
@@ -121,7 +121,7 @@ def test_newest_note_of_each_thread_is_found_after_any_number(
 ) -> None:
     """Notes were once lines of a growing file, of which the first 64 KiB were read: the notes of some 900 envs."""
     file = StackFile("notes", num_threads)
-    monkeypatch.setattr(stack_dump, "_dump_fd", file.fd)
+    monkeypatch.setattr(stack_dump, "_dump_fd", file.fd.number)
     assert file.notes() == [None] * num_threads
     for env_id in range(5000):
         stack_dump.note_phase("construct", env_id, thread=num_threads - 1, num_done=env_id)
@@ -131,15 +131,15 @@ def test_newest_note_of_each_thread_is_found_after_any_number(
     stack_dump.note_pause(thread=num_threads - 1, num_done=5000)
     found = file.notes()[-1]
     assert found is not None and (found.phase, found.env_id, found.num_done) == ("pause", -1, 5000)
-    assert os.fstat(file.fd).st_size == 32 * num_threads and file.read() == "", "they are no stack"
-    os.write(file.fd, b"Fatal Python error")
+    assert os.fstat(file.fd.number).st_size == 32 * num_threads and file.read() == "", "they are no stack"
+    os.write(file.fd.number, b"Fatal Python error")
     assert file.read() == "Fatal Python error" and file.notes()[-1] == found, "they are no note"
     file.close()
     assert file.notes() == []
 
 
 def test_newest_of_many_stacks_is_read(scene: Scene) -> None:
-    os.write(scene.file.fd, b"old\n" * 20_000 + b"newest")
+    os.write(scene.file.fd.number, b"old\n" * 20_000 + b"newest")
     assert scene.file.read().endswith("newest")
 
 
@@ -148,7 +148,7 @@ def test_engine_frames_are_left_out_of_each_thread(scene: Scene) -> None:
     below = '  File "threading.py", line 1 in run'
     threads = [["Thread 0x1 (most recent call first):", theirs], ["Thread 0x2 (most recent call first):", theirs]]
     written = "\n".join(line for thread in threads for line in (*thread, ours, below))
-    os.write(scene.file.fd, written.encode())
+    os.write(scene.file.fd.number, written.encode())
     assert scene.file.read().splitlines() == [*threads[0], *threads[1]]
 
 
@@ -186,7 +186,7 @@ def test_reaped_process_is_not_signalled(scene: Scene) -> None:
 def test_process_without_a_stack_file_is_not_signalled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     file = StackFile("none")
-    assert file.fd == -1 and file.read() == ""
+    assert file.fd.closed and file.read() == ""
     pid: Any = scene.start("busy_loop")
     scene.wait_until_ready()
     assert file.request(pid) == ""
@@ -198,4 +198,4 @@ def test_closing_twice() -> None:
     file = StackFile("twice")
     file.close()
     file.close()
-    assert file.fd == -1
+    assert file.fd.closed

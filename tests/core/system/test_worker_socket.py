@@ -15,7 +15,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,6 +29,7 @@ from tests.faults.traces import kill, play, recovering_pool, stopped, wait_until
 from vecenv.core.options import Limits
 from vecenv.core.processes.worker import Worker
 from vecenv.core.system.clock import Deadline
+from vecenv.core.system.descriptor import Descriptor
 from vecenv.core.system.worker_socket import ControlSocket, poll_briefly
 from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
@@ -92,10 +93,10 @@ def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
                 found.append(file.read())
         found.append(theirs.recv_bytes())
 
-    pipes = [os.pipe() for _ in range(2)]
+    pipes = [tuple(map(Descriptor, os.pipe())) for _ in range(2)]
     for number, (_, write_end) in enumerate(pipes):
-        os.write(write_end, bytes([number]))
-        os.close(write_end)
+        os.write(write_end.number, bytes([number]))
+        write_end.close()
     control.send_frame(MESSAGE, [read_end for read_end, _ in pipes])
     control.send_frame(b"")
     reader = threading.Thread(target=read)
@@ -103,7 +104,7 @@ def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
     pump(control)
     reader.join()
     for read_end, _ in pipes:
-        os.close(read_end)
+        read_end.close()
     assert found == [MESSAGE, b"\0", b"\1", b""]
 
 
@@ -128,22 +129,20 @@ def test_messages_for_a_dead_worker_are_dropped(ends: Ends) -> None:
 def test_send_to_a_dead_worker_raises_no_sigpipe() -> None:
     program = """
 import multiprocessing, signal
+from vecenv.core.system.descriptor import Descriptor
 from vecenv.core.system.worker_socket import ControlSocket
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 ours, theirs = multiprocessing.Pipe()
 theirs.close()
-ControlSocket(ours).send_frame(b"anybody?", [0])
+ControlSocket(ours).send_frame(b"anybody?", [Descriptor(0)])
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_descriptor_that_cannot_be_sent_is_an_error(ends: Ends) -> None:
     control, _ = ends
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    os.close(write_end)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        control.send_frame(b"", [read_end])
+        control.send_frame(b"", [Descriptor()])
 
 
 # ---- from the worker ------------------------------------------------------------------------
@@ -213,11 +212,10 @@ def test_incomplete_frame_of_a_dead_worker_is_dropped(ends: Ends) -> None:
 
 def test_wait_ends_with_a_message_end_of_stream_or_room(ends: Ends) -> None:
     control, theirs = ends
-    read_end, write_end = os.pipe()
-    with ExitStack() as stack:
-        stack.callback(os.close, read_end)
+    read_end, write_end = map(Descriptor, os.pipe())
+    with closing(read_end):
         assert poll_briefly([control, read_end], Deadline(0.0)) == set()
-        os.close(write_end)
+        write_end.close()
         assert poll_briefly([control, read_end], Deadline(None)) == {read_end}
     theirs.send_bytes(b"word")
     assert poll_briefly([control], Deadline(None)) == {control}

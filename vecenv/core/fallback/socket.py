@@ -23,6 +23,7 @@ from ..layout.arena import ArenaPlan
 from ..layout.rows import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
+from ..system.descriptor import Descriptor
 from ..system.log_records import is_log_frame
 from ..system.signals import signals_deferred
 from .hub import FallbackHub
@@ -39,7 +40,7 @@ class SocketHub(FallbackHub):
         plan, memory, counters: the arena and its counters, with their headers written.
         slot_of: the slot of each env.
         workers: the worker processes, in the order of worker_id; they keep the ownership of their descriptors.
-        event_fd: becomes readable when another thread ends a wait; -1 if there is none.
+        event_fd: becomes readable when another thread ends a wait; a closed one if there is none.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class SocketHub(FallbackHub):
         counters: Any,
         slot_of: Sequence[int],
         workers: Sequence[WorkerLike],
-        event_fd: int = -1,
+        event_fd: Descriptor,
     ) -> None:
         super().__init__(plan, memory, counters, slot_of)
         self._workers = list(workers)
@@ -147,10 +148,10 @@ class SocketHub(FallbackHub):
                 return Event("timeout", -1, -left_ns)
         event: Event | None = None
         for descriptor, bits in ready:
-            if descriptor == self._event_fd:
+            if descriptor == self._event_fd.number:
                 os.read(descriptor, 8)
                 event = event or Event("message", -1)
-            elif descriptor == workers[descriptor].pidfd:
+            elif descriptor == workers[descriptor].pidfd.number:
                 self._take_all(workers[descriptor])
                 event = Event("descriptor", descriptor)
             elif bits != select.POLLOUT:
@@ -163,14 +164,14 @@ class SocketHub(FallbackHub):
         poll = select.poll()
         workers: dict[int, WorkerLike] = {}
         for worker in self._workers:
-            if worker.pidfd >= 0:
-                workers[worker.pidfd] = worker
-                poll.register(worker.pidfd, select.POLLIN)
+            if worker.pidfd.number >= 0:
+                workers[worker.pidfd.number] = worker
+                poll.register(worker.pidfd.number, select.POLLIN)
             if self._can_receive(worker):
                 workers[worker.control.fileno()] = worker
                 poll.register(worker.control.fileno(), worker.control.poll_events())
-        if self._event_fd >= 0:
-            poll.register(self._event_fd, select.POLLIN)
+        if self._event_fd.number >= 0:
+            poll.register(self._event_fd.number, select.POLLIN)
         return poll, workers
 
     def _can_receive(self, worker: WorkerLike) -> bool:

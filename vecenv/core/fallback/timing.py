@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 from ..layout.counters import FIRST_OCTAVE, LINE, NUM_BUCKETS
 from ..layout.spec import Array
 from ..system.clock import now_ns
+from ..system.descriptor import Descriptor
 from ..system.run_delay import open_run_delay, read_run_delay
 
 __all__ = ["NOT_TIMED", "RESET", "STEP", "SlotTimer", "TimedEnv", "bucket_of", "timed_envs"]
@@ -50,7 +50,7 @@ class SlotTimer:
 
     def __init__(self) -> None:
         self._is_open = False
-        self._delay_file: int | None = None
+        self._delay_file: Descriptor | None = None
         self._kind = NOT_TIMED
         # monotonic clock, CPU time, run-queue delay; None: the operation, or its delay, is not measured
         self._before: tuple[int, int, int | None] | None = None
@@ -72,9 +72,9 @@ class SlotTimer:
         self._close_file()
 
     def _close_file(self) -> None:
-        delay_file, self._delay_file = self._delay_file, None
-        if delay_file is not None:
-            os.close(delay_file)
+        if self._delay_file is not None:
+            self._delay_file.close()
+            self._delay_file = None
 
     def begin(self, env: TimedEnv, kind: int) -> None:
         """Begin an operation of this kind."""

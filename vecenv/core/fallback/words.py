@@ -28,6 +28,7 @@ from ..layout.arena import LINE, ArenaPlan, BlockViews
 from ..layout.info_cells import Infos
 from ..layout.rows import Autoreset
 from ..layout.spec import Array
+from ..system.descriptor import Descriptor
 from ..system.worker_socket import ControlSocket
 
 __all__ = [
@@ -99,7 +100,7 @@ class WorkerLike(Protocol):
     worker_id: int
     slots: list[int]
     control: ControlSocket
-    pidfd: int
+    pidfd: Descriptor
     exit_report: Any
     log_frames: list[bytes]
 

@@ -42,7 +42,7 @@ class WorkerTable:
             known = self._workers[self._workers["pid"] != 0]
             self._header[self._at] += int(worker.worker_id in known["worker_id"])
             for slot in worker.slots:
-                self.note_slot(slot, worker.pid, worker.started, worker.worker_id, worker.stack.fd)
+                self.note_slot(slot, worker.pid, worker.started, worker.worker_id, worker.stack.fd.number)
 
     def note_slot(self, slot: int, pid: int, started: str, worker_id: int = 0, stack_fd: int = -1) -> None:
         """Write which process serves a slot; see `layout.counters` for the order."""
@@ -60,11 +60,11 @@ def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> 
         name: of the envs.
         backend: 'process' or 'serial'.
     """
-    memory = os.fstat(counters.fd)
+    memory = os.fstat(counters.fd.number)
     return MonitorFile(
         {
             "layout": COUNTERS_VERSION,
-            "descriptor": counters.fd,
+            "descriptor": counters.fd.number,
             "device": memory.st_dev,
             "inode": memory.st_ino,
             "num_envs": plan.num_envs,

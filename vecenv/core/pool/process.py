@@ -47,6 +47,7 @@ from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
 from ..recovery.resume import Resume
 from ..system.clock import Deadline, now_ns
+from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
 from ..system.module_paths import find_sources
 from ..system.process_stat import started_at
@@ -354,7 +355,7 @@ class ProcessEngine:
         while waiting:
             self._check_not_closing("construct")
             # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
-            ends: list[ControlSocket | int] = []
+            ends: list[ControlSocket | Descriptor] = []
             for worker in waiting:
                 ends += (worker.control, worker.pidfd, *worker.output_ends())
             pause = Deadline(_START_POLL_SECONDS)
@@ -458,12 +459,14 @@ class ProcessEngine:
 
     def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment) -> Hub:
         group = self._group
-        epoll = group.watch_all()
+        epoll, wake_event = group.watch_all()
         if self._implementation != "native":
             from ..fallback.socket import SocketHub
 
-            return SocketHub(plan, segment.memory, counters.memory, self._slots.by_env, group.workers, group.event_fd)
-        group.watch_event_fd()
+            return SocketHub(
+                plan, segment.memory, counters.memory, self._slots.by_env, group.workers, wake_event.descriptor
+            )
+        group.watch_wake_event()
         has_own_core = self._slots.num_used < usable_cores()
         soon_spin_ns = self._spin_ns()
         return NativeHub(
@@ -471,7 +474,7 @@ class ProcessEngine:
             segment.memory,
             counters.memory,
             self._slots.by_env,
-            group.event_fd,
+            wake_event.descriptor.number,
             epoll.fileno(),
             soon_spin_ns if has_own_core else min(soon_spin_ns, _PARENT_SPIN_NS),
             soon_spin_ns,
@@ -490,7 +493,8 @@ class ProcessEngine:
         assert self._opened is not None and segment is not None and counters is not None
         descriptors = [segment.fd, counters.fd]
         if self._implementation == "native":
-            descriptors.append(self._group.event_fd)
+            assert self._group.wake_event is not None
+            descriptors.append(self._group.wake_event.descriptor)
         options = self.options
         core = preferred_core(worker.worker_id, self.num_workers)
         attach = Attach(self._opened.plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs, core)

@@ -32,6 +32,7 @@ from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env, check_distinct
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..system.clock import now_ns
+from ..system.descriptor import Descriptor
 from ..system.monitor_files import MonitorFile
 from ..system.process_stat import started_at
 from ..system.segment import Segment, private_segment
@@ -129,7 +130,7 @@ class SerialEngine:
         self._hub: Hub | None = None
         self._host: Host | None = None
         self._watchdog: Watchdog | None = None
-        self._event_fd = -1
+        self._event_fd = Descriptor()
         self._epoll: select.epoll | None = None
         self._end_monitor: Callable[[], None] = _end_nothing
 
@@ -199,12 +200,14 @@ class SerialEngine:
     def _make_ends(self, chosen: str, attach: Attach, memory: Any, counters: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
         if chosen == "native":
-            self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._epoll = select.epoll()
-            self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
+            with signals_deferred():
+                self._event_fd = Descriptor.of_event()
+                self._epoll = select.epoll()
+                self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
+            number = self._event_fd.number
             box = LocalMessages()
-            hub = _LocalHub(box, attach.plan, memory, counters, slots, self._event_fd, self._epoll.fileno(), 0)
-            return hub, _LocalSlot(make_slot(attach, 0, memory, counters, self._event_fd, False), hub, box)
+            hub = _LocalHub(box, attach.plan, memory, counters, slots, number, self._epoll.fileno(), 0)
+            return hub, _LocalSlot(make_slot(attach, 0, memory, counters, number, False), hub, box)
         from ..fallback.local import make_local_pair
 
         return make_local_pair(attach, memory, counters, slots)
@@ -224,10 +227,11 @@ class SerialEngine:
         except Exception as error:
             return error
         finally:
-            self._end_monitor()
-            if self._epoll is not None:
-                self._epoll.close()
-                os.close(self._event_fd)
+            with signals_deferred():
+                self._end_monitor()
+                if self._epoll is not None:
+                    self._epoll.close()
+                self._event_fd.close()
             self._hub = self._host = self._epoll = self._watchdog = None
             self._envs = {}
             self._check_not_closing = _ignore
@@ -399,4 +403,4 @@ def _end_nothing() -> None:
 
 def _end_monitor(counters: Segment, file: MonitorFile) -> None:
     file.remove()
-    counters.close_fd()
+    counters.fd.close()

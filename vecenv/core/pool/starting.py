@@ -126,7 +126,7 @@ class StartLimits:
 
     def of(self, worker: Worker) -> float | None:
         """Return the limit in seconds that holds for this worker at present; None for no limit."""
-        has_notes = worker.stack.fd >= 0
+        has_notes = not worker.stack.fd.closed
         return self._limit if self._limit is None or has_notes else self._limit * len(worker.env_ids)
 
     def exclude(self, stopped_ns: int) -> None:

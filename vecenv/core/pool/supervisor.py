@@ -94,7 +94,7 @@ class Supervisor:
     def on_descriptor(self, descriptor: int) -> None:
         """Handle the end of the worker that has this pidfd; see `Engine.on_descriptor`."""
         for worker in self._group.workers:
-            if worker.pidfd == descriptor:
+            if worker.pidfd.number == descriptor:
                 self._reap(worker)
                 return
 
@@ -102,7 +102,6 @@ class Supervisor:
         """Note the end of a worker. After the reap, no write of the dead process can still arrive."""
         self._waiter.request_check()
         with signals_deferred():  # else an interrupt could leave a dead worker that no wait reports again
-            self._group.unwatch(worker)
             worker.reap_or_kill()
             self._inbox.poll()
             if self._recovery is not None:
@@ -324,7 +323,6 @@ class Supervisor:
         self._end_worker(self._group.workers[worker_id])
 
     def _end_worker(self, worker: Worker) -> None:
-        self._group.unwatch(worker)
         worker.kill()
         worker.emit_log_records()
         self._waiter.request_check()

@@ -36,6 +36,7 @@ import numpy as np
 from ... import registrations
 from ..host.global_rngs import GlobalRngs
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
 from ..system.output_capture import STREAMS, OutputCapture, write_output
 from ..system.process_title import set_title
@@ -238,7 +239,9 @@ def serve_imports(control: Connection, listener: socket.socket, alive: Connectio
     if report.refused:
         return
     try:
-        forkserver.main(listener.detach(), alive.fileno(), [])
+        end_of_alive = os.dup(alive.fileno())  # `main` and the workers close it by its number
+        alive.close()
+        forkserver.main(listener.detach(), end_of_alive, [])
     finally:  # workers end by `os._exit`
         if end is not None:
             end.clear_up()
@@ -380,15 +383,15 @@ class _Records(logging.Handler):
 def _output_kept() -> Iterator[list[tuple[int, bytes]]]:
     """Collect the standard output and error of this process, as (stream, bytes); the list is filled at the end."""
     found: list[tuple[int, bytes]] = []
-    files = [os.memfd_create("vecenv output") for _ in STREAMS]
-    capture = OutputCapture([os.dup(file) for file in files])
+    files = [open(os.memfd_create("vecenv output"), "rb") for _ in STREAMS]  # noqa: SIM115
+    capture = OutputCapture([Descriptor(os.dup(file.fileno())) for file in files])
     try:
         yield found
     finally:
         capture.end()
         for stream, file in zip(STREAMS, files):
-            with open(file, "rb") as opened:
-                opened.seek(0)
-                data = opened.read()
+            with file:
+                file.seek(0)
+                data = file.read()
             if data:
                 found.append((stream, data))

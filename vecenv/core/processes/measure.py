@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +84,7 @@ class _Stopwatch:
 
     def close(self) -> None:
         if self._delay_file is not None:
-            os.close(self._delay_file)
+            self._delay_file.close()
 
 
 def measure_env(env: Any) -> Measurement:

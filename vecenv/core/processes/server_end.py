@@ -12,7 +12,9 @@ import struct
 import sys
 from dataclasses import dataclass
 
+from ..system.descriptor import Descriptor
 from ..system.process_stat import started_at
+from ..system.start_process import close_alive_end
 
 __all__ = ["ServerEnd", "find_listener", "let_fork_server_end"]
 
@@ -47,13 +49,11 @@ class ServerEnd:
     def _has_owner_ended(self) -> bool:
         """Return whether the owner has ended; wait for that, as it is mostly about to end."""
         try:
-            end = os.pidfd_open(self.owner)
+            pidfd = Descriptor(os.pidfd_open(self.owner))
         except ProcessLookupError:
             return True
-        try:
-            return started_at(self.owner) != self.started or bool(select.select([end], [], [], _END_SECONDS)[0])
-        finally:
-            os.close(end)
+        with contextlib.closing(pidfd):
+            return started_at(self.owner) != self.started or bool(select.select([pidfd], [], [], _END_SECONDS)[0])
 
 
 def find_listener() -> ServerEnd | None:
@@ -88,8 +88,7 @@ def let_fork_server_end() -> None:
     module = sys.modules.get("multiprocessing.forkserver")
     server = getattr(module, "_forkserver", None)
     if server is not None and server._forkserver_pid is None and server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
+        close_alive_end(server)
 
 
 def _end_workers() -> None:

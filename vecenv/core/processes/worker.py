@@ -28,6 +28,7 @@ from ...errors import ConfigError, WorkerError, locate
 from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
+from ..system.descriptor import Descriptor
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.process_stat import started_at
@@ -70,7 +71,7 @@ class Worker:
         process: the `multiprocessing` process object.
         control: the parent's end of its control socket.
         pid: process id, also the id of its session and process group.
-        pidfd: readable once the process has exited; -1 after `release`.
+        pidfd: readable once the process has exited; closed by `release`.
         stack: file to which it writes its Python stack when it crashes or receives a request.
         output: its standard output and error while it builds its envs; None if they are not captured.
         is_dead: whether it was found dead and reaped.
@@ -90,7 +91,7 @@ class Worker:
     process: Any
     control: ControlSocket
     pid: int
-    pidfd: int
+    pidfd: Descriptor
     stack: StackFile
     output: OutputPipes | None = None
     is_dead: bool = False
@@ -102,6 +103,7 @@ class Worker:
     boot: Boot | None = field(default=None, repr=False)
     log_frames: list[bytes] = field(default_factory=list, repr=False)
     _frames: deque[bytes] = field(default_factory=deque, init=False, repr=False)
+    _watched_by: select.epoll | None = field(default=None, init=False, repr=False)
     started: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,17 +137,17 @@ class Worker:
             ConfigError: the system has no descriptor left.
         """
         assert self.boot is not None
-        self.boot.has_stack_file = self.stack.fd >= 0
+        self.boot.has_stack_file = not self.stack.fd.closed
         self.boot.captures_output = self.output is not None
         descriptors = [self.stack.fd] if self.boot.has_stack_file else []
         self._send(pickle.dumps(self.boot), [*descriptors, *(self.output.write_ends if self.output else ())])
         self._close_sent()
 
-    def send_attach(self, attach: Attach, descriptors: Sequence[int]) -> None:
+    def send_attach(self, attach: Attach, descriptors: Sequence[Descriptor]) -> None:
         """Send the plan of the arena, and the descriptors that the worker maps it from."""
         self._send(messages.dump(attach), descriptors)  # keys of a Dict space may be of a class of the caller's script
 
-    def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
+    def _send(self, message: bytes, descriptors: Sequence[Descriptor]) -> None:
         with self._start_errors():
             self.control.send_frame(message, descriptors)
 
@@ -174,7 +176,7 @@ class Worker:
         while self.log_frames:
             emit_frame(self.log_frames.pop(0), self.name)
 
-    def output_ends(self) -> list[int]:
+    def output_ends(self) -> list[Descriptor]:
         """Return the descriptors from which its output can be read now."""
         return [] if self.output is None else self.output.readers()
 
@@ -232,7 +234,7 @@ class Worker:
 
     def _was_reaped_elsewhere(self) -> bool:
         """Return whether the process has ended although it seems to run, because other code has waited for it."""
-        return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
+        return not self.pidfd.closed and bool(any_ready([self.pidfd], 0.0))
 
     def note_failure(self, why: str) -> None:
         """Record why this replacement could not be started."""
@@ -260,7 +262,7 @@ class Worker:
     def _send_kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(signal, "pidfd_send_signal") and hasattr(os, "pidfd_open"):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self.pidfd.number, signal.SIGKILL)
             else:
                 self.process.kill()
 
@@ -276,14 +278,21 @@ class Worker:
         self.stack.close()
         if self.output is not None:
             self.output.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        if self._watched_by is not None and not self._watched_by.closed:
+            # A process that the program has forked may hold the pidfd open. The set would then report this number for
+            # ever, also when it belongs to the next worker.
+            self._watched_by.unregister(self.pidfd)
+        self.pidfd.close()
         self.read_frames()
         self.control.close()
         if self.exitcode is None and self.is_dead:  # its exit status is lost, but `close` needs one
             self.process._popen.returncode = -1
         self.process.close()
+
+    def watch_in(self, epoll: select.epoll) -> None:
+        """Have an epoll set report the end of the process, until `release`."""
+        epoll.register(self.pidfd, select.EPOLLIN)
+        self._watched_by = epoll
 
     def notes(self) -> list[PhaseNote | None]:
         """Return the newest note of each of its threads, by thread; the last ones before its death if it is dead."""
@@ -339,7 +348,7 @@ def start_worker(
     boot: Boot,
     slots: list[int],
     context: str,
-    siblings: tuple[int, ...],
+    siblings: Sequence[Any],
     *,
     captures_output: bool = False,
     server: ForkedServer | None = None,
@@ -350,7 +359,7 @@ def start_worker(
         boot: the envs that it builds.
         slots: indices of its slots.
         context: 'fork', 'forkserver' or 'spawn'.
-        siblings: descriptors of this process that a forked worker must close.
+        siblings: owners of descriptors of this process, which a forked worker closes.
         captures_output: whether its output is captured while it builds its envs.
         server: the fork server to start it; None: any that has `boot.modules`.
 
@@ -362,14 +371,14 @@ def start_worker(
         with standard_descriptors():
             ours, theirs = multiprocessing.Pipe()
             output = OutputPipes() if captures_output else None
-            mine = (ours.fileno(), *(output.descriptors() if output else ()))
+            mine = (ours, *(output.descriptors() if output else ()))
             inherited = (*mine, *siblings) if context == "fork" else ()
             name = f"vecenv worker {boot.worker_id}"
             process = make_process(context, worker_main, (theirs, inherited), name, boot.modules, server)
             stack = StackFile(name, len(boot.env_ids_by_thread))
             start_process(process, context)
             pid = process.pid or -1
-            pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
+            pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))
             control = ControlSocket(ours)
             return Worker(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, boot=boot)
     except BaseException as error:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import threading
+from typing import Any
 
 from ...errors import describe_exit
 from ...own_log import own_logger
 from ..parent.hub import Hub
 from ..system.clock import Deadline
+from ..system.descriptor import WakeEvent
 from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
@@ -37,8 +38,8 @@ class WorkerGroup:
         workers: in the order of worker_id; a replacement takes the position of the old worker.
         segment, counters: shared memory of the arena and of its counters; None before they are created.
         monitor_file: announces the pool to `vecenv top`; None: there is none.
-        epoll: watches the pidfds of the workers, and with C also `event_fd`.
-        event_fd: wakes the parent; -1 before `watch_all` and after `end`.
+        epoll: watches the pidfds of the workers, and with C also `wake_event`.
+        wake_event: wakes the parent; None before `watch_all`.
     """
 
     def __init__(self, close_seconds: float | None = 5.0) -> None:
@@ -48,25 +49,24 @@ class WorkerGroup:
         self.segment: Segment | None = None
         self.counters: Segment | None = None
         self.monitor_file: MonitorFile | None = None
-        self.event_fd = -1
+        self.wake_event: WakeEvent | None = None
         self.epoll: select.epoll | None = None
         self.close_seconds = close_seconds
         self.has_ended = False
-        self._wake_lock = threading.RLock()  # reentrant: a signal handler may call `wake` while `wake` runs
 
     def put(self, worker: Worker) -> None:
         """Add a worker; it replaces an earlier one with the same worker_id."""
         self.workers[worker.worker_id : worker.worker_id + 1] = [worker]
 
-    def descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors that a forked worker must close: those of the other workers and of `epoll`."""
-        found = [worker.control.fileno() for worker in self.workers if not worker.control.closed]
-        found += [worker.pidfd for worker in self.workers if worker.pidfd >= 0]
+    def descriptors(self) -> list[Any]:
+        """Return the owners of all descriptors here, which a forked worker must close."""
+        found: list[Any] = []
         for worker in self.workers:
+            found += (worker.control, worker.pidfd, worker.stack)
             found += worker.output.descriptors() if worker.output is not None else ()
-        if self.epoll is not None:
-            found.append(self.epoll.fileno())
-        return tuple(found)
+        found += [segment.fd for segment in (self.segment, self.counters) if segment is not None]
+        found += [self.wake_event.descriptor] if self.wake_event is not None else ()
+        return found if self.epoll is None else [*found, self.epoll]
 
     def create_segment(self, nbytes: int) -> Segment:
         """Create the shared memory of the arena.
@@ -86,29 +86,23 @@ class WorkerGroup:
         """Set the file that is removed when the group ends."""
         self.monitor_file = file
 
-    def watch_all(self) -> select.epoll:
-        """Create `epoll` and `event_fd`, and watch for the end of all workers; return `epoll`."""
+    def watch_all(self) -> tuple[select.epoll, WakeEvent]:
+        """Create `epoll` and `wake_event`, and watch for the end of all workers; return both."""
         self.epoll = select.epoll()
         for worker in self.workers:
             self.watch(worker)
-        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self.epoll
+        self.wake_event = WakeEvent()
+        return self.epoll, self.wake_event
 
-    def watch_event_fd(self) -> None:
-        """Make waits end when `event_fd` is written, by the C code of workers or by `wake`."""
-        assert self.epoll is not None
-        self.epoll.register(self.event_fd, select.EPOLLIN | select.EPOLLET)
+    def watch_wake_event(self) -> None:
+        """Make waits end when `wake_event` is written, by the C code of workers or by `wake`."""
+        assert self.epoll is not None and self.wake_event is not None
+        self.epoll.register(self.wake_event.descriptor, select.EPOLLIN | select.EPOLLET)
 
     def watch(self, worker: Worker) -> None:
-        """Make waits end when this worker exits."""
+        """Make waits end when this worker exits, until it is released."""
         assert self.epoll is not None
-        self.epoll.register(worker.pidfd, select.EPOLLIN)
-
-    def unwatch(self, worker: Worker) -> None:
-        """Undo `watch`; does nothing for a worker that is not watched."""
-        if worker.pidfd >= 0 and self.epoll is not None:
-            with contextlib.suppress(FileNotFoundError):  # an interrupt ended its start
-                self.epoll.unregister(worker.pidfd)
+        worker.watch_in(self.epoll)
 
     def serve(self, hub: Hub) -> None:
         """Set the hub that the workers serve; from now on `end` lets them finish."""
@@ -174,20 +168,17 @@ class WorkerGroup:
 
     def wake(self) -> None:
         """Wake the pool's wait, from another thread or a signal handler; does nothing once the pool has ended."""
-        with self._wake_lock:
-            if self.event_fd >= 0:
-                os.eventfd_write(self.event_fd, 1)
+        if self.wake_event is not None:
+            self.wake_event.wake()
 
     def _release(self) -> None:
         if self.epoll is not None:
             self.epoll.close()
-        with self._wake_lock:
-            event_fd, self.event_fd = self.event_fd, -1
-            if event_fd >= 0:
-                os.close(event_fd)
+        if self.wake_event is not None:
+            self.wake_event.close()
         if self.monitor_file is not None:
             self.monitor_file.remove()
         for segment in (self.segment, self.counters):
             if segment is not None:
-                segment.close_fd()
+                segment.fd.close()
         self.hub = self.segment = self.counters = None  # the mapping is released with the caller's last view

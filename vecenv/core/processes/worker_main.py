@@ -18,6 +18,7 @@ killed. A thread that watches the parent ends the worker when the parent ends. A
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import os
@@ -46,11 +47,13 @@ from ..layout.rows import Autoreset
 from ..layout.spec import Array
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels, LogSender
 from ..system.module_paths import import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
+from ..system.signals import signals_deferred
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from . import import_server
 from .builder import Builder, EnvThread, build_env
@@ -305,11 +308,12 @@ def _watch_parent(boot: Boot, control: Connection) -> None:
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
     watch_parent = load().watch_parent if boot.implementation == "native" else parent_watch.watch_parent
-    watch_parent(boot.parent_pid, pidfd, control.fileno())
+    # both numbers belong to the watcher until this process ends
+    watch_parent(boot.parent_pid, pidfd, os.dup(control.fileno()))
 
 
-def _recv_descriptor(control: Connection) -> int:
-    return reduction.recv_handle(control)
+def _recv_descriptor(control: Connection) -> Descriptor:
+    return Descriptor(reduction.recv_handle(control))
 
 
 def make_slot(attach: Attach, slot: int, memory: Any, counters: Any, event_fd: int, waits: bool) -> Any:
@@ -349,7 +353,7 @@ def _make_hosts(
         for env_id, (wall_ns, cpu_ns) in times.items():
             timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
     if boot.implementation == "native":
-        event_fd = _recv_descriptor(control)
+        event_fd = _recv_descriptor(control).number  # of the slots, until this process ends
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
         slots = [make_slot(attach, slot, memory, counters, event_fd, True) for slot, _ in attach.slots]
         if attach.preferred_core is not None:
@@ -368,10 +372,8 @@ def _make_hosts(
 
 
 def _map_segment(control: Connection, nbytes: int) -> mmap.mmap:
-    descriptor = _recv_descriptor(control)
-    memory = mmap.mmap(descriptor, nbytes)
-    os.close(descriptor)
-    return memory
+    with contextlib.closing(_recv_descriptor(control)) as descriptor:
+        return mmap.mmap(descriptor.number, nbytes)
 
 
 def _set_notice(notice: Array, event_fd: int) -> None:
@@ -433,25 +435,26 @@ def describe_envs(env_ids: Sequence[int], first_env_id: int = 0) -> str:
     return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
 
 
-def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
+def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
     """Run one worker from its `Boot` message to its `ExitReport`.
 
     Args:
         control: the worker's end of the control socket.
-        inherited: descriptors of the parent, which are closed.
+        inherited: copies of the owners of the parent's descriptors, which are closed.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    for descriptor in inherited:
-        os.close(descriptor)
+    with signals_deferred():  # once for all
+        for owner in inherited:
+            owner.close()
     let_fork_server_end()
     try:
         boot: Boot = control.recv()
         _show_title(boot)
         if boot.has_stack_file:
-            enable_stack_dumps(_recv_descriptor(control))
+            enable_stack_dumps(_recv_descriptor(control).number)
         capture = _begin_capture(boot, control)
         _watch_parent(boot, control)
         _set_up_process(boot)

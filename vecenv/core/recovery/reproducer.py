@@ -392,16 +392,15 @@ def write(episode: Reproducer, folder: str | None) -> str:
         OSError: the file cannot be written; an incomplete file is removed.
     """
     data = pickle.dumps((_FORMAT, episode), protocol=5)
-    handle, path = tempfile.mkstemp(
-        _SUFFIX, f"env{episode.first_env_id + episode.env_id}-step{episode.step_id}-", folder
-    )
+    prefix = f"env{episode.first_env_id + episode.env_id}-step{episode.step_id}-"
+    file = tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=_SUFFIX, delete=False)  # noqa: SIM115
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.write(data)
     except OSError:  # remove an incomplete file
-        os.unlink(path)
+        os.unlink(file.name)
         raise
-    return path
+    return file.name
 
 
 def load(path: str | os.PathLike[str]) -> Reproducer:

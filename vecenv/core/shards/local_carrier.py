@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ...errors import describe_exit
 from ..processes.worker import kill_tree
 from ..system.clock import Deadline, now_ns
+from ..system.descriptor import Descriptor, WakeEvent
 from ..system.log_records import clear_handlers
 from ..system.process_title import set_title
 from ..system.signals import signals_deferred
@@ -54,7 +55,7 @@ class _Child:
 
     process: Any
     control: ControlSocket
-    pidfd: int
+    pidfd: Descriptor
 
     @property
     def pid(self) -> int:
@@ -65,7 +66,7 @@ class _Child:
         self.process.join()
         exitcode: int | None = self.process.exitcode
         self.control.close()
-        os.close(self.pidfd)
+        self.pidfd.close()
         self.process.close()
         return exitcode
 
@@ -84,9 +85,7 @@ class LocalCarrier:
         self._ending: list[_Child] = []  # that were killed
         self._pids: dict[int, int] = {}  # of the newest process of each shard
         self._events: deque[CarrierEvent] = deque()
-        self._wake_ends = os.pipe()
-        for end in self._wake_ends:
-            os.set_blocking(end, False)
+        self._wake_event = WakeEvent()
 
     # ---- shards ----------------------------------------------------------------------------
 
@@ -95,21 +94,28 @@ class LocalCarrier:
         settings = _Settings(dict(os.environ), os.getcwd(), list(sys.path), boot)
         with signals_deferred(), standard_descriptors():
             ours, theirs = multiprocessing.Pipe()
-            inherited = (ours.fileno(), *self._descriptors()) if self._context == "fork" else ()
+            inherited = (ours, *self._descriptors()) if self._context == "fork" else ()
             name = f"vecenv shard {shard}"
-            process = make_process(self._context, _shard_main, (theirs, inherited, name), name, modules_of(_shard_main))
             try:
+                args = (theirs, inherited, name)
+                process = make_process(self._context, _shard_main, args, name, modules_of(_shard_main))
                 process.start()
-            finally:
+                pidfd = Descriptor(os.pidfd_open(process.pid))
+                try:
+                    self._children[shard] = _Child(process, ControlSocket(ours), pidfd)
+                except OSError:
+                    pidfd.close()
+                    raise
+            finally:  # a process that is not kept ends at once
+                ours.close()
                 theirs.close()
-            self._children[shard] = _Child(process, ControlSocket(ours), os.pidfd_open(process.pid))
             self._pids[shard] = process.pid
         self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
 
-    def _descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors that a forked shard must close."""
+    def _descriptors(self) -> tuple[Any, ...]:
+        """Return the owners of descriptors that a forked shard must close."""
         children = [*self._children.values(), *self._ending]
-        return tuple(end for child in children for end in (child.control.fileno(), child.pidfd))
+        return (self._wake_event.descriptor, *(end for child in children for end in (child.control, child.pidfd)))
 
     def share(self, data: bytes) -> bytes:
         """Return the value itself: it travels with each request."""
@@ -135,7 +141,7 @@ class LocalCarrier:
     def _poll(self, timeout_ms: int) -> bool:
         """Wait for sockets and the ends of processes, and take their events; return whether `interrupt` was called."""
         poll = select.poll()
-        poll.register(self._wake_ends[0], select.POLLIN)
+        poll.register(self._wake_event.descriptor, select.POLLIN)
         for child in self._children.values():
             if not child.control.is_at_eof():
                 poll.register(child.control.fileno(), child.control.poll_events())
@@ -148,16 +154,16 @@ class LocalCarrier:
                 if child.control.fileno() in ready:
                     child.control.pump()
                 self._take_frames(shard, child)
-                if child.pidfd in ready:
+                if child.pidfd.number in ready:
                     del self._children[shard]
                     self._take_frames(shard, child)  # the last ones may have come since
                     exitcode = child.release()
                     self._events.append(Lost(shard, describe_exit(exitcode), exitcode=exitcode))
-            for child in [child for child in self._ending if child.pidfd in ready]:
+            for child in [child for child in self._ending if child.pidfd.number in ready]:
                 self._ending.remove(child)
                 child.release()
-        if self._wake_ends[0] in ready:
-            os.read(self._wake_ends[0], 4096)
+        if self._wake_event.descriptor.number in ready:
+            os.eventfd_read(self._wake_event.descriptor.number)
             return True
         return False
 
@@ -195,13 +201,11 @@ class LocalCarrier:
 
     def interrupt(self) -> None:
         """Wake up `wait`."""
-        if self._wake_ends[1] >= 0:
-            with contextlib.suppress(BlockingIOError):  # it is woken up already
-                os.write(self._wake_ends[1], b"\0")
+        self._wake_event.wake()
 
     def close(self) -> None:
         """End all processes: those that do not end when their socket is closed are killed."""
-        if self._owner_pid != os.getpid() or self._wake_ends[0] < 0:
+        if self._owner_pid != os.getpid() or self._wake_event.descriptor.closed:
             return
         children = [*self._children.values(), *self._ending]
         self._children.clear()
@@ -211,18 +215,17 @@ class LocalCarrier:
                 child.control.shut_down_write()
             self._await_ends(children)
         finally:
-            for child in children:
-                _kill(child)
-                child.release()
-            self._events.clear()
-            ends, self._wake_ends = self._wake_ends, (-1, -1)
-            for end in ends:
-                os.close(end)
+            with signals_deferred():
+                for child in children:
+                    _kill(child)
+                    child.release()
+                self._events.clear()
+                self._wake_event.close()
 
     def _await_ends(self, children: list[_Child]) -> None:
         """Wait a few seconds at most until these processes have ended; drop the frames that they still write."""
         deadline = Deadline(_END_SECONDS)
-        running = {child.pidfd: child for child in children}
+        running = {child.pidfd.number: child for child in children}
         while running and not deadline.is_over():
             poll = select.poll()
             for pidfd, child in running.items():
@@ -243,17 +246,17 @@ def _kill(child: _Child) -> None:
     if child.process.is_alive():
         kill_tree(child.pid)
         with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
-            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(child.pidfd.number, signal.SIGKILL)
 
 
 # ---- the process of a shard -----------------------------------------------------------------
 
 
-def _shard_main(connection: Connection, inherited: tuple[int, ...], name: str) -> None:
+def _shard_main(connection: Connection, inherited: Sequence[Any], name: str) -> None:
     """Execute the requests that come over a connection, until the driver closes it or ends."""
     os.setsid()  # so that Ctrl-C in the terminal does not reach it
-    for descriptor in inherited:
-        os.close(descriptor)
+    for owner in inherited:
+        owner.close()
     set_title(name, name.removeprefix("vecenv "))
     shard = None
     try:

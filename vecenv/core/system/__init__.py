@@ -1,6 +1,7 @@
 """The operating system: clock, shared memory, signals, sockets, processes. No file here knows an env.
 
 clock           monotonic time and deadlines
+descriptor      the owner of one file descriptor
 segment         one named shared-memory mapping
 signals         sections that no signal handler interrupts
 worker_socket   messages and descriptors over the control socket of a worker

@@ -11,6 +11,7 @@ reader removes the file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...own_log import own_logger
+from .descriptor import Descriptor
 from .process_stat import started_at
 
 __all__ = ["MonitorFile", "read_monitor_files"]
@@ -58,9 +60,9 @@ class MonitorFile:
                 _remove_stale(folder_fd)
                 with contextlib.suppress(FileNotFoundError):  # of an earlier program that this process executed
                     os.unlink(name, dir_fd=folder_fd)
-                file = os.open(name, _OPEN_FILE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder_fd)
-                self.path = os.path.join(folder, name)
-                with open(file, "w") as stream:
+                opener = functools.partial(_open_private, folder_fd)
+                with open(name, "x", opener=opener) as stream:
+                    self.path = os.path.join(folder, name)
                     json.dump({**identity, **content}, stream)
         except OSError as error:
             _LOG.warning("`vecenv top` cannot find this pool: %s: %s", error.filename, error.strerror)
@@ -116,13 +118,15 @@ def _opened(folder: str) -> Iterator[int]:
         reason = f"other users have access: its mode is {stat.S_IMODE(found.st_mode):04o}, expected 0700"
     if reason:
         raise PermissionError(None, reason, folder)
-    descriptor = os.open(folder, _OPEN_FOLDER)
-    try:
-        if not os.path.samestat(found, os.fstat(descriptor)):
+    with contextlib.closing(Descriptor(os.open(folder, _OPEN_FOLDER))) as descriptor:
+        if not os.path.samestat(found, os.fstat(descriptor.number)):
             raise PermissionError(None, "the folder was replaced while it was opened", folder)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        yield descriptor.number
+
+
+def _open_private(folder_fd: int, name: str, flags: int) -> int:
+    """Open a file of the folder for `open`, which owns the descriptor; links are refused, and other users."""
+    return os.open(name, flags | _OPEN_FILE, 0o600, dir_fd=folder_fd)
 
 
 def _remove_stale(folder_fd: int) -> None:
@@ -147,14 +151,10 @@ def _read(folder_fd: int, name: str) -> dict[str, Any] | None:
 def _load(folder_fd: int, name: str) -> dict[str, Any] | None:
     """Return the content of a file, None if it cannot be read or is not complete."""
     try:
-        file = os.open(name, _OPEN_FILE, dir_fd=folder_fd)
-    except OSError:  # removed meanwhile, or a link
-        return None
-    with open(file, "rb") as stream:
-        try:
+        with open(name, "rb", opener=functools.partial(_open_private, folder_fd)) as stream:
             content = json.loads(stream.read(_MOST_NBYTES))
-        except ValueError:
-            return None
+    except (OSError, ValueError):  # removed meanwhile, no file, or not complete
+        return None
     return content if isinstance(content, dict) else None
 
 

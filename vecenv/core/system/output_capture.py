@@ -14,7 +14,10 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from .descriptor import Descriptor, WakeEvent
+from .signals import signals_deferred
 
 __all__ = ["OutputCapture", "OutputPipes", "silence", "write_output"]
 
@@ -36,7 +39,7 @@ class OutputCapture:
         pipes: a write end for each of `STREAMS`; they are closed.
     """
 
-    def __init__(self, pipes: Sequence[int]) -> None:
+    def __init__(self, pipes: Sequence[Descriptor]) -> None:
         _flush_python()
         self._stdout = _c_stdout()
         if self._stdout is not None:  # a forked worker has a copy of its parent's buffer, which is the parent's text
@@ -44,10 +47,10 @@ class OutputCapture:
                 ctypes.CDLL(None).__fpurge(self._stdout)
             ctypes.CDLL(None).setvbuf(self._stdout, None, _LINE_BUFFERING, 0)
         self._was_line_buffered = _set_line_buffering(True)
-        self._saved = [os.dup(stream) for stream in STREAMS]
+        self._saved = [Descriptor(os.dup(stream)) for stream in STREAMS]
         for stream, pipe in zip(STREAMS, pipes):
-            os.dup2(pipe, stream)
-            os.close(pipe)
+            os.dup2(pipe.number, stream)
+            pipe.close()
 
     def end(self) -> None:
         """Put the original descriptors back."""
@@ -55,19 +58,18 @@ class OutputCapture:
         if self._stdout is not None:
             ctypes.CDLL(None).fflush(self._stdout)
         for stream, saved in zip(STREAMS, self._saved):
-            os.dup2(saved, stream)
-            os.close(saved)
+            os.dup2(saved.number, stream)
+            saved.close()
         _set_line_buffering(self._was_line_buffered)
         if self._stdout is not None and not os.isatty(1):
             ctypes.CDLL(None).setvbuf(self._stdout, None, _FULL_BUFFERING, 0)
 
 
-def silence() -> None:
-    """Connect descriptors 1 and 2 of this process to the null device."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in STREAMS:
-        os.dup2(null, stream)
-    os.close(null)
+def silence(streams: Sequence[int] = STREAMS) -> None:
+    """Connect descriptors 1 and 2 of this process, or one of them, to the null device."""
+    with contextlib.closing(Descriptor(os.open(os.devnull, os.O_WRONLY))) as null:
+        for stream in streams:
+            os.dup2(null.number, stream)
 
 
 def _flush_python() -> None:
@@ -97,33 +99,35 @@ class OutputPipes:
     """The parent's end of the two pipes of one worker."""
 
     def __init__(self) -> None:
-        self._readers: dict[int, int] = {}  # read end -> stream
-        self.write_ends: list[int] = []
+        self._readers: dict[Descriptor, int] = {}  # read end -> stream
+        self.write_ends: list[Descriptor] = []
         self._received: list[tuple[int, bytes]] = []
         self._relay: threading.Thread | None = None
-        self._stop_fd = -1
+        self._relayed: list[Descriptor] = []  # those that the thread closes
+        self._stop: WakeEvent | None = None
         try:
             for stream in STREAMS:
-                reader, writer = os.pipe()
+                reader, writer = map(Descriptor, os.pipe())
                 self._readers[reader] = stream
                 self.write_ends.append(writer)
-                os.set_blocking(reader, False)
+                os.set_blocking(reader.number, False)
         except OSError:
             self.close()
             raise
 
-    def descriptors(self) -> list[int]:
-        """Return the open descriptors, which a forked worker must close."""
-        return [*self._readers, *self.write_ends]
+    def descriptors(self) -> list[Descriptor]:
+        """Return the descriptors that a forked worker must close, those of the relay included."""
+        own = [*self._readers, *self.write_ends, *self._relayed]
+        return own if self._stop is None else [*own, self._stop.descriptor]
 
-    def readers(self) -> list[int]:
+    def readers(self) -> list[Descriptor]:
         """Return the read ends that are open and not read by a relay."""
         return list(self._readers)
 
     def close_write_ends(self) -> None:
         """Close the write ends of this process, once the worker has received its own."""
         while self.write_ends:
-            os.close(self.write_ends.pop())
+            self.write_ends.pop().close()
 
     def drain(self) -> None:
         """Read all text that has arrived; a pipe without writers is closed. Does not block."""
@@ -142,64 +146,74 @@ class OutputPipes:
         Args:
             is_silent: drop the text.
         """
-        if self._readers:
-            self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        if not self._readers:
+            return
+        with signals_deferred():
+            self._stop = WakeEvent()
+            stop = self._stop.descriptor.duplicate()  # the thread may end before `close`, or after it
             readers, self._readers = self._readers, {}
-            self._relay = threading.Thread(
-                target=_relay, args=(readers, self._stop_fd, is_silent), name="vecenv output", daemon=True
-            )
-            self._relay.start()
+            self._relayed = [stop, *readers]
+            relay = threading.Thread(target=_relay, args=(readers, stop, is_silent), name="vecenv output", daemon=True)
+            try:
+                relay.start()
+            except RuntimeError:  # the system has no thread left
+                _close_all(self._relayed)
+                raise
+            self._relay = relay
 
     def close(self) -> None:
-        """Read the rest, and close all descriptors; `take` still returns that rest. May be repeated."""
-        if self._relay is not None:
-            os.eventfd_write(self._stop_fd, 1)
-            self._relay.join(_END_SECONDS)
-            self._relay = None
+        """Read the rest, and close all descriptors; `take` still returns that rest. May be repeated.
+
+        A relay that cannot pass its text on within a second closes its own descriptors later.
+        """
+        if self._stop is not None:
+            self._stop.wake()
+            if self._relay is not None:
+                self._relay.join(_END_SECONDS)
+            self._stop.close()
+            self._stop = self._relay = None
         self._received += _read_all(self._readers)
         self.close_write_ends()
         _close_all(self._readers)
+        self._readers.clear()
 
 
-def _read_all(readers: dict[int, int]) -> list[tuple[int, bytes]]:
+def _read_all(readers: dict[Descriptor, int]) -> list[tuple[int, bytes]]:
     """Read all text that has arrived, as (stream, bytes); close and remove pipes without writers."""
     found = []
     for reader, stream in list(readers.items()):
         while True:
             try:
-                data = os.read(reader, _READ_NBYTES)
+                data = os.read(reader.number, _READ_NBYTES)
             except BlockingIOError:
                 break
             if not data:
                 del readers[reader]
-                os.close(reader)
+                reader.close()
                 break
             found.append((stream, data))
     return found
 
 
-def _close_all(readers: dict[int, int]) -> None:
-    while readers:
-        os.close(readers.popitem()[0])
+def _close_all(descriptors: Iterable[Descriptor]) -> None:
+    for descriptor in descriptors:
+        descriptor.close()
 
 
-def _relay(readers: dict[int, int], stop_fd: int, is_silent: bool) -> None:
-    """Run the thread of `OutputPipes.relay`, which closes its descriptors at its end."""
-    poll = select.poll()
-    poll.register(stop_fd, select.POLLIN)
-    for reader in readers:
-        poll.register(reader, select.POLLIN)
-    is_stopped = False
-    while readers and not is_stopped:
-        is_stopped = any(descriptor == stop_fd for descriptor, _ in poll.poll())
-        before = set(readers)
-        for stream, data in _read_all(readers):
-            if not is_silent:
-                write_output(stream, data)
-        for closed in before - set(readers):
-            poll.unregister(closed)
-    _close_all(readers)
-    os.close(stop_fd)
+def _relay(readers: dict[Descriptor, int], stop: Descriptor, is_silent: bool) -> None:
+    """Run the thread of `OutputPipes.relay`, which owns these descriptors and closes them at its end."""
+    try:
+        is_stopped = False
+        while readers and not is_stopped:
+            poll = select.poll()
+            for each in (stop, *readers):
+                poll.register(each, select.POLLIN)
+            is_stopped = any(number == stop.number for number, _ in poll.poll())
+            for stream, data in _read_all(readers):
+                if not is_silent:
+                    write_output(stream, data)
+    finally:
+        _close_all((stop, *readers))
 
 
 def write_output(stream: int, data: bytes) -> None:

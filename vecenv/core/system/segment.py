@@ -19,6 +19,7 @@ from multiprocessing import resource_tracker, shared_memory
 from typing import Any
 
 from ...errors import ConfigError
+from .descriptor import Descriptor
 
 __all__ = ["Segment", "private_segment"]
 
@@ -33,13 +34,13 @@ class Segment:
 
     Attributes:
         memory: the writable mapping, a buffer of `nbytes`, page aligned.
-        fd: descriptor to map it again; closed by `close_fd` once no worker needs it.
+        fd: descriptor to map it again; it is to be closed once no worker needs it.
     """
 
-    def __init__(self, fd: int, nbytes: int, memory: Any = None) -> None:
+    def __init__(self, fd: Descriptor, nbytes: int, memory: Any = None) -> None:
         self.fd = fd
         self.nbytes = nbytes
-        self.memory = mmap.mmap(fd, nbytes) if memory is None else memory
+        self.memory = mmap.mmap(fd.number, nbytes) if memory is None else memory
 
     @classmethod
     def create(cls, nbytes: int) -> Segment:
@@ -68,16 +69,16 @@ class Segment:
                 ) from error
             raise
         try:
-            fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
+            fd = Descriptor(os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC))
         finally:
             named.unlink()  # before the pages are reserved, which takes some time
             named.close()
         try:
             # in one call: reserving in parts would use up all memory before one part is refused
-            os.posix_fallocate(fd, 0, nbytes)
+            os.posix_fallocate(fd.number, 0, nbytes)
             return cls(fd, nbytes)
         except OSError as error:
-            os.close(fd)
+            fd.close()
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
                 raise ConfigError(_shortage(nbytes)) from error
             raise
@@ -89,15 +90,13 @@ class Segment:
         Args:
             name: of the memory file, for tools that list descriptors.
         """
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        os.ftruncate(fd, nbytes)
-        return cls(fd, nbytes, _map_without_descriptor(fd, nbytes))
-
-    def close_fd(self) -> None:
-        """Close the descriptor; the mapping stays until its last view is gone."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd = Descriptor(os.memfd_create(name, os.MFD_CLOEXEC))
+        try:
+            os.ftruncate(fd.number, nbytes)
+            return cls(fd, nbytes, _map_without_descriptor(fd.number, nbytes))
+        except OSError:
+            fd.close()
+            raise
 
 
 def _map_without_descriptor(fd: int, nbytes: int) -> Any:

@@ -20,6 +20,7 @@ import time
 from typing import NamedTuple
 
 from .clock import Deadline, now_ns
+from .descriptor import Descriptor
 from .process_stat import state_of
 
 __all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_pause", "signal_name"]
@@ -36,6 +37,7 @@ _MOST_NBYTES = 1 << 16
 _NOTE = struct.Struct("=4q")
 #: Phases by their index; a thread without a note has 0.
 _PHASES = ("", "pause", "construct", "measure", "close")
+#: In a worker: the number that `faulthandler` writes to, until the process ends.
 _dump_fd = -1
 #: Start of the frames of the engine in a stack. These frames and those below are cut off.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}'
@@ -101,17 +103,21 @@ class StackFile:
     Args:
         name: of the memory file, for tools that list descriptors.
         num_threads: number of threads of the worker that write notes.
+
+    Attributes:
+        fd: the memory file; closed from the start on a system without such files.
     """
 
     def __init__(self, name: str, num_threads: int = 1) -> None:
         self._notes_nbytes = num_threads * _NOTE.size
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
-        if self.fd >= 0:
-            os.ftruncate(self.fd, self._notes_nbytes)
-            os.lseek(self.fd, self._notes_nbytes, os.SEEK_SET)  # the worker shares the position, and so writes there
+        self.fd = Descriptor(os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1)
+        if not self.fd.closed:
+            os.ftruncate(self.fd.number, self._notes_nbytes)
+            # the worker shares the position, and so writes there
+            os.lseek(self.fd.number, self._notes_nbytes, os.SEEK_SET)
 
     @classmethod
-    def attached(cls, fd: int) -> StackFile:
+    def attached(cls, fd: Descriptor) -> StackFile:
         """Return the file of a worker of another process, to request stacks; `close` closes the descriptor.
 
         Args:
@@ -123,27 +129,25 @@ class StackFile:
 
     def close(self) -> None:
         """Close the descriptor; may be repeated."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self.fd.close()
 
     def read(self) -> str:
         """Return the stacks written so far as text, the newest 64 KiB of them; '' if there are none."""
-        if self.fd < 0:
+        if self.fd.closed:
             return ""
-        size = os.fstat(self.fd).st_size
-        return _readable(os.pread(self.fd, _MOST_NBYTES, max(self._notes_nbytes, size - _MOST_NBYTES)))
+        size = os.fstat(self.fd.number).st_size
+        return _readable(os.pread(self.fd.number, _MOST_NBYTES, max(self._notes_nbytes, size - _MOST_NBYTES)))
 
     def notes(self) -> list[PhaseNote | None]:
         """Return the newest note of each thread, by thread; None for one that has begun no phase.
 
         Without a file, or when it is closed, the list is empty.
         """
-        if self.fd < 0:
+        if self.fd.closed:
             return []
-        found, again = b"", os.pread(self.fd, self._notes_nbytes, 0)
+        found, again = b"", os.pread(self.fd.number, self._notes_nbytes, 0)
         while found != again:  # otherwise a thread may have written while it was read
-            found, again = again, os.pread(self.fd, self._notes_nbytes, 0)
+            found, again = again, os.pread(self.fd.number, self._notes_nbytes, 0)
         return [PhaseNote(_PHASES[phase], *rest) if phase else None for phase, *rest in _NOTE.iter_unpack(found)]
 
     def request(self, pid: int) -> str:
@@ -155,9 +159,9 @@ class StackFile:
         state = state_of(pid)
         if state in _STATES:
             return f"no stack: the process is {_STATES[state]}"
-        if self.fd < 0:
+        if self.fd.closed:
             return ""
-        before = os.fstat(self.fd).st_size
+        before = os.fstat(self.fd.number).st_size
         try:
             os.kill(pid, _DUMP_SIGNAL)
         except ProcessLookupError:  # it has just ended, and its fork server has reaped it
@@ -166,11 +170,11 @@ class StackFile:
         size = before
         while not reply_deadline.is_over() or (state_of(pid) == "R" and not core_deadline.is_over()):
             time.sleep(_POLL_SECONDS)
-            now = os.fstat(self.fd).st_size
+            now = os.fstat(self.fd.number).st_size
             if now == size and now > before:  # it has grown since the request, and then stopped growing
                 break
             size = now
-        return _readable(os.pread(self.fd, _MOST_NBYTES, before))
+        return _readable(os.pread(self.fd.number, _MOST_NBYTES, before))
 
 
 def _readable(written: bytes) -> str:

@@ -30,7 +30,15 @@ from typing import Any
 
 from ...errors import ConfigError
 
-__all__ = ["ForkServerTimeout", "ForkedServer", "live_devices", "make_process", "modules_of", "standard_descriptors"]
+__all__ = [
+    "ForkServerTimeout",
+    "ForkedServer",
+    "close_alive_end",
+    "live_devices",
+    "make_process",
+    "modules_of",
+    "standard_descriptors",
+]
 
 # The standard Popen classes are extended below; their internal parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
@@ -123,11 +131,16 @@ class ForkedServer(ForkServer):
 
     def forget(self) -> None:
         """Close the descriptor of this process."""
-        if self._forkserver_alive_fd is not None:
-            os.close(self._forkserver_alive_fd)
-            self._forkserver_alive_fd = None
+        close_alive_end(self)
 
     _stop = stop  # the name of `ForkServer`
+
+
+def close_alive_end(server: Any) -> None:
+    """Close this process's end of the pipe that keeps a fork server alive, if it is open, and forget its number."""
+    number, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if number is not None:
+        os.close(number)
 
 
 def _reset_in_child() -> None:
@@ -138,9 +151,7 @@ def _reset_in_child() -> None:
         children.discard(process)  # otherwise the child's exit would wait for it and fail
     _start_lock = threading.Lock()
     for _, server in _servers:
-        alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
-        if alive is not None:
-            os.close(alive)
+        close_alive_end(server)
     _servers.clear()
 
 

@@ -18,10 +18,11 @@ import socket
 import struct
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from .clock import Deadline, now_ns
+from .descriptor import Descriptor
 from .signals import signals_deferred
 
 __all__ = ["ControlSocket", "poll_briefly"]
@@ -39,29 +40,31 @@ class ControlSocket:
     """The parent's end of the socket to one worker.
 
     Args:
-        connection: this end of a socket pair; set to non-blocking, and closed with this object. The other end may
-            block.
+        connection: this end of a socket pair; it is closed, and this object has a number of its own, which does not
+            block. The other end may block.
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        os.set_blocking(connection.fileno(), False)
-        self._unsent: deque[memoryview | int] = deque()  # bytes, and file descriptors as ints
+        with signals_deferred():
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(connection.fileno()))
+            connection.close()
+        self._socket.settimeout(0)
+        self._unsent: deque[memoryview | Descriptor] = deque()  # bytes, and descriptors that are passed
         self._received = bytearray()
         self._is_at_eof = False
 
     def fileno(self) -> int:
-        """Return the descriptor of this end."""
-        return self._connection.fileno()
+        """Return the descriptor of this end, -1 if it is closed."""
+        return self._socket.fileno()
 
     @property
     def closed(self) -> bool:
         """Whether this end is closed, because its worker has been reaped."""
-        return self._connection.closed
+        return self._socket.fileno() < 0
 
     def close(self) -> None:
         """Close this end, and drop data that was not yet written or taken."""
-        self._connection.close()
+        self._socket.close()
         self._unsent.clear()
         self._received.clear()
 
@@ -75,7 +78,7 @@ class ControlSocket:
         """Return whether the socket had too little room for all data so far."""
         return bool(self._unsent)
 
-    def send_frame(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send_frame(self, message: bytes, descriptors: Sequence[Descriptor] = ()) -> None:
         """Send a frame and then descriptors. The descriptors must stay open until they have been written.
 
         Raises:
@@ -100,23 +103,21 @@ class ControlSocket:
             written = False
             if self._unsent and self.closed:
                 self._unsent.clear()
-            if self._unsent:
-                with self._as_socket() as end:
-                    while self._unsent and self._write_first(end):
-                        written = True
+            while self._unsent and self._write_first():
+                written = True
             return written
 
-    def _write_first(self, end: socket.socket) -> bool:
+    def _write_first(self) -> bool:
         first = self._unsent[0]
         flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         try:
-            if isinstance(first, int):
-                rights = array("i", [first])
+            if isinstance(first, Descriptor):
+                rights = array("i", [first.number])
                 # the byte is their number, which the receiver checks
-                end.sendmsg([b"\x01"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], flags)
+                self._socket.sendmsg([b"\x01"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], flags)
                 rest = memoryview(b"")
             else:
-                rest = first[end.send(first, flags) :]
+                rest = first[self._socket.send(first, flags) :]
         except BlockingIOError:
             return False
         except ConnectionError:  # the worker is dead, which its pidfd reports
@@ -131,19 +132,8 @@ class ControlSocket:
     def shut_down_write(self) -> None:
         """Signal the worker that no more data will come; drop unsent data."""
         self._unsent.clear()
-        with self._as_socket() as end, contextlib.suppress(OSError):  # the worker is dead
-            end.shutdown(socket.SHUT_WR)
-
-    @contextlib.contextmanager
-    def _as_socket(self) -> Iterator[socket.socket]:
-        """Use the connection as a socket. The connection keeps its descriptor even if a signal handler interrupts."""
-        with signals_deferred():
-            end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self.fileno())
-            try:
-                end.settimeout(0)  # `socket.setdefaulttimeout` may have set another timeout
-                yield end
-            finally:
-                end.detach()
+        with contextlib.suppress(OSError):  # the worker is dead
+            self._socket.shutdown(socket.SHUT_WR)
 
     # ---- from the worker --------------------------------------------------------------------
 
@@ -188,7 +178,7 @@ class ControlSocket:
         if self.closed or self._is_at_eof:
             return False
         try:
-            data = os.read(self.fileno(), _READ_NBYTES)
+            data = self._socket.recv(_READ_NBYTES)
         except BlockingIOError:
             return False
         except OSError:  # the worker is dead
@@ -212,7 +202,7 @@ class ControlSocket:
         return slice(start, stop) if len(self._received) >= stop else None
 
 
-def poll_briefly(ends: Sequence[ControlSocket | int], deadline: Deadline) -> set[ControlSocket | int]:
+def poll_briefly(ends: Sequence[ControlSocket | Descriptor], deadline: Deadline) -> set[ControlSocket | Descriptor]:
     """Wait at most 0.1 s until a descriptor is readable or a worker's socket is ready.
 
     A socket is ready if the worker has sent data, or if there is room for unsent data. If this process was stopped
@@ -221,17 +211,17 @@ def poll_briefly(ends: Sequence[ControlSocket | int], deadline: Deadline) -> set
     Returns:
         The elements of `ends` that are ready. A socket whose other end is known to be closed is not waited for.
     """
-    here: set[ControlSocket | int] = {
+    here: set[ControlSocket | Descriptor] = {
         end for end in ends if isinstance(end, ControlSocket) and end.has_buffered_frame()
     }
     if here:
         return here
     poll = select.poll()
-    of_descriptor: dict[int, ControlSocket | int] = {}
+    of_descriptor: dict[int, ControlSocket | Descriptor] = {}
     for end in ends:
-        if isinstance(end, int):
+        if isinstance(end, Descriptor):
             poll.register(end, select.POLLIN)
-            of_descriptor[end] = end
+            of_descriptor[end.number] = end
         elif not end.is_at_eof():
             poll.register(end.fileno(), end.poll_events())
             of_descriptor[end.fileno()] = end

@@ -1,0 +1,79 @@
+"""Descriptor: the owner of one file descriptor of this process.
+
+The system gives a number that was closed to the next file that the process opens, such as a checkpoint of the program.
+So each number has one owner, which alone closes it and forgets it at once. Whoever needs the same file for longer, such
+as a thread, gets a number of its own from `duplicate`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from .signals import signals_deferred
+
+__all__ = ["Descriptor", "WakeEvent"]
+
+
+class Descriptor:
+    """Owns one file descriptor.
+
+    Attributes:
+        number: for system calls; -1 when closed, which every system call refuses.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int = -1) -> None:
+        self.number = number
+
+    @classmethod
+    def of_event(cls) -> Descriptor:
+        """Return a new event counter (eventfd), whose reads and writes do not block."""
+        return cls(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def fileno(self) -> int:
+        """Return the number, for `select` and polls; these raise ValueError for a closed one."""
+        return self.number
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is no number any more."""
+        return self.number < 0
+
+    def duplicate(self) -> Descriptor:
+        """Return the owner of another number of the same file."""
+        return Descriptor(os.dup(self.number))
+
+    def close(self) -> None:
+        """Close the descriptor; may be repeated.
+
+        No lock is taken: a forked child closes its copy, and another thread may have had the lock at the fork.
+        """
+        with signals_deferred():
+            number, self.number = self.number, -1
+            if number >= 0:
+                os.close(number)
+
+
+class WakeEvent:
+    """An event counter (eventfd) that any thread and any signal handler may write, also while it is closed.
+
+    Attributes:
+        descriptor: becomes readable by `wake`.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = Descriptor.of_event()
+        self._lock = threading.RLock()  # the system call of `wake` runs without the GIL
+
+    def wake(self) -> None:
+        """Make the descriptor readable; does nothing once it is closed."""
+        with signals_deferred(), self._lock:
+            if not self.descriptor.closed:
+                os.eventfd_write(self.descriptor.number, 1)
+
+    def close(self) -> None:
+        """Close the descriptor, after a `wake` of another thread that has begun; may be repeated."""
+        with signals_deferred(), self._lock:
+            self.descriptor.close()
