@@ -429,6 +429,7 @@ PyObject *
 vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Hub *self = (Hub *)op;
+    self->waiter.epoll_fd = -1; /* the owner closes it after this; its number then belongs to another file */
     store_release32(&self->arena.control->stop, 1);
     full_fence();
     for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
@@ -444,7 +445,8 @@ vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
 }
 
 const char vecenv_hub_stop_doc[] = PyDoc_STR(
-"stop($self, /)\n--\n\nMake serve() of all slots return after the command under way.");
+"stop($self, /)\n--\n\nMake serve() of all slots return after the command under way.\n\n"
+"No wait sleeps any more after that, and the epoll set is not used.");
 
 PyObject *
 vecenv_hub_add_info_key(PyObject *op, PyObject *arg)

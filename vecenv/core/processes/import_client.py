@@ -208,9 +208,11 @@ def _start(order: ImportOrder, modules: frozenset[str], earlier: _ImportServer |
             getattr(mp_process, "_children").discard(process)  # noqa: B009
             opened.remove(ours)
             return _StartedServer(server, process, ours)
-        except (OSError, EOFError):
+        except BaseException as error:
             server.stop()
-            return None
+            if isinstance(error, (OSError, EOFError)):
+                return None
+            raise
         finally:
             for one in opened:
                 one.close()

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ...errors import ConfigError, WorkerError, locate
@@ -366,23 +365,29 @@ def start_worker(
     Raises:
         ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
     """
-    process = stack = output = ours = theirs = None
+    process = theirs = None
+    opened: list[Any] = []
     try:
         with standard_descriptors():
             ours, theirs = multiprocessing.Pipe()
-            output = OutputPipes() if captures_output else None
-            mine = (ours, *(output.descriptors() if output else ()))
-            inherited = (*mine, *siblings) if context == "fork" else ()
+            opened.append(ours)
             name = f"vecenv worker {boot.worker_id}"
-            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules, server)
             stack = StackFile(name, len(boot.env_ids_by_thread))
+            opened.append(stack)
+            output = OutputPipes() if captures_output else None
+            if output is not None:
+                opened.append(output)
+            mine = (ours, stack, *(output.descriptors() if output else ()))
+            inherited = (*mine, *siblings) if context == "fork" else ()
+            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules, server)
             start_process(process, context)
             pid = process.pid or -1
             pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))
+            opened.append(pidfd)
             control = ControlSocket(ours)
             return Worker(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, boot=boot)
     except BaseException as error:
-        _discard(process, stack, output, ours)
+        _discard(process, opened)
         if isinstance(error, (OSError, EOFError)):  # EOFError: a fork server ends if it cannot fork
             raise _start_error(boot.worker_id, error, context) from error
         raise
@@ -437,11 +442,10 @@ def _has_no_folder(context: str, error: OSError | EOFError) -> bool:
     return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 
 
-def _discard(process: Any, stack: StackFile | None, output: OutputPipes | None, control: Connection | None) -> None:
-    """Release the parts of a worker whose start has failed."""
-    for part in (control, stack, output):
-        if part is not None:
-            part.close()
+def _discard(process: Any, opened: list[Any]) -> None:
+    """Release the process, if there is one, and the opened parts of a worker whose start has failed."""
+    for part in opened:
+        part.close()
     if process is not None and process.pid is not None:
         process.kill()
         process.join(_END_SECONDS)

@@ -217,7 +217,12 @@ def _relay(readers: dict[Descriptor, int], stop: Descriptor, is_silent: bool) ->
 
 
 def write_output(stream: int, data: bytes) -> None:
-    """Write all bytes to descriptor 1 or 2 of this process, after the text that Python has buffered for it."""
+    """Write all bytes to descriptor 1 or 2 of this process, after the text that Python has buffered for it.
+
+    The text is dropped if the process was started without that descriptor: its number may belong to another file now.
+    """
+    if {1: sys.__stdout__, 2: sys.__stderr__}[stream] is None:
+        return
     _flush_python()
     rest = memoryview(data)
     while rest:

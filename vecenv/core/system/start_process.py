@@ -227,8 +227,12 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
         try:
             with _our_preparation():  # for the server itself, if it is not running yet
                 self.sentinel, writer = server.connect_to_new_process(self._fds)
-            # The child watches the second end to detect the death of its parent.
-            self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
+            try:
+                kept = os.dup(writer)  # the child watches this end to detect the death of its parent
+            except OSError:
+                util.close_fds(writer, self.sentinel)
+                raise
+            self.finalizer = util.Finalize(self, util.close_fds, (kept, self.sentinel))
             try:
                 if not wait([self.sentinel], _REPLY_SECONDS):
                     _kill(server)
