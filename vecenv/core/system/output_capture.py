@@ -24,6 +24,8 @@ __all__ = ["OutputCapture", "OutputPipes", "silence", "write_output"]
 #: Descriptors of standard output and standard error.
 STREAMS = (1, 2)
 _READ_NBYTES = 1 << 16
+#: Reads of one pipe at a time: no pipe holds more, and a process that writes without end must not hold up the reader.
+_MOST_READS = 16
 #: How long the end of a relay may take, in seconds.
 _END_SECONDS = 1.0
 #: Modes of C's `setvbuf`.
@@ -179,10 +181,10 @@ class OutputPipes:
 
 
 def _read_all(readers: dict[Descriptor, int]) -> list[tuple[int, bytes]]:
-    """Read all text that has arrived, as (stream, bytes); close and remove pipes without writers."""
+    """Read the text that has arrived, as (stream, bytes); close and remove pipes without writers."""
     found = []
     for reader, stream in list(readers.items()):
-        while True:
+        for _ in range(_MOST_READS):
             try:
                 data = os.read(reader.number, _READ_NBYTES)
             except BlockingIOError:
