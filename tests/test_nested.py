@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from vecenv import SpaceError
-from vecenv.nested import copy_arrays, copy_value, flatten, map_structure, writable_copy
+from vecenv.nested import copy_arrays, flatten, map_structure, writable_copy
 
 
 class Pair(NamedTuple):
@@ -62,7 +60,7 @@ def test_containers_and_arrays_are_copied_and_other_objects_shared() -> None:
     assert copied["pair"].left.tolist() == [0, 0] and copied["parts"][0].tolist() == [1]
 
 
-@pytest.mark.parametrize("copied_by", [copy_arrays, copy_value, writable_copy])
+@pytest.mark.parametrize("copied_by", [copy_arrays, writable_copy])
 def test_copy_of_a_container_that_holds_itself_holds_itself(copied_by: Any) -> None:
     value: dict[str, Any] = {"array": frozen(1, 2), "list": [1]}
     value["self"] = value
@@ -80,41 +78,3 @@ def test_writable_copy_copies_only_containers_of_frozen_arrays() -> None:
     assert writable_copy(value) is value
     value[1]["deep"] = (frozen(3),)
     assert writable_copy(value)[1]["deep"][0].flags.writeable
-
-
-@dataclass
-class Level:
-    array: Any
-    lock: Any = None
-
-
-def test_copy_value_copies_containers_arrays_and_objects() -> None:
-    array = np.zeros(2)
-    value = {"pair": Pair(array, [array]), "level": Level(np.ones(2)), "set": {1}, "text": "x", "objects": [Level(1)]}
-    copied = copy_value(value)
-    assert copied["pair"].left is copied["pair"].right[0] is not array
-    array[:] = value["level"].array[:] = 7
-    value["set"].add(2)
-    value["objects"][0].array = 2
-    assert copied["pair"].left.tolist() == [0, 0] and copied["level"].array.tolist() == [1, 1]
-    assert copied["set"] == {1} and copied["objects"][0].array == 1
-
-
-def test_copy_value_shares_callables_envs_and_values_without_a_copy() -> None:
-    class Env:
-        def step(self) -> None: ...
-
-        def reset(self) -> None: ...
-
-    env, lock = Env(), threading.Lock()
-    shared = [lock, env, env.step, Env, Level(1, lock)]
-    array = np.zeros(2)
-    copied = copy_value({"shared": shared, "array": array})
-    assert copied["array"] is not array and copied["shared"] is not shared
-    assert all(one is other for one, other in zip(copied["shared"], shared))
-
-
-def test_copy_value_makes_a_whole_copy_after_a_part_failed() -> None:
-    part = [1, 2]
-    copied = copy_value([Level(part, threading.Lock()), part])
-    assert copied[0].array is part and copied[1] == part and copied[1] is not part

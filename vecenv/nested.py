@@ -16,7 +16,6 @@ from vecenv.errors import SpaceError
 __all__ = [
     "copy_arrays",
     "copy_objects",
-    "copy_value",
     "equal",
     "flatten",
     "get_field",
@@ -26,8 +25,6 @@ __all__ = [
     "set_field",
     "writable_copy",
 ]
-
-_CONSTANTS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 def map_structure(
@@ -170,46 +167,6 @@ def copy_objects(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # a value that cannot be copied cannot be pickled either; the error then names its env
         return copy_arrays(value)
-
-
-def copy_value(value: Any, copies: dict[int, Any] | None = None) -> Any:
-    """Copy a nested value, so that neither side sees later changes by the other one.
-
-    Shared instead of copied are callables, envs, and objects that `copy.deepcopy` cannot copy.
-
-    Args:
-        value: may contain itself.
-        copies: the memo of `copy.deepcopy`: copies made so far, by the id of the original.
-    """
-    copies = {} if copies is None else copies
-    kind = type(value)
-    copied: Any
-    if kind in _CONSTANTS:
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-    if kind is dict:
-        copied = copies[id(value)] = {}
-        for key, part in value.items():
-            copied[key] = copy_value(part, copies)
-    elif kind is list:
-        copied = copies[id(value)] = []
-        copied.extend(copy_value(part, copies) for part in value)
-    elif kind is tuple:
-        copied = copies[id(value)] = tuple(copy_value(part, copies) for part in value)
-    elif isinstance(value, tuple) and hasattr(value, "_make"):
-        copied = copies[id(value)] = value._make(copy_value(part, copies) for part in value)
-    elif callable(value) or (hasattr(value, "step") and hasattr(value, "reset")):
-        copied = value
-    else:
-        before = dict(copies)
-        try:
-            copied = copy.deepcopy(value, copies)
-        except Exception:  # a class may raise any exception, for example for a lock
-            copies.clear()  # of incomplete copies of its parts
-            copies.update(before)
-            copied = value
-    return copied
 
 
 def writable_copy(value: Any) -> Any:

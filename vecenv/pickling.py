@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import operator
+import pickle
 import sys
 import types
 from collections import ChainMap
@@ -21,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["dump_by_value"]
+__all__ = ["copy_by_pickle", "dump_by_value"]
 
 
 def dump_by_value(value: Any) -> bytes:
@@ -29,6 +30,24 @@ def dump_by_value(value: Any) -> bytes:
     with io.BytesIO() as file:
         _Pickler(file, protocol=5).dump(value)
         return file.getvalue()
+
+
+def copy_by_pickle(value: Any) -> Any:
+    """Return a copy of a value, as another process would get it, of the same classes.
+
+    Classes stay the same objects, and so do functions that their modules have by name.
+
+    Raises:
+        Exception: the value cannot be pickled or unpickled.
+    """
+    try:
+        return pickle.loads(pickle.dumps(value, protocol=5))
+    except Exception:  # such as lambdas and objects of local classes
+        with io.BytesIO() as file:
+            pickler = _CopyPickler(file, protocol=5)
+            pickler.dump(value)
+            file.seek(0)
+            return _CopyUnpickler(file, pickler.shared).load()
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -68,9 +87,14 @@ def _can_be_imported(function: Any) -> bool:
     by_value = cloudpickle.list_registry_pickle_by_value()  # with their submodules
     if module == "__main__" or module not in sys.modules or any(f"{module}.".startswith(f"{one}.") for one in by_value):
         return False
+    return _has_name(function)
+
+
+def _has_name(function: Any) -> bool:
+    """Return whether a function or class is found in its module by its name."""
     try:
-        return operator.attrgetter(function.__qualname__)(sys.modules[module]) is function
-    except AttributeError:  # such as a local function
+        return operator.attrgetter(function.__qualname__)(sys.modules[function.__module__]) is function
+    except (AttributeError, KeyError):  # such as a local function
         return False
 
 
@@ -83,3 +107,30 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         },
         cloudpickle.Pickler.dispatch_table,
     )
+
+
+class _CopyPickler(_Pickler):
+    """Puts classes and named functions into `shared`, and their index there into the pickle."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shared: list[Any] = []
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the index of a class or function in `shared`; None for other values."""
+        if not (isinstance(value, type) or (isinstance(value, types.FunctionType) and _has_name(value))):
+            return None
+        self.shared.append(value)
+        return len(self.shared) - 1
+
+
+class _CopyUnpickler(pickle.Unpickler):
+    """Reads pickles of `_CopyPickler`."""
+
+    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(file)
+        self._shared = shared
+
+    def persistent_load(self, index: Any) -> Any:
+        """Return a shared object."""
+        return self._shared[index]

@@ -1071,17 +1071,17 @@ def _give_unreadable(env: Any) -> Any:
 
 
 @pytest.mark.parametrize("open_pool", IN_THIS_PROCESS, indirect=True)
-def test_call_in_this_process_passes_function_and_value_by_reference(open_pool: OpenPool) -> None:
+def test_call_in_this_process_copies_function_and_value_but_shares_locks(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
-    lock, values = threading.Lock(), [1]
+    values = [1]
 
     def function(env: Any) -> Any:
         values.append(env.unwrapped.length)
-        return values, lock, env
+        return values, threading.current_thread(), env
 
-    for found, locked, env in pool.call(function):
-        assert found is values and locked is lock and env.unwrapped.length == 10
-    assert values == [1, 10, 10]
+    (found, thread, env), (other, _, _) = pool.call(function)
+    assert found == other == [1, 10] and found is not other and values == [1]
+    assert thread is threading.current_thread() and env.unwrapped.length == 10 and env not in pool.envs
 
 
 @pytest.mark.parametrize("open_pool", IN_THIS_PROCESS, indirect=True)

@@ -229,7 +229,8 @@ def test_serial_backend_has_the_envs_themselves(front_end):
     envs.reset()
     assert [type(env) for env in envs.envs] == [CountEnv, CountEnv] and envs.envs[0] is not envs.envs[1]
     envs.step([0, 0])
-    assert envs.get_attr("unwrapped")[1] is envs.envs[1]
+    copied, env = envs.get_attr("unwrapped")[1], envs.envs[1]
+    assert copied is not env and copied.num_steps == env.num_steps == 1  # results are copies, as those of workers
     envs.close()
     assert [type(env) for env in envs.envs] == [CountEnv, CountEnv]
 

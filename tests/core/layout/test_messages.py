@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from vecenv.core.layout import messages
-from vecenv.core.layout.messages import Payload, RemoteTraceback, Reply
+from vecenv.core.layout.messages import Payload, RemoteTraceback, Reply, copy_value
+from vecenv.envs.remote import CallMethod
 from vecenv.errors import EnvError
 
 
@@ -161,3 +165,80 @@ def test_chain_of_causes_is_in_the_text():
         fail()
     text = str(messages.unpack_error(messages.pack_error(caught.value)).__cause__)
     assert "KeyError: 'missing'" in text and "direct cause" in text
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Level:
+    array: Any
+    lock: Any = None
+
+
+def test_copy_within_a_process_copies_containers_arrays_and_objects():
+    array = np.zeros(2)
+    value = {"pair": Pair(array, [array]), "level": Level(np.ones(2)), "set": {1}, "text": "x", "objects": [Level(1)]}
+    copied = copy_value(value)
+    assert copied["pair"].left is copied["pair"].right[0] is not array
+    array[:] = value["level"].array[:] = 7
+    value["set"].add(2)
+    value["objects"][0].array = 2
+    assert copied["pair"].left.tolist() == [0, 0] and copied["level"].array.tolist() == [1, 1]
+    assert copied["set"] == {1} and copied["objects"][0].array == 1
+
+
+def flags(array):
+    return array.flags.writeable, array.flags.c_contiguous, array.flags.f_contiguous
+
+
+@pytest.mark.parametrize("rest", [[], [Level(1)]])
+def test_copy_within_a_process_equals_the_pickled_one(rest):
+    """Identities, memory order and read-only arrays: plain values are copied by another function than objects."""
+    frozen = np.ones(2)
+    frozen.flags.writeable = False
+    array, nested = np.zeros((2, 3), order="F"), {(1, "x"): np.float32(2), 3: np.zeros((4, 4))[::2, ::2]}
+    arrays = {"array": array, "number": np.zeros(()), "part": nested[3]}
+    value = {"nested": nested, "again": [array, nested], "rest": rest, **arrays}
+    value["self"] = value
+    for one in (value, {**value, "frozen": frozen}):
+        copied, pickled = copy_value(one), pickle.loads(pickle.dumps(one, protocol=5))
+        assert list(copied) == list(pickled) and copied["self"]["self"] is copied["self"] is not value
+        assert copied["again"][0] is copied["array"] is not array and copied["again"][1] is copied["nested"] is not nested
+        assert copied["part"] is copied["nested"][3] and copied["nested"][1, "x"] == 2
+        for key in {"frozen", *arrays} & set(one):
+            assert flags(copied[key]) == flags(pickled[key]) and np.array_equal(copied[key], pickled[key])
+
+
+def test_copy_within_a_process_leaves_classes_and_functions_as_they_are():
+    """Regression: objects of local classes brought a copy of their class, which replaced the methods of the class."""
+    seen = []
+
+    class Local:
+        table: Any = []
+
+        def note(self):
+            seen.append(self.table)
+
+    one, table, note = Local(), Local.table, Local.note
+    copied, function = copy_value([one, lambda: seen.append(1)])
+    assert type(copied) is Local and copied is not one and Local.table is table and Local.note is note
+    copied.note()
+    assert seen == [table]
+    function()  # a copy, with a list of its own
+    assert seen == [table]
+    assert copy_value({"class": Local, "function": crossed, "x": one})["function"] is crossed
+
+
+def test_copy_within_a_process_shares_what_cannot_be_pickled():
+    lock, array, items = threading.Lock(), np.zeros(2), [1]
+    level = Level(items, lock)
+    function = CallMethod("call", ([level], items), {"items": items, "lock": lock})
+    copied = copy_value({"shared": [lock, level, iter(())], "array": array, "items": items, "function": function})
+    assert copied["shared"][0] is lock and copied["shared"][1] is level and copied["array"] is not array
+    assert copied["items"] == [1] and copied["items"] is not items and level.array is items
+    call = copied["function"]
+    assert call.args[0][0] is level and call.kwargs["lock"] is lock
+    assert call.args[1] is call.kwargs["items"] == [1] and call.args[1] is not items

@@ -11,7 +11,8 @@ The two numbers before a reply identify its command and env even if the pickle c
 they differ from those in the pickle: a pool whose envs are in several shards replaces them by its own (`renumber`).
 
 A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` take the place of `dump`
-and `dump_reply`, and `load` and `load_reply` return the object unchanged.
+and `dump_reply`. Their copies are those that the pickles would give, so an env and its caller share nothing there
+either, except values that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import re
 import struct
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...errors import EnvError, RemoteTraceback, WorkerError, locate
-from ...nested import copy_value
-from ...pickling import dump_by_value
+from ...pickling import copy_by_pickle, dump_by_value
 
 __all__ = [
     "Outcome",
@@ -37,6 +39,7 @@ __all__ = [
     "Reply",
     "copy_reply",
     "copy_payload",
+    "copy_value",
     "describe_place",
     "dump",
     "dump_reply",
@@ -52,11 +55,19 @@ __all__ = [
 _HEAD = struct.Struct("<qq")
 #: Folders of vecenv, and of the parts of the engine that call envs.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
+_OWN = __name__.partition(".")[0] + "."
 _ENGINE = tuple(os.path.join(_PACKAGE, "core", room, "") for room in ("host", "processes", "fallback"))
 #: A line of a traceback that names a frame; within an exception group, bars stand before it.
 _FRAME = re.compile(r'(?P<indent>[ |]*)  File "(?P<file>.+)", line (?P<number>\d+), in ')
 #: Names from the main script refer to another module in a worker.
 _MAIN = b"__main__"
+#: Classes whose values never change, and need no copies.
+_CONSTANTS = frozenset(
+    (
+        *(type(None), bool, int, float, complex, str, bytes),
+        *(kind for kind in np.sctypeDict.values() if not issubclass(kind, np.void | np.object_)),
+    )
+)
 
 
 @dataclass
@@ -137,24 +148,93 @@ def dump(message: Any) -> bytes:
 
 
 def load(data: bytes | bytearray | Payload) -> Any:
-    """Undo `dump`; return a payload that was not pickled unchanged."""
-    return data if isinstance(data, Payload) else pickle.loads(data)
+    """Undo `dump`, or take the result of `copy_payload`, where each env that is called gets its own function."""
+    if not isinstance(data, Payload):
+        return pickle.loads(data)
+    return data if data.function is None else replace(data, function=copy_value(data.function))
 
 
 def copy_payload(payload: Payload) -> Payload:
-    """Copy a message down for an env in this process; its function is shared."""
-    return replace(payload, kwargs=copy_value(payload.kwargs), action=copy_value(payload.action))
+    """Copy a message down for envs in this process."""
+    return Payload(copy_value(payload.kwargs), copy_value(payload.action), copy_value(payload.function))
 
 
 def copy_reply(reply: Reply) -> Reply:
-    """Copy a message up from an env in this process; the result of a call is shared."""
+    """Copy a message up from an env in this process."""
     return replace(
         reply,
         info=copy_value(reply.info),
         final_info=copy_value(reply.final_info),
         objects=copy_value(reply.objects),
         final_objects=copy_value(reply.final_objects),
+        value=copy_value(reply.value),
     )
+
+
+def copy_value(value: Any) -> Any:
+    """Return a copy of a value, as another process would get it; see `copy_by_pickle`.
+
+    If the value cannot be pickled, the parts of its dicts, lists and tuples that cannot are shared, and the others
+    copied.
+    """
+    try:
+        return _copy_nested(value, _refuse, {})  # ten times as fast as pickling it
+    except _NotPlainError:
+        pass
+    try:
+        return copy_by_pickle(value)
+    except Exception:  # a class may raise any exception, for example for a lock
+        return _copy_nested(value, _copy_or_share, {})
+
+
+class _NotPlainError(Exception):
+    """A value contains objects beside dicts, lists, tuples, numbers, text and arrays of numbers."""
+
+
+def _refuse(value: Any) -> Any:
+    raise _NotPlainError
+
+
+def _copy_or_share(value: Any) -> Any:
+    """Return a copy of an object, or the object itself if it cannot be pickled."""
+    try:
+        return copy_by_pickle(value)
+    except Exception:
+        if not type(value).__module__.startswith(_OWN) or not is_dataclass(type(value)):
+            return value
+        return replace(value, **_copy_nested(vars(value), _copy_or_share, {}))  # a call with arguments of the caller
+
+
+def _copy_nested(value: Any, copy_object: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    """Copy dicts, lists, tuples and arrays.
+
+    Args:
+        value: may contain itself.
+        copy_object: called with each other object.
+        copies: copies made so far, by the id of the original.
+    """
+    kind = type(value)
+    if kind in _CONSTANTS:
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    copied: Any
+    if kind is dict:
+        copied = copies[id(value)] = {}
+        for key, part in value.items():
+            copied[_copy_nested(key, copy_object, copies)] = _copy_nested(part, copy_object, copies)
+    elif kind is list:
+        copied = copies[id(value)] = []
+        copied.extend(_copy_nested(part, copy_object, copies) for part in value)
+    elif kind is tuple:
+        copied = copies[id(value)] = tuple(_copy_nested(part, copy_object, copies) for part in value)
+    elif isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
+        copied = copies[id(value)] = value._make(_copy_nested(part, copy_object, copies) for part in value)
+    elif kind is np.ndarray and not value.dtype.hasobject and value.flags.writeable:
+        copied = copies[id(value)] = value.copy("A")  # in the memory order that a pickle keeps
+    else:
+        copied = copies[id(value)] = copy_object(value)
+    return copied
 
 
 def dump_reply(reply: Reply) -> bytes:
