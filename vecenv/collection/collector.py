@@ -258,7 +258,7 @@ class _Work:
         self._what = what
         self._envs = envs
         self.num_envs = envs.num_envs
-        self._policy = PolicyCaller(policy, envs.single_action_space, what)
+        self._policy = PolicyCaller(policy, envs.pool.spaces.action_space, what)
         self._min_count = None if min_count is None else check_whole("min_count", min_count, 1)
         self._overlap = check_flag("overlap", overlap)
         if self._min_count is not None and self._min_count > self.num_envs:

@@ -24,8 +24,6 @@ class SteppedEnvs(Protocol):
 
     num_envs: int
     metadata: dict[str, Any]
-    single_observation_space: Space[Any]
-    single_action_space: Space[Any]
 
     @property
     def num_batches(self) -> int:
@@ -60,6 +58,10 @@ class ProgressPart(NamedTuple):
 class Progress:
     """The envs as the last batch left them.
 
+    Args:
+        num_envs: N.
+        observation_space, action_space: of one env.
+
     Attributes:
         is_known: whether the other attributes are those of the envs. False before the first reset, and after an
             exception of an env.
@@ -77,15 +79,14 @@ class Progress:
         policy: the policy of the last batch.
     """
 
-    def __init__(self, envs: SteppedEnvs) -> None:
-        space, num_envs = envs.single_observation_space, envs.num_envs
-        self.obs_spec = Spec(space, "obs")
+    def __init__(self, num_envs: int, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        self.obs_spec = Spec(observation_space, "obs")
         if not self.obs_spec.is_all_arrays:
-            raise ConfigError(f"collect: observations of {space} have no fixed dtype and shape", key="envs")
+            raise ConfigError(f"collect: observations of {observation_space} have no fixed dtype and shape", key="envs")
         self.is_known = self.is_broken = False
         self.num_batches = -1
         self.obs = tuple(np.empty((num_envs, *leaf.shape), leaf.dtype) for leaf in self.obs_spec.leaves)
-        action_leaves = Spec(envs.single_action_space, "action").leaves
+        action_leaves = Spec(action_space, "action").leaves
         self.actions = tuple(np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in action_leaves)
         self.has_ended = np.zeros(num_envs, np.bool_)
         self.is_fresh = np.zeros(num_envs, np.bool_)
@@ -137,7 +138,8 @@ def progress_of(envs: VectorEnv) -> Progress:
     """
     found = vars(envs).get(_ATTRIBUTE)
     if found is None:
-        found = Progress(envs)
+        spaces = envs.pool.spaces
+        found = Progress(envs.num_envs, spaces.observation_space, spaces.action_space)
         setattr(envs, _ATTRIBUTE, found)
     return found
 

@@ -79,7 +79,7 @@ class Rollouts:
         self._envs = ShardEnvs(pool)
         make: Callable[[], Any] = pickle.loads(make_policy)
         self._policy = PolicyCaller(make(), pool.action_space, "Collector", pool.first_env_id)
-        self._progress = Progress(self._envs)
+        self._progress = Progress(pool.num_envs, pool.observation_space, pool.action_space)
 
     def __call__(self, request: RolloutRequest, weights: Any) -> Rollout:
         """Make one rollout; an exception of the policy or of an env is part of the result.

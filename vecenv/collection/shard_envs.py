@@ -29,8 +29,6 @@ class ShardEnvs:
     def __init__(self, pool: RecordedPool) -> None:
         self._pool = pool
         self.num_envs = pool.num_envs
-        self.single_observation_space: Space[Any] = pool.observation_space
-        self.single_action_space: Space[Any] = pool.action_space
         self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode[pool.autoreset.name]}
         self._action_spec = Spec(pool.action_space, "action")
 
@@ -63,7 +61,7 @@ class ShardEnvs:
     def _deliver(self, batch: Batch) -> _Step:
         infos: dict[str, Any] = {"env_id": batch.env_ids}
         if batch.flags & RowFlag.FINAL:
-            infos["final_obs"] = _FinalObs(self.single_observation_space, batch)
+            infos["final_obs"] = _FinalObs(self._pool.observation_space, batch)
             infos["final_info"] = {}
         if batch.flags & RowFlag.MESSAGE:
             _add_recovery_marks(infos, batch)

@@ -158,9 +158,10 @@ class ShardWork:
         self._envs = envs
         self.num_envs = envs.num_envs
         self._progress = progress_of(envs)
-        self._action_spec = Spec(envs.single_action_space, "actions of the policy")
+        action_space = envs.pool.spaces.action_space
+        self._action_spec = Spec(action_space, "actions of the policy")
         if not self._action_spec.is_all_arrays:
-            raise ConfigError(f"Collector: actions of {envs.single_action_space} have no fixed dtype and shape")
+            raise ConfigError(f"Collector: actions of {action_space} have no fixed dtype and shape")
         self._task_id = next(_NUMBERS)
         self._factory = dump_by_value(functools.partial(Rollouts, _dump("make_policy", make_policy)))
         weakref.finalize(self, envs.pool.forget_task, self._task_id).atexit = False

@@ -61,7 +61,7 @@ class Episodes:
         self._envs, self._policy = envs, policy
         self._timeout, self._max_steps = timeout, max_steps
         self._seeds_left = list(reversed(seeds))
-        self._observations = Observations(envs.single_observation_space, count)
+        self._observations = Observations(envs.pool.spaces.observation_space, count)
         self._has_warned = False
         self._num_batches = envs.num_batches
         # By env: its state.

@@ -120,7 +120,7 @@ def evaluate(
     with open_envs(env, num_envs, timeout=timeout, has_limit=has_limit, videos=files, options=options) as envs:
         name = str(envs.pool.properties["name"])
         rows = PolicyRows(
-            policy, envs.single_action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
+            policy, envs.pool.spaces.action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
         )
         try:
             for episode in Episodes(envs, rows, chosen, timeout=timeout, max_steps=max_steps).play():

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..core.layout.rows import Op, RowFlag
-from ..core.layout.spec import Array
+from ..core.layout.spec import Array, copy_spaces
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
@@ -156,8 +156,9 @@ class VecenvBackend:
         self.emulated = driver.emulated
         self.num_environments = num_envs
         self.num_agents, self.agents_per_batch = agents * num_envs, agents * batch_size
-        self.single_observation_space = driver.single_observation_space
-        self.single_action_space = driver.single_action_space
+        # The caller may change its spaces, but not those of the env class, which workers may use.
+        shown = copy_spaces(driver.single_observation_space, driver.single_action_space)
+        self.single_observation_space, self.single_action_space = shown
         self.observation_space = _joint_space(self.single_observation_space, self.agents_per_batch)
         self.action_space = _joint_space(_sent_action_space(driver), self.agents_per_batch)
         self.agent_ids = np.arange(self.num_agents)
@@ -227,7 +228,7 @@ class VecenvBackend:
         """
         rows = _vector.send_precheck(self, actions)
         try:
-            space = self._pool.action_space
+            space = self._pool.spaces.action_space
             rows = rows.reshape(-1, *space.shape).astype(space.dtype, copy=False)  # type: ignore[misc]
             if len(self._blocks) == 1:
                 self._pool.send(rows)

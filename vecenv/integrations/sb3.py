@@ -112,6 +112,7 @@ class SB3VecEnv(_VecEnv):
         self._env_seeds: EnvSeeds = self.vector_env._env_seeds
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
+        self._action_dtype: Any = self._pool.spaces.action_space.dtype
         try:
             envs = self.vector_env
             super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
@@ -185,7 +186,7 @@ class SB3VecEnv(_VecEnv):
             StateError: a step is under way already.
         """
         try:
-            if self._is_plain and getattr(actions, "dtype", None) == self.action_space.dtype:
+            if self._is_plain and getattr(actions, "dtype", None) == self._action_dtype:
                 self._pool.send(actions)
             else:
                 self._send_converted(actions)
@@ -197,7 +198,6 @@ class SB3VecEnv(_VecEnv):
 
     def _send_converted(self, actions: Any) -> None:
         """Send actions that are not one array of the action space's dtype."""
-        space = self.action_space
         if not has_rows(actions):
             raise NotASequenceError(f"action: expected {self.num_envs} actions, one per env, got {actions!r}")
         if not self._is_plain:
@@ -207,12 +207,12 @@ class SB3VecEnv(_VecEnv):
                 self._pool.send_objects(list(actions), self._ids)
             return
         is_float = isinstance(actions, np.ndarray) and actions.dtype.kind == "f"
-        if self._pool.options.strict or not is_float or space.dtype.kind not in "iu":
+        if self._pool.options.strict or not is_float or self._action_dtype.kind not in "iu":
             self._pool.send(actions)
             return
         with np.errstate(invalid="ignore"):
-            whole = actions.astype(space.dtype)
-        if not isinstance(space, spaces.Box) and np.array_equal(whole, actions):
+            whole = actions.astype(self._action_dtype)
+        if not isinstance(self._pool.spaces.action_space, spaces.Box) and np.array_equal(whole, actions):
             self._pool.send(whole)  # MultiBinary actions come so from policies
         else:
             self._pool.send_objects(list(actions), self._ids)
@@ -256,7 +256,7 @@ class SB3VecEnv(_VecEnv):
 
     def _put_finals(self, infos: Infos, batch: Batch, dones: Array) -> None:
         """Move the infos of resets away, and put those of the last steps in their place."""
-        final_infos, space, final_obs = batch.final_infos(), self.observation_space, batch.final_obs
+        final_infos, space, final_obs = batch.final_infos(), self._pool.spaces.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
         has_statistics = self.vector_env._results.has_statistics

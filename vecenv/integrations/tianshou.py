@@ -124,7 +124,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self.env_num = self._pool.num_envs
         self.wait_num = self.env_num if wait_num is None else wait_num
         self.is_async = self.wait_num != self.env_num or timeout is not None
-        self._obs_space = self.vector_env.single_observation_space
+        self._obs_space = self._pool.spaces.observation_space
         self._has_array_obs = isinstance(self._pool.obs_spec.root, Leaf)
         self._has_array_actions = isinstance(self._pool.action_spec.root, Leaf)
         if isinstance(self._obs_space, spaces.Tuple) and not self._has_objects:

@@ -156,7 +156,7 @@ class VecenvEnv(_EnvBase):
 
     def _decode(self, tensordict: Any) -> Any:
         """Return the actions of a tensordict as arrays, nested like the action space."""
-        space = self.vector_env.single_action_space
+        space = self._pool.spaces.action_space
         if isinstance(space, spaces.Dict):
             return _decode(space, self.full_action_spec, tensordict)
         return _decode(space, self.action_spec, tensordict[self.action_key])

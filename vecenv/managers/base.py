@@ -276,16 +276,17 @@ class BaseEnvManager(EnvManager):
         self._agent_infos.clear()
         self._last_obs.open(None if self._copies else pool.options.depth)
         builder = builder_of(pool.implementation)
+        spaces = pool.spaces
         self._pack = packer_of(pool.action_spec, builder.common_type)
         self._layout = Layout(
-            *(pool.obs_spec, _shape_of_rewards(pool.reward_space), self.env_num, builder),
+            *(pool.obs_spec, _shape_of_rewards(spaces.reward_space), self.env_num, builder),
             copies=self._copies,
-            is_untyped=isinstance(pool.observation_space, ObjectSpace),
+            is_untyped=isinstance(spaces.observation_space, ObjectSpace),
             copy_timer=pool.copy_timer,
         )
         seeds = self._resets.seeds.waiting()
         try:
-            self._spaces.set(pool.observation_space, pool.action_space, pool.reward_space)
+            self._spaces.set(spaces.observation_space, spaces.action_space, spaces.reward_space)
             self.reset(reset_param)
         except BaseException:
             self._resets.seeds.restore(seeds)  # also of envs whose reset succeeded: the next launch resets all envs

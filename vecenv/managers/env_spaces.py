@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
+from ..core.layout.spec import copy_spaces
 from ..envs.adapt import adapt_and_build, reward_space_of
 from ..envs.spaces import ObjectSpace
 
@@ -74,14 +74,16 @@ class EnvSpaces:
         return self._known
 
     def set(self, observation_space: Any, action_space: Any, reward_space: Any) -> None:
-        """Use these spaces from now on.
+        """Use copies of these spaces from now on: an env in this process may use its own, and the caller change these.
 
-        The action space is copied: an env in this process may sample from its own space. An env without a reward
-        space has float32 (1,).
+        An env without a reward space has float32 (1,).
         """
         if reward_space is None:
             reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self._known = (_declared(observation_space), copy.deepcopy(_declared(action_space)), _declared(reward_space))
+        observation_space, action_space, reward_space = copy_spaces(
+            *map(_declared, (observation_space, action_space, reward_space))
+        )
+        self._known = observation_space, action_space, reward_space
         self._seed_actions()
 
     def seed_actions(self, seed: int) -> None:

@@ -23,6 +23,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
+from ..core.layout.spec import copy_spaces
 from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr, original
 from ..envs.base import BaseEnvTimestep
 from ..envs.factory import EnvFactory
@@ -163,6 +164,8 @@ class GymVectorEnvManager(EnvManager):
         counts = EpisodeCounts(vector_env.num_envs, self._cfg["episode_num"])
         spaces = EnvSpaces(env_fns[0] if env_fns else _no_env_fn, needed=True)
         spaces.set(vector_env.single_observation_space, vector_env.single_action_space, None)
+        # The caller may change those of the vector env.
+        self._obs_space, self._action_space = copy_spaces(vector_env.observation_space, vector_env.single_action_space)
         access = VectorAccess(name, vector_env, counts, spaces if env_fns else None)
         super().__init__(counts, spaces, access)
         self._vector_access = access
@@ -409,11 +412,11 @@ class GymVectorEnvManager(EnvManager):
                 self._counts.set_state(env_id, EnvState.RUN)
 
     def _rows(self, obs: Any) -> list[Any]:
-        return list(iterate(self._vector_env.observation_space, obs))
+        return list(iterate(self._obs_space, obs))
 
     def _join(self, actions: list[Any]) -> Any:
         """Return a batch of actions; an env without an action gets one of the space."""
-        space = self._vector_env.single_action_space
+        space = self._action_space
         filler = None
         if any(action is None for action in actions):
             filler = _some_action(space)

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag
 from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
-from ..core.layout.spec import Array, Leaf
+from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
@@ -195,9 +195,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._is_plain = isinstance(self._node, Leaf)
         self.batch_size = inner.num_envs
         self.num_envs = inner.num_envs * pool.num_envs
-        self.single_observation_space, self.single_action_space = inner.observation_space, inner.action_space
-        self.observation_space = batch_space(inner.observation_space, self.num_envs)
-        self.action_space = batch_space(inner.action_space, self.num_envs)
+        self._obs_space, self._action_space = inner.observation_space, inner.action_space
+        shown = copy_spaces(inner.observation_space, inner.action_space)  # the caller may change these
+        self.single_observation_space, self.single_action_space = shown
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
         # The shape of an action that is one array, for the fast path in `_rows_of`; None for nested actions.
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
@@ -207,7 +209,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
-        make_views = functools.partial(_make_views, self.single_observation_space)
+        make_views = functools.partial(_make_views, self._obs_space)
         self._leases = pool.lend(make_views) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
 
@@ -296,13 +298,13 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             self._pool.take_snapshots()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
-        return split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
+        return split_actions(self._action_space, actions, self.batch_size, self.num_envs)
 
     def _deliver(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
             self._save_last_obs(batch, None if self._last_obs_rows is None else own(self._node, self._last_obs_rows))
             if self._ended is not None:
-                _, _, _, terminations, truncations = _make_views(self.single_observation_space, batch)
+                _, _, _, terminations, truncations = _make_views(self._obs_space, batch)
                 has_raised = np.isin(batch.env_ids, list(batch.errors()))
                 self._ended = self._will_reset((terminations | truncations) & ~np.repeat(has_raised, self.batch_size))
             batch.raise_errors()
@@ -321,7 +323,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             if self._is_plain:
                 obs = obs[:]
             else:
-                obs = flatten(self.single_observation_space, view(self._node, rows, slice(None)))
+                obs = flatten(self._obs_space, view(self._node, rows, slice(None)))
             return obs, rewards[:], terminations[:], truncations[:], infos
         timer = self._pool.copy_timer
         if timer is not None:
@@ -339,7 +341,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         Raises:
             Exception: raised by a reset that this method starts; the next step resets that batch again.
         """
-        rows, _, rewards, terminations, truncations = _make_views(self.single_observation_space, batch)
+        rows, _, rewards, terminations, truncations = _make_views(self._obs_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
         already_ended: Array = ends & (terminations | truncations) & self._resets_in_next  # ends of the last step
         is_all_ended = np.all(already_ended.reshape(-1, self.batch_size), axis=1)
@@ -349,8 +351,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         rows = own(self._node, rows)
         begins = abandoned if self._resets_at_once else abandoned[is_all_ended[abandoned]]
         if len(begins):
-            last = flatten(self.single_observation_space, own(self._node, rows))
-            finals = list(iterate(self.observation_space, last))
+            last = flatten(self._obs_space, own(self._node, rows))
+            finals = list(iterate(batch_space(self._obs_space, self.num_envs), last))
             # To the pool, the step after an end is a reset that ignores its action. If it raises, the next step is
             # a reset, too.
             self._pool.send_objects([None] * len(begins), begins)
@@ -363,7 +365,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 infos[i] = info if is_all_ended[i] else {**(info or {}), **final_infos(own_finals, infos[i] or {})}
             rows = merge(self._node, rows, first.obs[0], begins)
         self._last_obs_rows = rows
-        obs = flatten(self.single_observation_space, rows)
+        obs = flatten(self._obs_space, rows)
         joined = join_infos(infos, self.batch_size)
         if self._ended is not None:
             ended = terminations | truncations | ends  # the next step resets all envs of a lost batch
@@ -388,7 +390,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     def _cached_views(self, batch: Batch) -> _Views:
         """Return views of a batch, cached per block: to make them costs more than to copy the data."""
-        views = _make_views(self.single_observation_space, batch)
+        views = _make_views(self._obs_space, batch)
         if type(batch.rows) is RowRange and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
@@ -404,7 +406,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     def _own(self, rows: Any) -> Any:
         """Return W rows of k envs as observations of N envs, copied if `copy` is True."""
-        return flatten(self.single_observation_space, own(self._node, rows) if self.copy else rows)
+        return flatten(self._obs_space, own(self._node, rows) if self.copy else rows)
 
     def _infos_by_batch(self, batch: Batch) -> list[dict[str, Any] | None]:
         """Return the infos of each batch, or None; add a mask to the pool's "recovered", as envs' infos have one."""
@@ -448,7 +450,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             obs, infos = self.reset_wait()
         if ids is None:
             return obs, infos
-        return pick_rows(self.single_observation_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
+        return pick_rows(self._obs_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""

@@ -26,6 +26,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag, check_whole, nearest
 from ..core.layout.rows import Autoreset, Op, RowFlag
+from ..core.layout.spec import copy_spaces
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..core.pool.spare_resets import SpareRule
@@ -294,9 +295,10 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 raise DifferentSpacesError(f"{error}. {_HOW_TO_DIFFER}", path=error.path) from error
             raise
         try:
-            found = [pool.observation_space] * self.num_envs
+            found, space = [pool.observation_space] * self.num_envs, pool.spaces.observation_space
             if not is_same:
                 found = pool.call(GetAttribute("observation_space"), pure=True)
+                (space,) = copy_spaces(found[0])
             self.observation_space, self.single_observation_space = combine_spaces(self.observation_mode, found)
         except BaseException:
             pool.close()
@@ -306,9 +308,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
-        make_results = ConcatenatedResults if has_own_batches(found[0]) else Results
+        make_results = ConcatenatedResults if has_own_batches(space) else Results
         results = self._results = make_results(
-            pool, make_reader(found[0]), found[0], self.copy, self._checks_ends, has_statistics
+            pool, make_reader(space), space, self.copy, self._checks_ends, has_statistics
         )
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
 
@@ -528,7 +530,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         try:
             if self._splits_actions:
                 ids = np.arange(self.num_envs) if env_ids is None else np.atleast_1d(env_ids)
-                rows = list(iterate(batch_space(self.single_action_space, len(ids)), actions))
+                rows = list(iterate(batch_space(self._pool.spaces.action_space, len(ids)), actions))
                 self._pool.send_objects(rows, ids, ordered=ordered)
             else:
                 self._pool.send(actions, env_ids, ordered=ordered)

@@ -181,7 +181,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         num_rows = pool.num_envs - self._num_spares
         self._size = num_rows * (description.batch_size or 1)
         self._assembler = Assembler(pool, description, self._size)
-        self._infos = InfoReader(pool.observation_space)
+        self._infos = InfoReader(pool.spaces.observation_space)
         self._spare_envs = SpareEnvs(pool, num_rows)
         self._resets_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root

@@ -14,6 +14,7 @@ is None, which needs neither a column nor a message.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = [
     "Spec",
     "TupleNode",
     "can_convert",
+    "copy_spaces",
     "has_rows",
     "map_columns",
     "nest_columns",
@@ -417,6 +419,17 @@ def _describe(value: Any, array: Array | None = None) -> str:
         return f"{array.dtype if isinstance(value, np.ndarray) else type(value).__name__} {array}"
     limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
     return f"{array.dtype} {array.shape}{limits}"
+
+
+def copy_spaces(*spaces_given: Any) -> tuple[Any, ...]:
+    """Return copies of spaces, with the states of their generators. A space that cannot be copied is shared.
+
+    Parts that the spaces have in common are common parts of the copies, too.
+    """
+    try:
+        return copy.deepcopy(spaces_given)
+    except Exception:  # a space of the user may contain anything, such as a lock
+        return spaces_given if len(spaces_given) == 1 else tuple(copy_spaces(space)[0] for space in spaces_given)
 
 
 # ---- conventions of Gymnasium, only used here ----------------------------------------

@@ -18,7 +18,7 @@ from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.messages import Payload
 from ..layout.rows import Autoreset
-from ..layout.spec import Array, Space, Spec
+from ..layout.spec import Array, Space, Spec, copy_spaces
 from ..options import Limits, PoolOptions, check_options
 from ..parent.hub import Event, Hub, SlotState
 from ..parent.inbox import Inbox, Listener
@@ -35,6 +35,9 @@ __all__ = ["AskedEnvs", "CommandLog", "Engine", "EnvSpaces", "OpenedEnvs", "Wait
 @dataclass(frozen=True)
 class EnvSpaces:
     """Spaces of one env; all envs of a pool have the same.
+
+    Engines compare successors with them, and requests are checked by them. So they belong to the pool, and neither an
+    env nor the caller gets them: `copy` makes others for these.
 
     Attributes:
         observation_space, action_space: of Gymnasium.
@@ -68,6 +71,13 @@ class EnvSpaces:
         obs = Spec(spaces[0], "obs", strict=strict, ignores_extra=ignores_extra)
         action = Spec(spaces[1], "action", strict=strict, ignores_extra=ignores_extra)
         return cls(*spaces, getattr(source, "reward_space", None), obs, action)
+
+    def copy(self) -> EnvSpaces:
+        """Return the same layouts with copies of the spaces; see `copy_spaces`."""
+        observation_space, action_space, reward_space = copy_spaces(
+            self.observation_space, self.action_space, self.reward_space
+        )
+        return EnvSpaces(observation_space, action_space, reward_space, self.obs, self.action)
 
     def plan_arena(self, num_envs: int, num_slots: int, envs_per_slot: int, options: PoolOptions) -> ArenaPlan:
         """Lay out the shared memory of a pool with these spaces.

@@ -19,6 +19,7 @@ Parts of a pool, in the order in which a call passes them:
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ from ..recovery.policy import COUNTS
 from ..recovery.resume import read_records
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
-from .engine import Engine, OpenedEnvs, TaskShards
+from .engine import Engine, EnvSpaces, OpenedEnvs, TaskShards
 from .facts import PoolFacts, SettingNames
 from .lifecycle import Lifecycle
 from .requests import ActionLeaves, Requests
@@ -99,7 +100,8 @@ class Pool:
     Attributes:
         env_fns: one constructor per env, without spare ones.
         num_envs: how many envs, with ids 0 .. num_envs - 1, without spare ones.
-        observation_space, action_space, reward_space: of one env; known after `start`.
+        spaces: the spaces of one env that the pool compares and checks with; known after `start`. Front ends use them,
+            and do not give them to the caller.
         obs_spec, action_spec: layouts of these; known after `start`.
         properties: name, metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
         implementation: 'native', or 'python' for rows without C; known after `start`.
@@ -107,9 +109,7 @@ class Pool:
             `timings=False`, and before `start`.
     """
 
-    observation_space: Space[Any]
-    action_space: Space[Any]
-    reward_space: Any
+    spaces: EnvSpaces
     obs_spec: Spec
     action_spec: Spec
 
@@ -178,12 +178,29 @@ class Pool:
             self._rows = self._receiver = rows
             self._outstanding = rows.outstanding
             self._bind(rows.send, rows.recv, rows.recv_envs)
-        spaces = envs.spaces
-        self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
-        self.reward_space = spaces.reward_space
-        self.obs_spec, self.action_spec = spaces.obs, spaces.action
+        self.spaces = envs.spaces
+        self.obs_spec, self.action_spec = envs.spaces.obs, envs.spaces.action
         self.properties, self.implementation = envs.properties, envs.implementation
         self.copy_timer = make_copy_timer(envs.plan)
+
+    @functools.cached_property
+    def _callers_spaces(self) -> EnvSpaces:
+        return self.spaces.copy()
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The observation space of one env, for the caller, who may change it; known after `start`."""
+        return self._callers_spaces.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """The action space of one env, for the caller, who may change it; known after `start`."""
+        return self._callers_spaces.action_space
+
+    @property
+    def reward_space(self) -> Any:
+        """The reward space of one env, for the caller, who may change it; None without one; known after `start`."""
+        return self._callers_spaces.reward_space
 
     def _bind(self, send: Callable[..., None], recv: Callable[..., Batch], recv_envs: Callable[..., Batch]) -> None:
         """Put the hot paths together."""

@@ -152,7 +152,7 @@ class SerialEngine:
                     raise
                 progress.show(lambda: len(self._envs))
         check_distinct(dict(enumerate(self._built)))
-        spaces = EnvSpaces.of(self._envs[0], options)
+        spaces = EnvSpaces.of(self._envs[0], options).copy()
         check_same_spaces(self._envs)
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)
         memory = private_segment(plan.nbytes)

@@ -41,8 +41,8 @@ class RecordedPool:
         self._pool = pool
         self.num_envs = pool.num_envs
         self.first_env_id = first_env_id
-        self.observation_space: Space[Any] = pool.observation_space
-        self.action_space: Space[Any] = pool.action_space
+        self.observation_space: Space[Any] = pool.spaces.observation_space
+        self.action_space: Space[Any] = pool.spaces.action_space
         self.autoreset: Autoreset = pool.options.autoreset
         self.obs: tuple[Array, ...] = ()
         self._executed: list[Rounds | Steps | Commands] = []

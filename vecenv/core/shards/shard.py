@@ -120,7 +120,8 @@ class Shard:
         self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
         self._has_records = boot.options.failures.recovers
         return ShardReport(
-            *(pool.observation_space, pool.action_space, pool.reward_space, pool.properties, pool.implementation),
+            *(pool.spaces.observation_space, pool.spaces.action_space, pool.spaces.reward_space),
+            *(pool.properties, pool.implementation),
             self._take_log_frames(),
         )
 
