@@ -34,6 +34,7 @@ from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
 from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
+from vecenv.core.layout.messages import copy_value
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
@@ -173,6 +174,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         pool = self._pool
         found = pool.call(describe, pure=True)
         description = self._description = found[0]
+        self._callers_specs = copy_value(description.specs)  # the caller may change the nests
         for env_id, other in enumerate(found):
             if other.specs != description.specs or other.batch_size != description.batch_size:
                 raise ConfigError(f"env {env_id}: its specs or batch size differ from those of env 0")
@@ -313,19 +315,19 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def observation_spec(self) -> Any:
         """Return the specs of one env's observations, without a batch axis."""
-        return self._description.specs.observation
+        return self._callers_specs.observation
 
     def action_spec(self) -> Any:
         """Return the specs of one env's actions, without a batch axis."""
-        return self._description.specs.prev_action
+        return self._callers_specs.prev_action
 
     def reward_spec(self) -> Any:
         """Return the spec of one env's rewards, without a batch axis."""
-        return self._description.specs.reward
+        return self._callers_specs.reward
 
     def env_info_spec(self) -> Any:
         """Return the specs of one env's infos, without a batch axis."""
-        return self._description.specs.env_info
+        return self._callers_specs.env_info
 
     @property
     def batched(self) -> bool:

@@ -22,7 +22,7 @@ from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
 from ..layout.counters import CountersPlan
-from ..layout.messages import copy_payload, copy_reply, describe_place
+from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -169,7 +169,7 @@ class SerialEngine:
         )
         return OpenedEnvs(
             spaces=spaces,
-            properties=properties_of(self._envs[0]),
+            properties=copy_value(properties_of(self._envs[0])),
             implementation=chosen,
             plan=plan,
             memory=memory,
