@@ -36,7 +36,8 @@ class CallableVectorEnv(BaseVectorEnv):
         Args:
             name: name of the method or attribute, looked up from the outermost wrapper inwards. 'reset', 'step' and
                 'close' are refused.
-            *args, **kwargs: passed to the method.
+            *args, **kwargs: passed to the method. Arguments and results are copies, with `backend="serial"` too. There,
+                values that cannot be pickled are shared.
             env_id: distinct ids of the envs to call, or a single id. None (default): all envs. A method of an env with
                 an argument of this name gets it by position.
 

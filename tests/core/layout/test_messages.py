@@ -206,7 +206,8 @@ def test_copy_within_a_process_equals_the_pickled_one(rest):
     for one in (value, {**value, "frozen": frozen}):
         copied, pickled = copy_value(one), pickle.loads(pickle.dumps(one, protocol=5))
         assert list(copied) == list(pickled) and copied["self"]["self"] is copied["self"] is not value
-        assert copied["again"][0] is copied["array"] is not array and copied["again"][1] is copied["nested"] is not nested
+        assert copied["again"][0] is copied["array"] is not array
+        assert copied["again"][1] is copied["nested"] is not nested
         assert copied["part"] is copied["nested"][3] and copied["nested"][1, "x"] == 2
         for key in {"frozen", *arrays} & set(one):
             assert flags(copied[key]) == flags(pickled[key]) and np.array_equal(copied[key], pickled[key])
