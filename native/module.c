@@ -114,9 +114,12 @@ PyDoc_STRVAR(exchange_doc,
 "Raises ValueError if their size is wrong.");
 
 PyDoc_STRVAR(counted_doc,
-"counted(env, limit, unpack, /)\n--\n\n"
-"Return a function step(action) that steps env and counts the step in its TimeLimit `limit`.\n\n"
-"unpack: called with the result of a step that is not a tuple of five; returns one, or raises.");
+"counted(first, env, limit, unpack, passed, /)\n--\n\n"
+"Return a function step(action) that does the same as first.step, past the layers in `passed`.\n\n"
+"It steps env, and counts the step in the TimeLimit `limit` (None: it counts nothing). If one of\n"
+"the layers has changed, it calls first.step.\n\n"
+"unpack: called with the result of a step that is not a tuple of five; returns one, or raises.\n"
+"passed: (layer, names of attributes that must be True, next layer) of each layer.");
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},

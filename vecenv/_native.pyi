@@ -68,7 +68,14 @@ def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
 def common_type(values: list[Any], /) -> type | None: ...
-def counted(env: Any, limit: Any, unpack: Callable[[Any], tuple[Any, ...]], /) -> Callable[[Any], Any]: ...
+def counted(
+    first: Any,
+    env: Any,
+    limit: Any,
+    unpack: Callable[[Any], tuple[Any, ...]],
+    passed: tuple[tuple[Any, tuple[str, ...], Any], ...],
+    /,
+) -> Callable[[Any], Any]: ...
 
 @final
 class Hub:

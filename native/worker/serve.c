@@ -68,12 +68,15 @@ call_reset(Slot *self)
     hosted_env *env = &self->envs[self->command.env_id];
     self->command.argument = RESULT_OF_RESET; /* the origin of an exception, too */
     PyObject *result = check_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
-    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttr(env->env, self->step_name);
-    if (step_method == NULL) {
-        Py_XDECREF(result);
+    if (result == NULL || env->step == NULL) {
+        return result;
+    }
+    PyObject *step = PyObject_GetAttr(env->env, self->step_name);
+    if (step == NULL) {
+        Py_DECREF(result);
         return NULL;
     }
-    Py_XSETREF(env->step, step_method); /* a reset may have replaced the inner env */
+    Py_SETREF(env->step, step); /* a reset may have replaced the inner env */
     return result;
 }
 
@@ -226,6 +229,16 @@ begin_timing(Slot *self)
     vecenv_timer_begin(&self->timer, &env->timed, kind);
 }
 
+static PyObject *
+call_step(const Slot *self, const hosted_env *env, PyObject *action)
+{
+    if (env->step != NULL) {
+        return PyObject_CallOneArg(env->step, action);
+    }
+    PyObject *arguments[] = {env->env, action};
+    return PyObject_VectorcallMethod(self->step_name, arguments, 2, NULL);
+}
+
 /* Step the env of the command under way. Returns NULL if the command was answered, else the event
  * for the host. */
 static PyObject *
@@ -237,7 +250,7 @@ step(Slot *self)
     if (action == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
-    PyObject *result = check_for_draw(self, PyObject_CallOneArg(env->step, action));
+    PyObject *result = check_for_draw(self, call_step(self, env, action));
     Py_DECREF(action);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
@@ -329,7 +342,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
         begin(self);
         if (self->command.env_id >= self->arena.num_envs
-            || self->envs[self->command.env_id].step == NULL) {
+            || (self->envs[self->command.env_id].step == NULL
+                && self->envs[self->command.env_id].env == NULL)) {
             self->command.op = VECENV_OP_NONE;
             PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
             return NULL;

@@ -174,15 +174,19 @@ fail:
 static PyObject *
 slot_host(PyObject *op, PyObject *args)
 {
-    PyObject *env_id, *step_method, *env = Py_None;
-    if (!PyArg_ParseTuple(args, "OO|O:host", &env_id, &step_method, &env)) {
+    PyObject *env_id, *step, *env = Py_None;
+    if (!PyArg_ParseTuple(args, "OO|O:host", &env_id, &step, &env)) {
         return NULL;
     }
     hosted_env *hosted = parse_env((Slot *)op, env_id);
     if (hosted == NULL) {
         return NULL;
     }
-    Py_XSETREF(hosted->step, Py_NewRef(step_method));
+    if (step == Py_None && env == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "a step or an env is needed");
+        return NULL;
+    }
+    Py_XSETREF(hosted->step, step == Py_None ? NULL : Py_NewRef(step));
     Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
     Py_RETURN_NONE;
 }

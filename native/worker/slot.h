@@ -27,8 +27,9 @@ enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
 enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
 typedef struct {
-    PyObject *step;  /* bound method; NULL: this slot does not host the env */
-    PyObject *env;   /* its `reset` is called here for autoresets; NULL: the host resets it */
+    PyObject *step;  /* a function that steps the env; NULL: `env.step` is looked up at each step */
+    PyObject *env;   /* its `reset` is called here for autoresets; NULL: the host resets it. If
+                      * `step` is NULL, too, this slot does not host the env. */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* duration of its last command */
     vecenv_episode_counters counters;

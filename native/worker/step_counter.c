@@ -1,20 +1,80 @@
-/* Step counter: steps an env and counts its steps like Gymnasium's TimeLimit, in the TimeLimit
- * itself. It is between the slot and the env if the worker steps past the wrappers of
- * `gymnasium.make`. core/host/shortcut.py contains the conditions, and the same in Python. */
+/* Step counter: steps an env past wrappers that only call the next layer, and counts its steps like
+ * Gymnasium's TimeLimit, in the TimeLimit itself. It is between the slot and the env if the worker
+ * steps past the wrappers of `gymnasium.make`. core/host/shortcut.py chooses these layers. */
 #include "worker/step_counter.h"
 
-/* The attributes that each step looks up. */
-enum { NAME_STEP, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
+/* The attributes that a step looks up. */
+enum { NAME_STEP, NAME_ENV, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
 
-static const char *const name_strings[NUM_NAMES] = {"step", "_elapsed_steps", "_max_episode_steps"};
+static const char *const name_strings[NUM_NAMES] = {"step", "env", "_elapsed_steps",
+                                                    "_max_episode_steps"};
 
 /* Items of the tuple that the function is bound to; the names follow last. */
-enum { BOUND_ENV, BOUND_LIMIT, BOUND_UNPACK, BOUND_ONE, BOUND_NAMES };
+enum {
+    BOUND_FIRST,
+    BOUND_ENV,
+    BOUND_LIMIT,
+    BOUND_UNPACK,
+    BOUND_PASSED,
+    BOUND_CHECKS,
+    BOUND_ONE,
+    BOUND_NAMES,
+};
+
+#define MAX_FLAGS 2
+
+/* A layer that steps skip, as it was found. Its type and all attributes of that type are as before
+ * while the type keeps its version. All objects are borrowed from the tuple of layers, or, like
+ * `next`, only compared. */
+typedef struct {
+    PyObject *layer, *next;
+    PyTypeObject *type;
+    unsigned int version;
+    PyObject *flags[MAX_FLAGS]; /* names of attributes that must be True; NULL: no further one */
+} layer_check;
 
 static PyObject *
 name_of(PyObject *bound, int which)
 {
     return PyTuple_GET_ITEM(bound, BOUND_NAMES + which);
+}
+
+/* Return whether a layer still only calls the next one: its class, the attributes of the class, `env`
+ * and its flags are the same, and the object has no `step` of its own. */
+static int
+is_as_found(PyObject *bound, const layer_check *check)
+{
+    if (Py_TYPE(check->layer) != check->type
+        || check->type->tp_version_tag != check->version) {
+        return 0;
+    }
+    PyObject *dict = PyObject_GenericGetDict(check->layer, NULL);
+    if (dict == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    int is_same = PyDict_GetItemWithError(dict, name_of(bound, NAME_STEP)) == NULL
+                  && PyDict_GetItemWithError(dict, name_of(bound, NAME_ENV)) == check->next;
+    for (int i = 0; is_same && i < MAX_FLAGS && check->flags[i] != NULL; i++) {
+        is_same = PyDict_GetItemWithError(dict, check->flags[i]) == Py_True;
+    }
+    Py_DECREF(dict);
+    return is_same;
+}
+
+/* Return whether all skipped layers are as they were found. */
+static int
+are_layers_as_found(PyObject *bound)
+{
+    PyObject *bytes = PyTuple_GET_ITEM(bound, BOUND_CHECKS);
+    const layer_check *checks = (const layer_check *)PyBytes_AS_STRING(bytes);
+    Py_ssize_t count = PyBytes_GET_SIZE(bytes) / (Py_ssize_t)sizeof *checks;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!is_as_found(bound, &checks[i])) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 /* Count a step. Returns whether it was the last step that the limit allows; -1 with an exception.
@@ -58,10 +118,15 @@ truncated(PyObject *values)
 static PyObject *
 step(PyObject *bound, PyObject *action)
 {
-    PyObject *arguments[] = {PyTuple_GET_ITEM(bound, BOUND_ENV), action};
+    int is_short = are_layers_as_found(bound);
+    PyObject *env = PyTuple_GET_ITEM(bound, is_short ? BOUND_ENV : BOUND_FIRST);
+    PyObject *arguments[] = {env, action};
     PyObject *result = PyObject_VectorcallMethod(name_of(bound, NAME_STEP), arguments, 2, NULL);
-    PyObject *values = result == NULL ? NULL : as_five_values(bound, result);
-    Py_XDECREF(result);
+    if (result == NULL || !is_short || PyTuple_GET_ITEM(bound, BOUND_LIMIT) == Py_None) {
+        return result;
+    }
+    PyObject *values = as_five_values(bound, result);
+    Py_DECREF(result);
     int is_over = values == NULL ? -1 : count(bound);
     if (is_over < 0) {
         Py_CLEAR(values);
@@ -77,11 +142,47 @@ static PyMethodDef step_method = {
               "Step the env and count the step in its TimeLimit; return the five values."),
 };
 
+/* Fill the checks of the layers in `passed`, a tuple of (layer, names of flags, next layer). The
+ * caller keeps the tuple. -1 with an exception. */
+static int
+find_checks(PyObject *passed, layer_check *checks)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(passed); i++) {
+        layer_check *check = &checks[i];
+        PyObject *flags;
+        *check = (layer_check){0};
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(passed, i), "OO!O", &check->layer, &PyTuple_Type,
+                              &flags, &check->next)) {
+            return -1;
+        }
+        if (PyTuple_GET_SIZE(flags) > MAX_FLAGS) {
+            PyErr_Format(PyExc_ValueError, "at most %d flags", MAX_FLAGS);
+            return -1;
+        }
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(flags); j++) {
+            check->flags[j] = PyTuple_GET_ITEM(flags, j);
+        }
+        check->type = Py_TYPE(check->layer);
+        check->version = check->type->tp_version_tag;
+        if (check->version == 0) { /* it does not show changes: take all layers */
+            check->type = NULL;
+        }
+    }
+    return 0;
+}
+
 PyObject *
 vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyObject *env, *limit, *unpack;
-    if (!PyArg_ParseTuple(arguments, "OOO:counted", &env, &limit, &unpack)) {
+    PyObject *first, *env, *limit, *unpack, *passed;
+    if (!PyArg_ParseTuple(arguments, "OOOOO!:counted", &first, &env, &limit, &unpack,
+                          &PyTuple_Type, &passed)) {
+        return NULL;
+    }
+    Py_ssize_t nbytes = PyTuple_GET_SIZE(passed) * (Py_ssize_t)sizeof(layer_check);
+    PyObject *checks = PyBytes_FromStringAndSize(NULL, nbytes);
+    if (checks == NULL || find_checks(passed, (layer_check *)PyBytes_AS_STRING(checks)) < 0) {
+        Py_XDECREF(checks);
         return NULL;
     }
     PyObject *names[NUM_NAMES];
@@ -89,8 +190,9 @@ vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
         names[i] = PyUnicode_InternFromString(name_strings[i]);
     }
     /* "N" takes ownership of a reference; a NULL makes the result NULL. */
-    PyObject *bound = Py_BuildValue("(OOOiNNN)", env, limit, unpack, 1, names[NAME_STEP],
-                                    names[NAME_ELAPSED], names[NAME_MOST]);
+    PyObject *bound =
+        Py_BuildValue("(OOOOONiNNNN)", first, env, limit, unpack, passed, checks, 1,
+                      names[NAME_STEP], names[NAME_ENV], names[NAME_ELAPSED], names[NAME_MOST]);
     PyObject *function = bound == NULL ? NULL : PyCFunction_New(&step_method, bound);
     Py_XDECREF(bound);
     return function;

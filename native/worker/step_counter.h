@@ -5,9 +5,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* counted(env, limit, unpack): return a function step(action). It steps `env` and returns the same
- * as `limit.step`; `limit` is a TimeLimit around `env` and keeps the count. `unpack` turns a result
- * that is not a tuple of five into one, or raises. */
+/* counted(first, env, limit, unpack, passed): return a function step(action). It returns the same as
+ * `first.step`, but calls `env` directly and counts the step in `limit`, a TimeLimit; None: it does
+ * not count. `passed` has (layer, names of attributes that must be True, next layer) of each layer
+ * from `first` to `env`. If one of these has changed, its class included, the function calls
+ * `first.step`. Both `step` are looked up at each call. `unpack` turns a result that is not a tuple
+ * of five into one, or raises. */
 PyObject *vecenv_counted(PyObject *module, PyObject *arguments);
 
 #endif

@@ -16,7 +16,8 @@ from vecenv.core.host.shortcut import Shortcut
 from vecenv.managers.env_driver import DriverSettings, EnvDriver, ResetRequest
 
 needs_known_release = pytest.mark.skipif(
-    not shortcut.known_steps(), reason="this release of Gymnasium has other wrappers: nothing is left out"
+    not shortcut.known_steps() or shortcut.load() is None,
+    reason="nothing is left out: this release of Gymnasium has other wrappers, or the extension was not built",
 )
 SETTINGS = DriverSettings(autoreset=False, abnormal_ends=False)
 cartpole = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
@@ -104,3 +105,37 @@ def test_shortcut_is_taken_in_workers() -> None:
         assert "common.py" not in str(caught.value.__cause__)
     finally:
         manager.close()
+
+
+class ReplacesItsStep(gymnasium.Env[Any, Any]):
+    """An env that replaces its own `step` after the third step of each episode."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        vars(self).pop("step", None)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 3:
+            self.step = self.later_step  # type: ignore[method-assign]
+        return np.ones(1, np.float32), 1.0, False, False, {}
+
+    def later_step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.full(1, 2.0, np.float32), 2.0, self.steps == 6, False, {}
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize("make", [ReplacesItsStep, lambda: DingEnvWrapper(ReplacesItsStep())])
+def test_manager_uses_a_step_that_an_env_replaces(manager_cls: Any, make: Any) -> None:
+    with manager_cls([make], {"episode_num": 2}) as manager:
+        manager.launch()
+        rewards = []
+        while not manager.done:
+            timestep = manager.step({0: np.array(0)})[0]
+            rewards.append(float(np.ravel(timestep.reward)[0]))
+        assert rewards == [1.0, 1.0, 1.0, 2.0, 2.0, 2.0] * 2

@@ -240,7 +240,7 @@ class BaseEnvManager(EnvManager):
             )
         if self._launch.local_pool is None:
             raise ClosedError(f"envs: {name} has not been launched; call launch first")
-        return [driver.expose() for driver in self._launch.local_pool.envs]
+        return [driver.built for driver in self._launch.local_pool.envs]
 
     _envs = envs  # DI-engine's name
 

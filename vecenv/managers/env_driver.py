@@ -134,10 +134,7 @@ class EnvDriver:
     Attributes:
         built: the result of `env_fn`.
         env: the env with Gymnasium's calls, from `envs.adapt`.
-        step: the env's own step, or a method of the driver if its results need a change.
     """
-
-    step: Callable[[Any], Any]
 
     def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: DriverSettings) -> None:
         self._env_fn = env_fn
@@ -157,7 +154,6 @@ class EnvDriver:
         self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a filler
         self._filler: Any = None
         self._is_gone = False  # the env was closed, and the next reset builds a new one
-        self._is_exposed = False  # the caller has the env, too
         self._build()
 
     @property
@@ -180,24 +176,11 @@ class EnvDriver:
         # An env in an old dialect may return None for an observation; others may not.
         if self._adapted is not None:
             self._adapted.notes_agents = True
-            self.step = self._step_old_dialect
-        else:
-            direct = self._step_exposed if self._is_exposed else env.step
-            self.step = direct if self._settings.has_columns else self._step_untyped
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
         """The env that has the same `step`, for `core.host.shortcut`; None if the driver changes results of steps."""
         return self.env if self._adapted is None and self._settings.has_columns else None
-
-    def expose(self) -> Any:
-        """Return the result of `env_fn`. Its `step` is looked up at each step from now on: callers may replace it."""
-        self._is_exposed = True
-        self._bind(self.env)
-        return self.built
-
-    def _step_exposed(self, action: Any) -> Any:
-        return self.env.step(action)
 
     # ---- calls of the worker -------------------------------------------------------------
 
@@ -224,6 +207,13 @@ class EnvDriver:
         elif self._settings.autoreset:
             return self._autoreset()
         return self._begin_episode()
+
+    def step(self, action: Any) -> Any:
+        """Step the env."""
+        if self._adapted is not None:
+            return self._step_old_dialect(action)
+        result = self.env.step(action)
+        return result if self._settings.has_columns else move_reward_to_info(result)
 
     def measured_reset(self) -> tuple[Any, dict[str, Any]]:
         """Begin an episode without a manager, for `core.processes.measure`."""
@@ -367,9 +357,6 @@ class EnvDriver:
             self._record_to(state["_replay_path"])
 
     # ---- side values ----------------------------------------------------------------------
-
-    def _step_untyped(self, action: Any) -> Any:
-        return move_reward_to_info(self.env.step(action))
 
     def _step_old_dialect(self, action: Any) -> Any:
         result = self.env.step(action)

@@ -64,7 +64,7 @@ class GymAdapter(_StatelessAdapter):
         self.alf = env
         self.env = gym_env.gym
         self.discount: float | None = gym_env.discount
-        self.step, self.reset, self.close = gym_env.step, gym_env.reset, env.close
+        self._gym_env = gym_env
         self.observation_space = self.env.observation_space
         self.action_space = self.env.action_space
         self.reward_space = reward_space_of(self.env)
@@ -74,6 +74,23 @@ class GymAdapter(_StatelessAdapter):
     def unwrapped(self) -> Any:
         """The innermost Gymnasium env."""
         return self.env.unwrapped
+
+    @property
+    def steps_by(self) -> Any:
+        """The object that has the same `step`, for `core.host.shortcut`."""
+        return self._gym_env.steps_by
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode."""
+        return self._gym_env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Step the env."""
+        return self._gym_env.steps_by.step(action)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.alf.close()
 
 
 class TimeStepAdapter(_StatelessAdapter):

@@ -221,12 +221,12 @@ class AlfGymWrapper(AlfEnvironment):
 
 
 class _GymEnv:
-    """The env below an AlfGymWrapper, for workers; its `step` is the env's own method."""
+    """The env below an AlfGymWrapper, for workers; `steps_by` is the env with the `step`."""
 
     def __init__(self, wrapper: AlfGymWrapper) -> None:
         self._wrapper = wrapper
         self.gym = wrapper.gym
-        self.step = self.gym.step
+        self.steps_by = self.gym
         self.discount = wrapper.discount
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

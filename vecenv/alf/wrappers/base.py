@@ -230,20 +230,20 @@ class _LimitedGymEnv:
     def __init__(self, inner: Any, duration: int) -> None:
         self.gym = inner.gym
         self.discount = inner.discount
-        self._reset_inner = inner.reset
-        self._step_inner = inner.step
+        self.steps_by = self
+        self._inner = inner
         self._duration = duration
         self._num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode and set the step count to 0."""
         self._num_steps = 0
-        return self._reset_inner(seed=seed, options=options)
+        return self._inner.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         """Step the env; return truncated=True at the limit."""
         self._num_steps += 1
         if self._num_steps < self._duration:
-            return self._step_inner(action)
-        observation, reward, terminated, _, info = self._step_inner(action)
+            return self._inner.steps_by.step(action)
+        observation, reward, terminated, _, info = self._inner.steps_by.step(action)
         return observation, reward, terminated, True, info

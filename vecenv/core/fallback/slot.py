@@ -291,9 +291,14 @@ class FallbackSlot(Slot):
             is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
             self._records.write(row, command.step_id, env, is_over)
 
-    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
+    def host(self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, /) -> None:
         if not 0 <= env_id < self._plan.num_envs:
             raise ValueError("env_id out of range")
+        if step is None:
+
+            def step(action: Any) -> Any:
+                return env.step(action)
+
         if env_id in self._envs:
             self._envs[env_id].step = step
         else:

@@ -28,7 +28,7 @@ from ..system.stack_dump import note_phase
 from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
-from .shortcut import ExposedEnv, Shortcut
+from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
@@ -112,16 +112,9 @@ class Host:
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
-        self._is_exposed = False  # the caller has the envs, too
         for env_id in envs:
             self._register_env(env_id)
         slot.watch((*rngs.watched_words, *rngs.fork_guard.watched_words), self._note_draw)
-
-    def expose(self) -> None:
-        """Look up `step` of each env at each step from now on: the caller has the envs, and may replace the method."""
-        self._is_exposed = True
-        for env_id in self._envs:
-            self._register_env(env_id)
 
     def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
         """Keep records and snapshots of the envs from now on, so that they can be restored after a crash.
@@ -461,9 +454,11 @@ class Host:
         if self._rngs.has_drawn(env_id):
             callee: Any = RngSwappingEnv(env, self._rngs.of(env_id))
         else:
-            callee = ExposedEnv(env) if self._is_exposed else Shortcut.to(env)
-        is_abandoned = env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED
-        self._slot.host(env_id, callee.step, None if is_abandoned else callee)
+            callee = Shortcut.to(env)
+        if env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED:
+            self._slot.host(env_id, callee.step, None)
+        else:
+            self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee)
 
     def _call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
         """Step or autoreset an env with the RNG rules of the slot; register it again after its first draw."""

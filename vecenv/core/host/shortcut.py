@@ -9,10 +9,12 @@ this is 5 % of a step of CartPole. The shortcut is used only if it cannot change
 
 * The layers are of exactly these classes, not of subclasses.
 * Their `step` and `reset` have the source of the supported Gymnasium releases, compared by digest.
-* Their `step` was not replaced later, in the class or in the object.
+* Neither the classes nor these layers have been changed: an object has no `step` of its own, and the same `env`.
 * They are the outermost layers, which only the worker calls.
 
-All this is checked again after each reset and after each call by the caller, which may change it.
+The layers are chosen after each reset and call. The C extension checks each of them again before every step,
+and calls the step of the outermost layer if one has changed. Without C there is no shortcut, as the checks
+would cost more.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ..layout.native import load
 
-__all__ = ["ExposedEnv", "Shortcut", "known_steps"]
+__all__ = ["Shortcut", "known_steps"]
 
 #: Class -> digests of the sources of its `step` and `reset` in Gymnasium 1.1 to 1.4.
 _DIGESTS: dict[Any, set[str]] = {
@@ -55,8 +57,10 @@ class Shortcut:
 
     @staticmethod
     def to(env: Any) -> Any:
-        """Return a shortcut for the env, or the env itself if its outermost layer is not one of these wrappers."""
-        return Shortcut(env) if type(_first_layer(env)) in known_steps() else env
+        """Return a shortcut for the env, or the env itself if there is no layer to skip."""
+        first = _first_layer(env)
+        has_shortcut = load() is not None and (first is not env or type(first) in known_steps())
+        return Shortcut(env) if has_shortcut else env
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -69,14 +73,15 @@ class Shortcut:
         first = _first_layer(self._env)
         if self._step is not None and first is self._first:
             return self._step
-        layer, limit = first, None
+        native = load()
+        assert native is not None
+        layer, limit, passed = first, None, []
         while _is_passed(layer) and not (limit is not None and type(layer) is TimeLimit):
             if type(layer) is TimeLimit:
                 limit = layer
+            passed.append((layer, _flags(layer), layer.env))
             layer = layer.env
-        if layer is first:
-            return self._env.step  # type: ignore[no-any-return]
-        step = _pass_on(layer) if limit is None else _counted(layer, limit)
+        step: Callable[[Any], Any] = native.counted(first, layer, limit, _unpack, tuple(passed))
         if type(layer) not in known_steps():  # a known wrapper still has checks to make: decide again later
             self._first, self._step = first, step
         return step
@@ -86,41 +91,10 @@ class Shortcut:
         return self._env.reset()
 
 
-class ExposedEnv:
-    """Replaces an env in the slot that the caller has, too: methods that the caller has replaced are used at once."""
-
-    __slots__ = ("_env",)
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def step(self, action: Any) -> Any:
-        """Step the env."""
-        return self._env.step(action)
-
-    def reset(self) -> Any:
-        """Reset the env."""
-        return self._env.reset()
-
-
 def _first_layer(env: Any) -> Any:
-    """Return the outermost layer of a step: the `steps_by` of a manager's env driver, else the env itself."""
-    return env.steps_by if hasattr(type(env), "steps_by") else env
-
-
-def _pass_on(env: Any) -> Callable[[Any], Any]:
-    def step(action: Any) -> Any:
-        return env.step(action)
-
-    return step
-
-
-def _counted(env: Any, limit: Any) -> Callable[[Any], Any]:
-    """Return a function that steps `env` and counts as TimeLimit does, in the attributes of `limit`."""
-    native = load()
-    if native is not None:
-        return native.counted(env, limit, _unpack)  # type: ignore[no-any-return]
-    return _count(env, limit)
+    """Return the outermost layer of a step: the `steps_by` of an adapter that has one, else the env itself."""
+    first = env.steps_by if hasattr(type(env), "steps_by") else None
+    return env if first is None else first
 
 
 def _unpack(result: Any) -> tuple[Any, Any, Any, Any, Any]:
@@ -129,29 +103,21 @@ def _unpack(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     return observation, reward, terminated, truncated, info
 
 
-def _count(env: Any, limit: Any) -> Callable[[Any], Any]:
-    """Return the same function as `_native.counted`, in Python."""
-
-    def step(action: Any) -> Any:
-        observation, reward, terminated, truncated, info = env.step(action)
-        limit._elapsed_steps = elapsed = limit._elapsed_steps + 1
-        if elapsed >= limit._max_episode_steps:
-            truncated = True
-        return observation, reward, terminated, truncated, info
-
-    return step
-
-
 def _is_passed(layer: Any) -> bool:
     """Return whether a step in this layer only counts and calls the next layer."""
     kind, steps = type(layer), known_steps()
     if kind not in steps or "step" in vars(layer) or any(known.step is not step for known, step in steps.items()):
         return False
-    if kind is OrderEnforcing:
-        return bool(layer._has_reset)
-    if kind is PassiveEnvChecker:  # releases before 1.4 have only one check
-        return layer.checked_step is True and getattr(layer, "checked_data_reuse", True) is True
-    return kind is TimeLimit
+    return kind is not Wrapper and all(vars(layer).get(flag) is True for flag in _flags(layer))
+
+
+def _flags(layer: Any) -> tuple[str, ...]:
+    """Return the names of the attributes that are True once a layer has made its checks."""
+    if type(layer) is OrderEnforcing:
+        return ("_has_reset",)
+    if type(layer) is PassiveEnvChecker:  # releases before 1.4 have only one check
+        return ("checked_step", "checked_data_reuse") if "checked_data_reuse" in vars(layer) else ("checked_step",)
+    return ()
 
 
 @functools.cache

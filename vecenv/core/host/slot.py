@@ -80,12 +80,12 @@ class Slot(Protocol):
     def current(self) -> tuple[int, int, int] | None:
         """Return (env_id, op, step_id) of the current command; None if there is none."""
 
-    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
-        """Register the function that steps an env from now on.
+    def host(self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, /) -> None:
+        """Register how an env is stepped from now on.
 
         Args:
             env_id: the env.
-            step: called with an action.
+            step: called with an action; None: `env.step` is looked up at each step.
             env: the slot calls its `reset` for autoresets; None leaves autoresets to the host.
         """
 

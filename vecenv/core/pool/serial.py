@@ -327,8 +327,6 @@ class SerialEngine:
 
     def expose(self) -> list[Any]:
         """Return the results of `env_fns`, ordered by env_id. The caller may change them from now on."""
-        if self._host is not None:
-            self._host.expose()
         return list(self._built)
 
     def describe_worker(self, slot: int) -> str:
