@@ -163,9 +163,10 @@ def test_hung_reset_without_attempts_left_raises(launched):
 
 
 @pytest.mark.extended
-def test_hung_reset_warns_about_abandoned_episodes(launched, tmp_path):
+def test_hung_reset_warns_about_abandoned_episodes_without_recovery(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(3)],
+        on_failure="raise",
         max_retry=2,
         reset_timeout=1.0,
         retry_waiting_time=0,
@@ -189,6 +190,7 @@ def test_hung_reset_of_another_env_uses_no_attempt(launched, tmp_path):
     hung, failed = tmp_path / "hung", tmp_path / "failed"
     manager = launched(
         [functools.partial(_HangsOnce, hung), functools.partial(_FailsAfter, hung, failed)],
+        on_failure="raise",  # else env 1 is restored without a reset
         max_retry=2,
         reset_timeout=1.0,
         retry_waiting_time=0,

@@ -395,7 +395,7 @@ class BaseEnvManager(EnvManager):
 
         Raises:
             ClosedError: the manager has not been launched, or is closed.
-            StateError: an env is not in RUN.
+            StateError: an env is not in RUN. Or there are no actions, and all envs that are not DONE are in ERROR.
             ConfigError: not a dict, or an env does not exist.
             RuntimeError: an env raised in every attempt. It is in ERROR; other envs go on. The attribute `timesteps`
                 of the exception has the timesteps of the other envs, {env_id: timestep}. So has an exception of an
@@ -407,9 +407,19 @@ class BaseEnvManager(EnvManager):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
         if not ids:
+            self._check_any_goes_on()
             return {}
         timesteps = self._step_envs(ids, list(actions.values()))
         return dict(zip(ids, timesteps))
+
+    def _check_any_goes_on(self) -> None:
+        """Raise StateError if only a reset by the caller can go on: a loop over rounds without envs would not end."""
+        states = self._counts.states
+        failed = [env_id for env_id, state in states.items() if state is EnvState.ERROR]
+        if failed and {EnvState.ERROR, EnvState.DONE}.issuperset(states.values()):
+            raise StateError(
+                f"step: no env can be stepped: envs {failed} are in ERROR, the others are DONE; reset them"
+            )
 
     def _check_running(self, ids: Sequence[int]) -> None:
         counts = self._counts
@@ -508,7 +518,7 @@ class BaseEnvManager(EnvManager):
     def _goes_on(self, error: WorkerError) -> bool:
         """Deal with a worker that died or did not answer, and return True; or return False."""
         is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
-        if not self._has_workers or not is_hung_reset or self._launch.num_spares_per_env:
+        if self._backend != "process" or not is_hung_reset or self._launch.num_spares_per_env:
             return False  # with spare envs, the reset may belong to an episode that no env waits for
         abandoned = self._resets.replace_hung_worker(error)
         if abandoned:

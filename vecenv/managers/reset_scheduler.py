@@ -382,12 +382,13 @@ class ResetScheduler:
                 self.fail(env_id, error)
 
     def replace_hung_worker(self, error: WorkerError) -> list[int]:
-        """Replace the worker that an error of a reset names, and try that reset again.
+        """Replace the worker that an error of a reset names, and try that reset again with a new env.
 
-        Other envs of the worker whose episode has had no step begin another episode.
+        The other envs of the worker are restored as after its death. If the pool does not recover its workers, they
+        are new, too, and those whose episode has had no step begin another one.
 
         Returns:
-            The other envs of the worker, whose episodes are abandoned; they are in ERROR.
+            The other envs of the worker whose episodes are abandoned; they are in ERROR.
 
         Raises:
             EnvError: as `fail`, if the reset has no attempts left.
@@ -395,7 +396,8 @@ class ResetScheduler:
         env_id, worker_id = error.env_ids[0], error.worker_id
         pool = self._launch.require_pool("reset")
         assert isinstance(pool, ProcessPool) and worker_id is not None
-        env_ids = pool.envs_of(worker_id)
+        recovers = pool.options.failures.recovers
+        env_ids = [env_id] if recovers else pool.envs_of(worker_id)
         self._use_attempt(env_id, error)
         self._retry.wait()
         running = [one for one in env_ids if self._counts.states[one] is EnvState.RUN]
@@ -405,7 +407,7 @@ class ResetScheduler:
         for one in repeated:
             self._counts.set_state(one, EnvState.RESET)
             self._attempts[one] = self._retry.max_retry
-        self._restart(pool, worker_id, env_id)
+        self._restart(pool, worker_id, env_id, env_ids if recovers else None)
         self.note_rebuilt(env_ids)
         owed = [one for one in env_ids if one in self._attempts]
         for one in owed:
@@ -415,11 +417,11 @@ class ResetScheduler:
             self._counts.set_state(one, EnvState.ERROR)
         return abandoned
 
-    def _restart(self, pool: ProcessPool, worker_id: int, env_id: int) -> None:
+    def _restart(self, pool: ProcessPool, worker_id: int, env_id: int, new_envs: Sequence[int] | None) -> None:
         """Replace a worker; each failure uses an attempt of the env's reset."""
         while True:
             try:
-                pool.restart(worker_id)
+                pool.restart(worker_id, new_envs)
                 return
             except Exception as error:
                 self._use_attempt(env_id, error)

@@ -118,7 +118,8 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
 
         Raises:
             ClosedError: the manager has not been launched, or is closed.
-            StateError: an env is not in RUN, or has not answered its last step.
+            StateError: an env is not in RUN, or has not answered its last step. Or there are no actions and nothing to
+                wait for, and all envs that are not DONE are in ERROR.
             ConfigError: not a dict, or an env does not exist.
             TimeoutError: an env took longer than `step_timeout`; the manager is closed.
             Exception: raised by an env; the manager is closed unless `on_step_error` differs. If it is closed, also
@@ -140,6 +141,8 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             self._receive_next()
         self._collect(len(ids))
         received, self._received = self._received, {}
+        if not ids and not received:
+            self._check_any_goes_on()
         return {env_id: received[env_id] for env_id in sorted(received)}
 
     def _collect(self, num_asked: int) -> None:

@@ -421,7 +421,7 @@ class Engine(WorkerDirectory, Protocol):
             StateError: this engine has no workers.
         """
 
-    def restart(self, worker_id: int) -> None:
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         """Replace a worker, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
 
         Raises:

@@ -661,12 +661,18 @@ class Pool:
         if journal is not None:
             self.call(snapshot_now if journal.is_half_full() else snapshot_if_due, pure=True)
 
-    def restart(self, worker_id: int) -> None:
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         """Replace a worker, dead or alive, by a new one that builds the same envs.
 
         The commands of its envs are cancelled, together with answers that have arrived and were not received. These
         envs must be reset before they are stepped; other workers are not concerned. Calls of these envs that have not
         been answered are lost: `collect_calls` raises WorkerError for them.
+
+        Args:
+            worker_id: the worker.
+            new_envs: ids of the envs that begin as new, for a pool that recovers its workers. Only their steps and
+                resets are cancelled. The other envs of the worker are restored, and answer their commands, as after
+                its death; calls of all envs are answered. None: all envs begin as new.
 
         Raises:
             StateError: the envs live in this process, or there are spare envs, whose answers would be lost.
@@ -674,7 +680,7 @@ class Pool:
         """
         if self._spares is not None:
             raise StateError("restart: a pool with spare envs replaces its workers itself")
-        self._call("restart", self._engine.restart, worker_id)
+        self._call("restart", self._engine.restart, worker_id, new_envs)
 
     def kill(self, worker_id: int) -> None:
         """End a worker that does not answer, with all that its envs have started; `close` does not wait for it then.

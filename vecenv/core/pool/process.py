@@ -642,9 +642,9 @@ class ProcessEngine:
         """End a worker at once."""
         self._open_supervisor.kill(worker_id)
 
-    def restart(self, worker_id: int) -> None:
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         """Replace a worker by a new one that builds the same envs."""
-        self._open_supervisor.restart(worker_id)
+        self._open_supervisor.restart(worker_id, new_envs)
 
     def _recycle(self) -> None:
         self._open_supervisor.recycle()

@@ -352,7 +352,7 @@ class SerialEngine:
         """Raise StateError: there are no workers."""
         raise StateError("kill: the envs live in this process; there are no workers")
 
-    def restart(self, worker_id: int) -> NoReturn:
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> NoReturn:
         """Raise StateError: there are no workers."""
         raise StateError("restart: the envs live in this process; there are no workers")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
@@ -327,18 +327,31 @@ class Supervisor:
         worker.emit_log_records()
         self._waiter.request_check()
 
-    def restart(self, worker_id: int) -> None:
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None) -> None:
         """Replace a worker by a new one that builds the same envs; see `Pool.restart`."""
         old = self._group.workers[worker_id]
+        if new_envs is not None and self._recovery is not None:
+            with signals_deferred():
+                self._end_worker(old)
+                self._inbox.poll()
+                self._forget(new_envs)
+                message = f"{old.name} was ended to build env {', '.join(str(old.first_env_id + i) for i in new_envs)}"
+                self._failed[worker_id] = WorkerFailure(message, now_ns(), is_failure=True)
+            self._replace_failed()
+            return
         self._end_worker(old)
         self._inbox.poll()
-        self._fail_calls(old)
         for slot in old.slots:
             self._hub.reap(slot)
-        self._requests.forget_envs(old.env_ids)
-        self._records[old.env_ids] = 0  # the new envs count episodes from 0
+        self._fail_calls(old)
+        self._forget(old.env_ids)
         self._failed.pop(worker_id, None)
         self._start_successor(old, {}, self._note_worker_started)
+
+    def _forget(self, env_ids: Sequence[int]) -> None:
+        """Cancel the steps and resets of these envs, whose worker was ended: they begin as new."""
+        self._requests.forget_envs(env_ids)
+        self._records[env_ids] = 0  # the new envs count episodes from 0
 
     def _fail_calls(self, worker: Worker) -> None:
         """Answer the calls of a worker that was ended with an error: no other answer will come."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import WorkerTimeoutError
+from ...errors import StateError, WorkerTimeoutError
 from ...pickling import dump_by_value
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
@@ -343,8 +343,14 @@ class ShardedEngine:
         """End a shard at once."""
         self._supervisor.kill(worker_id)
 
-    def restart(self, worker_id: int) -> None:
-        """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`."""
+    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
+        """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
+
+        Raises:
+            StateError: some envs are to be kept: the envs of a shard are in several workers, which it replaces itself.
+        """
+        if new_envs is not None:
+            raise StateError("restart: all envs of a shard begin as new; leave out new_envs")
         self._supervisor.restart(worker_id)
 
 
