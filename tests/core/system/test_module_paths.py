@@ -11,7 +11,7 @@ import pytest
 
 import vecenv
 from tests.isolated.programs import program, run
-from vecenv.core.system.module_paths import find_sources, import_from
+from vecenv.core.system.module_paths import Source, find_sources, import_from
 
 PLUGIN = """
 from vecenv.envs import toys
@@ -109,6 +109,6 @@ def test_modules_on_the_search_path_need_no_entry() -> None:
 
 def test_source_that_is_gone_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    import_from({"plugin_that_is_gone": str(tmp_path / "plugin.py")})
+    import_from({"plugin_that_is_gone": Source(str(tmp_path / "plugin.py"), None, "")})
     with pytest.raises(ModuleNotFoundError, match="plugin_that_is_gone"):
         __import__("plugin_that_is_gone")

@@ -68,6 +68,7 @@ class RestoreJob:
         attempts: the restore plans, the most reliable one first.
         persistent_calls: the last call of each name, for an env whose episode is abandoned.
         marks_recovery: whether the next info marks the env as recovered.
+        has_changed_code: whether the new worker has loaded other code than the one that failed.
         abandon_reason: why the episode ends here without a replay; '' if there is a replay.
         last_delivered: the last delivered observation, one array per leaf; None if it is unknown.
         last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
@@ -81,6 +82,7 @@ class RestoreJob:
     attempts: list[RestorePlan] = field(default_factory=list)
     persistent_calls: list[Entry] = field(default_factory=list)
     marks_recovery: bool = True
+    has_changed_code: bool = False
     abandon_reason: str = ""
     last_delivered: list[Array] | None = None
     last_delivered_message: bytes | None = None
@@ -174,6 +176,7 @@ class Restorer:
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
+        changed = "its code has changed on disk" if job.has_changed_code else ""
         for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
                 # SystemExit too: the worker continues
@@ -187,13 +190,15 @@ class Restorer:
                     check = self.last_record(env_id, before)
                     self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
             except ReplayError as error:
-                reason = str(error)
+                reason = f"{error}; {changed}" if changed else str(error)
                 continue
             spent = (now_ns() - began_ns) / 1e9
             kind = "replayed" if attempt.restore_point.is_complete else "unproven"
             if not attempt.entries and attempt.restore_point.state is None:
                 kind = "fresh"
-            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
+            if job.has_changed_code:
+                kind = "unproven"
+            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent, changed)
         self.starts_digest = False
         with replaying():
             for entry in job.persistent_calls:

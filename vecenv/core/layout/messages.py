@@ -109,13 +109,14 @@ class Outcome:
     """The result of restoring one env after the failure of its worker.
 
     Attributes:
-        kind: 'replayed'; 'unproven': restored from a state that may be incomplete, but all replies agreed;
+        kind: 'replayed'; 'unproven': restored from a state that may be incomplete, or with changed code, but all
+            replies agreed;
             'truncated': not restored, the episode ends here; 'restarted': not restored, but the episode had already
             ended;
             'fresh': there were no commands to repeat.
         num_steps: number of commands repeated.
         seconds: how long restoring took.
-        reason: text that explains 'truncated' or 'restarted'.
+        reason: text that explains 'truncated', 'restarted', or 'unproven' with changed code.
     """
 
     kind: str

@@ -92,6 +92,9 @@ class Inbox:
         """
         self._relay = receiver
         self.infos.close()
+        queued, self._queued_warnings = self._queued_warnings, []
+        if queued:
+            receiver(messages.dump_reply(Reply(0, 0, warnings=queued)))
 
     def add_slot(self) -> None:
         """Take messages from one more slot, the next one."""
@@ -142,6 +145,13 @@ class Inbox:
         while self._queued_warnings:
             key, text = self._queued_warnings.pop(0)
             self.warn_once(key, text, UserWarning)
+
+    def queue_warning(self, text: str) -> None:
+        """Queue a warning of this process, for `emit_warnings`; each text is shown once."""
+        if self._relay is None:
+            self._queued_warnings.append((text, text))
+        else:
+            self._relay(messages.dump_reply(Reply(0, 0, warnings=[(text, text)])))
 
     def _is_awaited(self, reply: Reply, delivered: Collection[int]) -> bool:
         step_id = reply.step_id

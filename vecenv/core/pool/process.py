@@ -12,10 +12,10 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes
+from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes, warn_caller
 from ...pickling import dump_by_value
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
@@ -28,8 +28,9 @@ from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
 from ..processes.env_modules import find_env_modules
-from ..processes.import_client import find_server, prepare_server, surroundings_of
+from ..processes.import_client import prepare_server, surroundings_of
 from ..processes.measure import Measurement
+from ..processes.shared_generators import find_generator
 from ..processes.worker import (
     Worker,
     check_may_start,
@@ -49,6 +50,7 @@ from ..recovery.resume import Resume
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
+from ..system.module_files import ModuleFiles, note_modules
 from ..system.module_paths import find_sources
 from ..system.process_stat import started_at
 from ..system.segment import Segment
@@ -99,6 +101,8 @@ class ProcessEngine:
         first_env_id: number of env 0 in messages and for the global random generators, if these envs are a part of
             those of another pool. Arguments, results and the fields of errors count from 0.
         resume: the state of another pool, whose episodes are continued; None: all envs are new.
+        files: the files of the modules of a predecessor, with which those of all workers are compared; None: there is
+            no predecessor.
         listener: receives the reports of workers about restore points and restored envs, beside `recovery`, in the
             thread that uses the pool; None: there is no other listener.
 
@@ -106,6 +110,7 @@ class ProcessEngine:
         num_workers: worker processes at the start.
         journal: requests of each env; None: failures are raised.
         recovery: decides about failures; None: they are raised.
+        files: the files of the modules of the first workers.
 
     Raises:
         ConfigError: this process may not start workers, or an argument makes no sense.
@@ -122,6 +127,7 @@ class ProcessEngine:
         snapshotter: Snapshotter | None = None,
         first_env_id: int = 0,
         resume: Resume | None = None,
+        files: ModuleFiles | None = None,
         listener: Listener | None = None,
     ) -> None:
         check_may_start()
@@ -146,6 +152,9 @@ class ProcessEngine:
         self._output = WorkerOutput(self.options.worker_output)
         self._has_descriptors = has_descriptors_for(self.num_workers)
         self._spaces: EnvSpaces | None = None
+        self._has_predecessor = files is not None
+        self._code_warnings: list[str] = []  # of the start
+        self.files = files or ModuleFiles()
         self._opened: OpenedEnvs | None = None
         self._waiter: WaitState | None = None
         self._supervisor: Supervisor | None = None
@@ -175,6 +184,8 @@ class ProcessEngine:
         pickled = [pickle_env_fns(self.env_fns, env_ids) for env_ids in shares]
         common = self._common_boot()
         server = self._prepare_server(common)
+        if self.options.context == "fork" and self.num_workers > 1:
+            _warn_of_generators(common["imports"])
         for worker_id, env_ids in enumerate(shares):
             mine, by_thread = zip(*slots[worker_id])
             boot = Boot(
@@ -182,16 +193,21 @@ class ProcessEngine:
                 env_ids=env_ids,
                 env_ids_by_thread=list(by_thread),
                 env_fns=pickled[worker_id],
+                reports_all_files=worker_id == 0 or self._has_predecessor,
                 **common,
             )
             self._spawn(boot, list(mine), server)
         reports = self._await_reports(group.workers)
         self._spaces = EnvSpaces.of(reports[0], self.options)
+        jobs = {} if self._resume is None else self._resume.restore_jobs
         for worker, report in zip(group.workers, reports):
             self._compare(worker, report)
+            if self._has_predecessor:
+                self._check_files(report, [jobs[env_id] for env_id in worker.env_ids if env_id in jobs])
+            else:
+                self.files.add(report.files)
         with signals_deferred(), standard_descriptors():
             self._opened = opened = self._open_arena(self._spaces, reports[0], slots)
-        jobs = {} if self._resume is None else self._resume.restore_jobs
         for worker in group.workers:
             own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
             self._attach_worker(worker, slots[worker.worker_id], own_jobs)
@@ -281,7 +297,7 @@ class ProcessEngine:
             "snapshotter": dump_by_value(self._snapshotter),
             "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
-            "imports": find_env_modules(self.env_fns, {*running, *sources}),
+            "imports": find_env_modules(self.env_fns, running),
             "pool_modules": running,
             "sources": sources,
             "first_env_id": self._first_env_id,
@@ -291,13 +307,17 @@ class ProcessEngine:
         """Have the modules of the env factories imported for all workers, if these are started by a fork server."""
         if self.options.context != "forkserver":
             return None
-        return prepare_server(
+        server = prepare_server(
             common["modules"],
             common["imports"],
+            common["sources"],
             surroundings_of(common["environ"], common["cwd"], common["path"], common["num_threads"]),
             self.options.limits.construct,
             functools.partial(self._check_not_closing, "construct"),
         )
+        if server is not None:
+            self._group.keep_server(server)
+        return server
 
     def _spawn(self, boot: Boot, slots: list[int], server: ForkedServer | None) -> Worker:
         """Start a worker, as a further one of the group or in the place of the last one with its worker_id.
@@ -305,6 +325,8 @@ class ProcessEngine:
         Args:
             server: the fork server to start it; None: any.
         """
+        if self.options.context == "fork":  # the worker inherits these modules
+            note_modules()
         with signals_deferred():
             worker = start_worker(
                 boot,
@@ -517,6 +539,7 @@ class ProcessEngine:
         """Begin to handle failures of workers."""
         assert self._opened is not None
         self._waiter = waiter
+        self._show_code_warnings()
         self._supervisor = Supervisor(
             group=self._group,
             slots=self._slots,
@@ -557,10 +580,10 @@ class ProcessEngine:
         assert old.boot is not None and self._opened is not None and self._waiter is not None
         serves = False
         try:
-            boot = old.boot
-            server = find_server(boot.imports, surroundings_of(boot.environ, boot.cwd, boot.path, boot.num_threads))
-            worker = self._spawn(boot, old.slots, server)
-            self._compare(worker, self._await_reports([worker])[0])
+            worker = self._spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots, self._group.server)
+            report = self._await_reports([worker])[0]
+            self._compare(worker, report)
+            self._check_files(report, restore_jobs.values())
             slots = [(slot, self._slots.served_by(slot, old.env_ids)) for slot in old.slots]
             self._attach_worker(worker, slots, restore_jobs)
             self._await_ready([worker])
@@ -581,6 +604,28 @@ class ProcessEngine:
                 unfit.kill()
             self._waiter.request_check()
             raise
+
+    def _check_files(self, report: Report, restore_jobs: Iterable[RestoreJob]) -> None:
+        """Warn of modules that a successor has loaded from changed files, and mark the rows of its envs.
+
+        Args:
+            report: of the successor.
+            restore_jobs: those of its envs.
+        """
+        changed = self.files.changed(report.files)
+        for job in restore_jobs:
+            job.has_changed_code = bool(changed)
+        new = self.files.describe_new(changed)
+        if new:
+            self._code_warnings.append(
+                "a worker that was started later has loaded other code than the first workers, for these files have "
+                f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
+            )
+        self._show_code_warnings()
+
+    def _show_code_warnings(self) -> None:
+        while self._waiter is not None and self._code_warnings:
+            self._waiter.inbox.queue_warning(self._code_warnings.pop(0))
 
     # ---- end -------------------------------------------------------------------------------
 
@@ -756,6 +801,18 @@ class ProcessPool(Pool):
 
 def _num_built(worker: Worker) -> int:
     return sum(note.num_done for note in worker.notes() if note is not None)
+
+
+def _warn_of_generators(modules: Iterable[str]) -> None:
+    """Warn if one of these modules has a random generator that all forked workers would continue from one state."""
+    generators = (find_generator(sys.modules[name]) for name in modules if name in sys.modules)
+    found = next(filter(None, generators), "")
+    if found:
+        warn_caller(
+            f"{found} is a random generator. With context='fork', workers copy its state, so that envs of different "
+            "workers draw the same numbers from it. Create it in the env, or use context='forkserver'",
+            RuntimeWarning,
+        )
 
 
 def _identity(env: Any) -> Any:

@@ -10,5 +10,6 @@ preload         modules of every fork server
 env_modules     the modules that env factories need
 import_client   starts import servers, which import those modules once, and chooses one
 import_server   an import server itself
+shared_generators   random generators of modules that forked workers would share
 server_end      the end of a fork server whose program was killed
 """

@@ -3,7 +3,8 @@
 A program has one import server at a time. Further modules are imported by a server that the present one forks, so a
 module is imported once. A new server is started without that if a file of its modules, an environment variable, the
 working directory, sys.path or the limit of threads has changed; `PYTEST_CURRENT_TEST`, which has another value in every
-test, does not count. A server that is not used any more ends together with its last worker.
+test, does not count. A pool holds the server of its workers until it is closed: successors of these workers have the
+same code, even if the files have changed. A server that is not used any more ends together with its last worker.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import process as mp_process
 from multiprocessing.connection import Connection, wait
@@ -22,12 +24,14 @@ from ... import registrations
 from ...own_log import own_logger
 from ..system.clock import Deadline
 from ..system.log_records import LogLevels
+from ..system.module_files import ModuleFile, stamp_of
+from ..system.module_paths import Source, file_of
 from ..system.signals import signals_deferred
 from ..system.start_process import ForkedServer, make_process, standard_descriptors
-from .import_server import FileStamp, ImportOrder, ImportReport, Surroundings, serve_imports, stamp_of
+from .import_server import ImportOrder, ImportReport, Surroundings, serve_imports
 from .worker import kill_tree, start_process
 
-__all__ = ["find_server", "prepare_server", "servers", "surroundings_of"]
+__all__ = ["prepare_server", "servers", "surroundings_of"]
 
 _LOG = own_logger()
 #: How long the imports of one server may take, in seconds. After that, workers import the modules themselves.
@@ -41,24 +45,29 @@ class _ImportServer:
 
     Attributes:
         modules: the modules that it has imported.
-        files: stamps of their files, by path.
+        files: the files of all modules that it has loaded for that, by name.
     """
 
     server: ForkedServer
     modules: frozenset[str]
     surroundings: Surroundings
-    files: dict[str, FileStamp]
+    files: dict[str, ModuleFile]
 
     def fits(self, surroundings: Surroundings) -> bool:
-        """Return whether the server may stand for imports under these settings."""
+        """Return whether the server may stand for imports under these settings, of the files that the program has."""
         return (
             not self.server.is_stopped
             and self.surroundings == surroundings
-            and all(stamp_of(path) == stamp for path, stamp in self.files.items())
+            and all(
+                stamp_of(file.path) == file.stamp and file_of(sys.modules.get(name)) in ("", file.path)
+                for name, file in self.files.items()
+            )
         )
 
 
 _current: _ImportServer | None = None
+#: All import servers of this process, also those that older pools hold.
+_servers: weakref.WeakSet[ForkedServer] = weakref.WeakSet()
 #: Modules that no import server may import, and the reasons.
 _refused: dict[str, str] = {}
 #: Held while a server is prepared. A pool of another thread does not wait for that.
@@ -66,28 +75,23 @@ _lock = threading.Lock()
 
 
 def _reset_in_child() -> None:
-    """In a forked child: forget the parent's server, so that it still ends with the parent."""
+    """In a forked child: forget the parent's servers, so that they still end with the parent."""
     global _current, _lock
     _lock = threading.Lock()
-    if _current is not None:
-        _current.server.forget()
-        _current = None
+    _current = None
+    for server in _servers:
+        server.forget()
+    _servers.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def find_server(imports: Collection[str], surroundings: Surroundings) -> ForkedServer | None:
-    """Return the import server if it has imported one of these modules under these settings; else None."""
-    if _current is None or _current.modules.isdisjoint(imports) or not _current.fits(surroundings):
-        return None
-    return _current.server
-
-
 def prepare_server(
     modules: frozenset[str],
     imports: Mapping[str, bool],
+    sources: Mapping[str, Source],
     surroundings: Surroundings,
     timeout: float | None,
     check_not_closing: Callable[[], None],
@@ -97,6 +101,7 @@ def prepare_server(
     Args:
         modules: modules of this package that its fork server must have loaded.
         imports: modules of the env factories, as `find_env_modules` returns them.
+        sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
         surroundings: settings of the workers.
         timeout: seconds that the imports may take.
         check_not_closing: raises if the pool is being closed.
@@ -115,6 +120,7 @@ def prepare_server(
             missing = wanted if earlier is None else wanted - earlier.modules
             order = ImportOrder(
                 {name: imports[name] for name in sorted(missing)},
+                dict(sources),
                 surroundings,
                 LogLevels.now(),
                 registrations.log_level(),
@@ -132,7 +138,7 @@ def prepare_server(
                 continue
             with signals_deferred():
                 if _current is not None:
-                    _current.server.stop()
+                    _current.server.retire()
                 _current = _ImportServer(started.server, frozenset(order.modules), surroundings, report.files)
                 if earlier is not None:
                     _current.modules |= earlier.modules
@@ -144,8 +150,8 @@ def prepare_server(
 
 
 def servers() -> list[ForkedServer]:
-    """Return the import server of this process, if there is one."""
-    return [] if _current is None else [_current.server]
+    """Return the import servers of this process that start workers."""
+    return [server for server in _servers if not server.is_stopped]
 
 
 def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str], num_threads: int) -> Surroundings:
@@ -193,6 +199,7 @@ def _start(order: ImportOrder, modules: frozenset[str], earlier: _ImportServer |
             ours, theirs = multiprocessing.Pipe()
             opened += ours, theirs
             listener, alive = server.listen()
+            _servers.add(server)
             opened += listener, alive
             process = make_process(
                 "forkserver",

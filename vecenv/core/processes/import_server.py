@@ -21,7 +21,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import random
 import signal
 import socket
 import sys
@@ -31,20 +30,20 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from ... import registrations
 from ..host.global_rngs import GlobalRngs
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
+from ..system.module_files import ModuleFile, note_modules
+from ..system.module_paths import Source, import_from
 from ..system.output_capture import STREAMS, OutputCapture, write_output
 from ..system.process_title import set_title
 from ..system.start_process import live_devices
 from .server_end import find_listener, let_fork_server_end
+from .shared_generators import entropy_watched, has_new_generator, live_generators
 
 __all__ = [
-    "FileStamp",
     "ImportOrder",
     "ImportReport",
     "Surroundings",
@@ -52,7 +51,6 @@ __all__ = [
     "is_importing",
     "repeat_output",
     "serve_imports",
-    "stamp_of",
     "surroundings_after_imports",
 ]
 
@@ -61,13 +59,6 @@ _PR_SET_PDEATHSIG = 1
 #: Environment variables that may have other values in the next pool, and on whose values no import depends: pytest sets
 #: the first one in every test.
 _CHANGING = ("PYTEST_CURRENT_TEST", "VECENV_IMPLEMENTATION")
-#: Module-level objects of these types have random states. Forked workers would continue from the same one.
-_GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
-#: The global generators of Python and NumPy: a module may have another name for them. Workers set their states.
-_GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.random_sample)}  # type: ignore[attr-defined]
-
-#: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
-FileStamp = tuple[int, int] | None
 
 
 @dataclass
@@ -100,11 +91,13 @@ class ImportOrder:
     Attributes:
         modules: the modules; True for those that workers would import in a constructor, where an env has its own random
             values.
+        sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
         log_levels: levels of the parent's loggers.
         gymnasium_level: level of Gymnasium's logger.
     """
 
     modules: dict[str, bool]
+    sources: dict[str, Source]
     surroundings: Surroundings
     log_levels: LogLevels
     gymnasium_level: int
@@ -116,11 +109,11 @@ class ImportReport:
 
     Attributes:
         refused: the module after which no worker may be forked, and the reason; () if there is none.
-        files: stamps of the files of all modules that were loaded, by path.
+        files: the files of all modules that were loaded, by name.
     """
 
     refused: tuple[str, ...] = ()
-    files: dict[str, FileStamp] = field(default_factory=dict)
+    files: dict[str, ModuleFile] = field(default_factory=dict)
 
 
 @dataclass
@@ -200,15 +193,6 @@ def is_importing() -> bool:
     return _is_importing
 
 
-def stamp_of(path: str) -> FileStamp:
-    """Return the stamp of a file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 # ---- the server ----------------------------------------------------------------------------------
 
 
@@ -253,8 +237,9 @@ def _set_death_signal(number: int) -> None:
 
 def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     global _imported, _is_importing
-    loaded, ids = set(sys.modules), set(registrations.registered_specs())
+    ids = set(registrations.registered_specs())
     _set_up(order.surroundings)
+    note_modules(import_from(order.sources))
     registrations.ignore_overriding()
     registrations.set_log_level(order.gymnasium_level)
     records = _Records()
@@ -280,8 +265,7 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
         {**({} if earlier is None else earlier.specs), **specs},
         [*([] if earlier is None else earlier.steps), _Step(frozenset(order.modules), output, records.found)],
     )
-    new = [module for name, module in list(sys.modules.items()) if name not in loaded]
-    return ImportReport(files={path: stamp_of(path) for path in map(_file_of, new) if path})
+    return ImportReport(files=note_modules())
 
 
 def _set_up(wanted: Surroundings) -> None:
@@ -307,14 +291,14 @@ def _working_directory() -> str | None:
 
 def _import(name: str) -> str:
     """Import a module; return why no worker may be forked after that, or ''."""
-    descriptors, handlers, loaded = _descriptors(), _signal_handlers(), set(sys.modules)
+    descriptors, handlers, generators = _descriptors(), _signal_handlers(), live_generators()
     try:
         if importlib.util.find_spec(name.partition(".")[0]) is None:  # an optional one; its import in a worker raises
             return ""
-        importlib.import_module(name)
+        with entropy_watched() as takers:
+            importlib.import_module(name)
     except BaseException as error:  # a worker raises it again, even a SystemExit
         return f"its import raises {type(error).__name__}"
-    new = [module for name, module in list(sys.modules.items()) if name not in loaded]
     num_threads = len(os.listdir("/proc/self/task"))
     if num_threads > 1:
         return f"its import starts {num_threads - 1} threads"
@@ -326,8 +310,9 @@ def _import(name: str) -> str:
         return "its import leaves files open"
     if _signal_handlers() != handlers:
         return "its import sets a signal handler"
-    owner = next((module.__name__ for module in new if _has_generator(module)), "")
-    return f"{owner} has a random generator" if owner else ""
+    if has_new_generator(generators):
+        return f"{[*takers, name][0]} has a random generator"
+    return f"{takers[0]} takes entropy when it is imported" if takers else ""
 
 
 def _descriptors() -> set[int]:
@@ -349,17 +334,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _has_generator(module: Any) -> bool:
-    values = list(getattr(module, "__dict__", {}).values())
-    types = {type(value) for value in values if id(value) not in _GLOBAL_GENERATORS}  # `isinstance` loads lazy objects
-    return any(issubclass(one, _GENERATORS) and not issubclass(one, random.SystemRandom) for one in types)
-
-
-def _file_of(module: Any) -> str:
-    spec = getattr(module, "__dict__", {}).get("__spec__")
-    return str(getattr(spec, "origin", None) or "") if getattr(spec, "has_location", False) else ""
 
 
 class _Records(logging.Handler):

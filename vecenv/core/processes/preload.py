@@ -20,9 +20,11 @@ import gymnasium  # noqa: E402, F401
 import numpy  # noqa: E402, F401
 
 from ..host import shortcut  # noqa: E402
+from ..system.module_files import note_modules  # noqa: E402
 from . import server_end, worker_main  # noqa: E402, F401
 
 shortcut.known_steps()  # it reads sources, which takes 4 ms: once here instead of in every worker
+note_modules()
 
 _end = server_end.find_listener()
 if _end is not None:  # otherwise this module was imported outside a fork server

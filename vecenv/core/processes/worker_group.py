@@ -18,6 +18,7 @@ from ..system.descriptor import WakeEvent
 from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
+from ..system.start_process import ForkedServer
 from ..system.worker_socket import poll_briefly
 from .worker import Worker, end_deadline
 
@@ -37,6 +38,7 @@ class WorkerGroup:
     Attributes:
         workers: in the order of worker_id; a replacement takes the position of the old worker.
         segment, counters: shared memory of the arena and of its counters; None before they are created.
+        server: the import server that its workers are forked from; None: they import all modules themselves.
         monitor_file: announces the pool to `vecenv top`; None: there is none.
         epoll: watches the pidfds of the workers, and with C also `wake_event`.
         wake_event: wakes the parent; None before `watch_all`.
@@ -48,6 +50,7 @@ class WorkerGroup:
         self.hub: Hub | None = None
         self.segment: Segment | None = None
         self.counters: Segment | None = None
+        self.server: ForkedServer | None = None
         self.monitor_file: MonitorFile | None = None
         self.wake_event: WakeEvent | None = None
         self.epoll: select.epoll | None = None
@@ -85,6 +88,12 @@ class WorkerGroup:
     def keep_monitor_file(self, file: MonitorFile) -> None:
         """Set the file that is removed when the group ends."""
         self.monitor_file = file
+
+    def keep_server(self, server: ForkedServer) -> None:
+        """Set the import server, and hold it until the group ends."""
+        with signals_deferred():
+            server.hold()
+            self.server = server
 
     def watch_all(self) -> tuple[select.epoll, WakeEvent]:
         """Create `epoll` and `wake_event`, and watch for the end of all workers; return both."""
@@ -178,6 +187,9 @@ class WorkerGroup:
             self.wake_event.close()
         if self.monitor_file is not None:
             self.monitor_file.remove()
+        server, self.server = self.server, None
+        if server is not None:
+            server.release()
         for segment in (self.segment, self.counters):
             if segment is not None:
                 segment.fd.close()

@@ -49,7 +49,8 @@ from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels, LogSender
-from ..system.module_paths import import_from
+from ..system.module_files import ModuleFile, note_modules, noted_modules
+from ..system.module_paths import Source, import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
@@ -101,7 +102,9 @@ class Boot:
         modules: modules of this package that it imports to build its envs, so that a fork server can load them before.
         imports: modules of its env factories, as `find_env_modules` returns them.
         pool_modules: result of `running_modules` in the process that created the pool.
-        sources: files of modules that `path` does not lead to, as `find_sources` returns them.
+        sources: places of modules that `path` does not lead to, as `find_sources` returns them.
+        reports_all_files: whether the worker reports the files of all its modules, and not only of those that it has
+            loaded itself.
         measures: whether the worker only measures its env, and ends.
         first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
     """
@@ -129,7 +132,8 @@ class Boot:
     modules: frozenset[str] = frozenset()
     imports: dict[str, bool] = field(default_factory=dict)
     pool_modules: frozenset[str] = frozenset()
-    sources: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    reports_all_files: bool = False
     measures: bool = False
     first_env_id: int = 0
 
@@ -142,6 +146,7 @@ class Report:
         properties: see `properties_of`.
         mismatch: the first env with other spaces, the name of a space that differs, and a text with both spaces.
         error: the env that could not be built, and its packed exception.
+        files: files of the modules of the worker, by name; see `Boot.reports_all_files`.
     """
 
     observation_space: Any = None
@@ -150,6 +155,7 @@ class Report:
     properties: dict[str, Any] = field(default_factory=dict)
     mismatch: tuple[int, str, str] | None = None
     error: tuple[int, tuple[bytes | None, str, str, str]] | None = None
+    files: dict[str, ModuleFile] = field(default_factory=dict)
 
 
 @dataclass
@@ -246,6 +252,7 @@ def _construct(
 ) -> tuple[dict[int, Any], dict[int, tuple[int, int]], Report]:
     """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
+        note_modules(import_from(boot.sources))
         with rngs.fork_guard:  # around the import of the envs' modules, too
             registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
             adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
@@ -275,7 +282,6 @@ def _set_up_process(boot: Boot) -> None:
     cap_environment(boot.num_threads)
     cap_loaded_libraries(boot.num_threads)
     sys.path[:] = path
-    import_from(boot.sources)
     if cwd is None:  # the parent's own was removed
         return
     try:
@@ -508,6 +514,9 @@ def _run(
     """Build the envs, serve commands, close the envs."""
     envs, times, report = _construct(boot, threads, rngs)
     _end_capture(boot, capture)
+    report.files = note_modules()
+    if boot.reports_all_files:
+        report.files = noted_modules()
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
     if report.error is not None:

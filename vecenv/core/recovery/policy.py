@@ -383,7 +383,7 @@ class Recovery:
         if outcome.kind == "restarted":
             text = "env %d: its episode was over, the next one is restarted: %s"
             self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "unproven" and self._counts["unproven"] == 1:
+        if outcome.kind == "unproven" and not outcome.reason and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, name)
 
     def log_summary(self) -> None:
@@ -422,7 +422,7 @@ def _summary(progress: _RestoreProgress) -> str:
         parts = (
             (truncated, "ended truncated"),
             (restarted, "were over, the next ones are restarted"),
-            (unproven, "go on from a state that may lack something"),
+            (unproven, "go on from a state that may lack something, or with changed code"),
         )
         end = f"of {len(progress.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
     return f"{progress.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"

@@ -17,6 +17,8 @@ from ..layout.spec import Array
 from ..options import Limits, PoolOptions
 from ..recovery.resume import Resume
 from ..system.log_records import LogLevels
+from ..system.module_files import ModuleFiles
+from ..system.module_paths import Source
 
 __all__ = [
     "AddInfoKey",
@@ -202,6 +204,8 @@ class ShardBoot:
         first_env_id: number of its env 0 among all envs, for messages and for the global random generators.
         log_levels: those of the driver.
         info_keys: the info keys that have cells so far.
+        sources: places of modules that the search path does not lead to, as `find_sources` returns them.
+        files: the files of the modules of the shard's first process; None: this is the first one.
         resume: the state of its predecessor; None: the envs are new.
         is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent
             to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
@@ -215,17 +219,25 @@ class ShardBoot:
     first_env_id: int
     log_levels: LogLevels
     info_keys: list[str] = field(default_factory=list)
+    sources: dict[str, Source] = field(default_factory=dict)
+    files: ModuleFiles | None = None
     resume: Resume | None = None
     is_one_by_one: bool = False
 
 
 @dataclass
 class ShardReport:
-    """The first reply of a shard whose pool is open: spaces and properties of its env 0, see `Pool`; log records."""
+    """The first reply of a shard whose pool is open.
+
+    Attributes:
+        observation_space, action_space, reward_space, properties, implementation: of its env 0, see `Pool`.
+        files: the files of the modules of its workers.
+    """
 
     observation_space: Any
     action_space: Any
     reward_space: Any
     properties: dict[str, Any]
     implementation: str
+    files: ModuleFiles
     log_frames: Sequence[bytes] = ()

@@ -27,6 +27,7 @@ from ..parent.batch import Batch
 from ..pool.pool import Pool
 from ..pool.process import ProcessEngine
 from ..system.log_records import LogCollector
+from ..system.module_paths import import_from
 from .frames import FrameKind, FrameLayout, pack_bare
 from .recorded_pool import RecordedPool
 from .requests import (
@@ -94,6 +95,7 @@ class Shard:
             return pack_bare(0, FrameKind.FAILED, pickle.dumps(self._pack_error(error)))
 
     def _open(self, boot: ShardBoot) -> ShardReport:
+        import_from(boot.sources)
         apply_registrations(boot.registrations)
         if self._log is not None:
             self._log.install(boot.log_levels)
@@ -108,6 +110,7 @@ class Shard:
             snapshotter=pickle.loads(boot.snapshotter),
             first_env_id=boot.first_env_id,
             resume=boot.resume,
+            files=boot.files,
             listener=self,
         )
         pool = self._pool = Pool(self._engine)
@@ -122,6 +125,7 @@ class Shard:
         return ShardReport(
             *(pool.spaces.observation_space, pool.spaces.action_space, pool.spaces.reward_space),
             *(pool.properties, pool.implementation),
+            self._engine.files,
             self._take_log_frames(),
         )
 

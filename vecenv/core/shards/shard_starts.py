@@ -23,6 +23,8 @@ from ..processes.worker_main import find_difference
 from ..recovery.resume import Resume
 from ..system.clock import NEVER_NS, now_ns
 from ..system.log_records import LogLevels
+from ..system.module_files import ModuleFiles
+from ..system.module_paths import find_sources
 from .carrier import Carrier, Lost, Replied
 from .frames import Frame, FrameKind, unpack_bare
 from .requests import ShardBoot, ShardReport
@@ -71,6 +73,7 @@ class ShardStarts:
         self._shard_timeout_ns = int(shard_timeout * _NS)
         self._replace_timeout = replace_timeout
         self._report: ShardReport | None = None  # of shard 0
+        self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
 
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations for the processes that are started from now on."""
@@ -93,6 +96,7 @@ class ShardStarts:
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
+            self._files[shard] = report.files
         return first
 
     def start(self, shard: int, info_keys: Sequence[str] = (), resume: Resume | None = None) -> None:
@@ -126,6 +130,8 @@ class ShardStarts:
             first_env_id=status.env_ids[0],
             log_levels=LogLevels.now(),
             info_keys=list(info_keys),
+            sources=find_sources(),
+            files=self._files.get(shard),
             resume=resume,
             is_one_by_one=status.is_one_by_one,
         )

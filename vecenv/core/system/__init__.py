@@ -10,7 +10,8 @@ log_records     log records of workers, for the loggers of their parent
 output_capture  standard output and error of a worker that builds its envs
 stack_dump      Python stacks of a worker that hangs or dies
 blas_threads    limits for the threads of numeric libraries
-module_paths    files of modules that no search path leads to
+module_paths    files of modules that the search path does not lead to
+module_files    files of the loaded modules as they were when they were loaded
 affinity        the core that a worker prefers
 run_delay       for how long a thread waited for a core
 fork_guard      ends processes that code of an env forks, when they leave that code

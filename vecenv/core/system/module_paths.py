@@ -1,7 +1,9 @@
-"""Find loaded modules that are not on any search path, so that workers can import them by name.
+"""Find loaded modules that the search path does not lead to, so that workers import the files of the program.
 
 Plugins loaded by `importlib.util.spec_from_file_location` are such modules, and so are pytest's test modules with
-`--import-mode=importlib`. Workers need them because pickle refers to a module's classes and functions by name.
+`--import-mode=importlib`. The search path may also lead to another file of the same name: a folder was put before the
+one of the module, or the working directory has changed. Workers need the modules of the program because pickle refers
+to classes and functions by the names of their modules.
 """
 
 from __future__ import annotations
@@ -13,27 +15,57 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import NamedTuple
 
-__all__ = ["find_sources", "import_from"]
+__all__ = ["Source", "file_of", "find_sources", "import_from"]
+
+#: Packages that a worker may have loaded before it knows the modules of the program, and that cannot be loaded twice.
+_LOADED = ("cloudpickle", "gymnasium", "numpy", "vecenv")
 
 
-def find_sources() -> dict[str, str]:
-    """Return {module name: absolute file} of the loaded modules that `sys.path` does not lead to."""
-    folders = set(_search_path())
-    is_importable: dict[str, bool] = {}  # by the name of the outermost package, which decides for all of its modules
-    found = {}
-    for name in list(sys.modules):
-        outermost = name.partition(".")[0]
-        if outermost not in is_importable:
-            is_importable[outermost] = _is_importable(outermost, folders)
-        if not is_importable[outermost]:
-            spec = _spec_of(name)
-            if spec is not None and spec.name == name and spec.has_location and spec.origin:
-                with contextlib.suppress(FileNotFoundError):  # a relative path in a folder that was removed
-                    found[name] = os.path.abspath(spec.origin)
+class Source(NamedTuple):
+    """The place of a module that the program has loaded.
+
+    Attributes:
+        file: its file; '' for a namespace package.
+        folders: where its submodules are searched; None if it is not a package.
+        other: the file or folder that the search path leads to; '' if there is none.
+    """
+
+    file: str
+    folders: tuple[str, ...] | None
+    other: str
+
+
+def find_sources() -> dict[str, Source]:
+    """Return the loaded modules that `sys.path` does not lead to, by name; all paths are absolute."""
+    finders = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]  # in a shard or a worker
+    found = {name: one for finder in finders for name, one in finder.sources.items() if name not in sys.modules}
+    folders: dict[str, list[str]] = {"": list(_search_path())}  # where the modules of a package are searched
+    for name in sorted(sys.modules):  # a package comes before its modules
+        spec = _spec_of(name)
+        if spec is None or spec.name != name:
+            continue
+        package, _, last = name.rpartition(".")
+        with contextlib.suppress(FileNotFoundError):  # a relative path in a folder that was removed
+            if spec.submodule_search_locations is not None:
+                folders[name] = list(map(os.path.abspath, spec.submodule_search_locations))
+            if package in found or package not in folders:
+                other: str | None = ""  # the place of its package decides
+            else:
+                other = _find_other(name, last, spec, folders[package])
+            file = os.path.abspath(spec.origin) if other is not None and spec.has_location and spec.origin else ""
+            if other is not None and (file or folders.get(name)):
+                found[name] = Source(file, tuple(folders[name]) if name in folders else None, other)
     return found
+
+
+def file_of(module: object) -> str:
+    """Return the file of a module; '' if it has none."""
+    spec = _spec_in(module)
+    return str(spec.origin) if spec is not None and spec.has_location and spec.origin else ""
 
 
 def _search_path() -> Iterator[str]:
@@ -43,51 +75,128 @@ def _search_path() -> Iterator[str]:
             yield os.path.abspath(os.fsdecode(entry))
 
 
-def _is_importable(name: str, folders: set[str]) -> bool:
-    spec = _spec_of(name)
-    if spec is None:
-        return False
-    locations = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-    # without a location, the module is built in
-    return all(_leads_to(name, location, folders) for location in locations)
+def _find_other(name: str, last: str, spec: ModuleSpec, folders: list[str]) -> str | None:
+    """Return the file or folder that a search in these folders finds instead of this module.
+
+    Args:
+        name, last: its name, and the last part of that.
+        spec: of the module.
+        folders: absolute paths.
+
+    Returns:
+        '' if it finds nothing; None if it finds the module itself.
+    """
+    location = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    if not location:  # it is built in
+        return None
+    folder, file = _split(location)
+    earlier = folders
+    if folder in folders and file.partition(".")[0] == last:
+        earlier = folders[: folders.index(folder)]
+        if not earlier:
+            return None
+    shown = PathFinder.find_spec(name, earlier)
+    if shown is None or (shown.loader is None and earlier is not folders):  # folders without `__init__` come last
+        return "" if earlier is folders else None
+    place = shown.origin if shown.has_location else next(iter(shown.submodule_search_locations or ()), None)
+    return None if place == location else place or ""
 
 
-def _leads_to(name: str, location: str, folders: set[str]) -> bool:
-    folder, file = os.path.split(location)
+def _split(location: str) -> tuple[str, str]:
+    """Return the folder in which a module was found, and its file or folder there."""
+    folder, _, file = location.rpartition(os.sep)
     if file.startswith("__init__."):
-        folder, file = os.path.split(folder)
-    return folder in folders and file.partition(".")[0] == name
+        folder, _, file = folder.rpartition(os.sep)
+    return folder, file
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
+    return _spec_in(sys.modules.get(name))
+
+
+def _spec_in(module: object) -> ModuleSpec | None:
     try:
-        names = object.__getattribute__(sys.modules.get(name), "__dict__")  # a plain getattr would load a lazy module
+        names = object.__getattribute__(module, "__dict__")  # a plain getattr would load a lazy module
     except AttributeError:  # None, or an object that replaces the module
         return None
     spec = names.get("__spec__")
     return spec if isinstance(spec, ModuleSpec) else None
 
 
-def import_from(sources: Mapping[str, str]) -> None:
-    """Make this process import these modules from their files if it does not find them otherwise.
+def import_from(sources: Mapping[str, Source]) -> list[str]:
+    """Make this process import these modules from their places, in the place of an earlier call.
 
     Args:
-        sources: {module name: file}, as `find_sources` returns it.
+        sources: as `find_sources` returns it.
+
+    Returns:
+        The modules of the same names that were loaded from other places, and are not loaded any more.
+
+    Raises:
+        ImportError: another module of one of these names is loaded, and cannot be replaced.
     """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder | _Packages)]
+    replaced = []
+    for name, source in sources.items():
+        loaded = file_of(sys.modules.get(name))
+        if loaded in ("", source.file):
+            continue
+        if not source.other and not os.path.isfile(source.file):  # on another machine, for example
+            continue
+        if name.partition(".")[0] in _LOADED:
+            raise ImportError(f"module {name!r}: the program has loaded {source.file}, and its workers {loaded}")
+        del sys.modules[name]
+        replaced.append(name)
     if sources:
-        sys.meta_path.append(_Finder(sources))
+        sys.meta_path.insert(0, _Finder(sources))
+        sys.meta_path.append(_Packages(sources))
+    return replaced
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        self._sources = sources
+    """Finds modules at their places.
+
+    Attributes:
+        sources: as `find_sources` returns it.
+    """
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self.sources = sources
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        source = self._sources.get(fullname)
-        if source is not None and os.path.isfile(source):
-            return importlib.util.spec_from_file_location(fullname, source)
-        if any(name.startswith(f"{fullname}.") for name in self._sources):  # a package that contains one of the modules
-            return ModuleSpec(fullname, None, is_package=True)
+        source = self.sources.get(fullname)
+        if source is None:
+            return None
+        folders = None if source.folders is None else list(source.folders)
+        if not source.file:
+            spec = ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = folders
+            return spec
+        if os.path.isfile(source.file):
+            return importlib.util.spec_from_file_location(fullname, source.file, submodule_search_locations=folders)
+        found = PathFinder.find_spec(fullname, [_split(source.file)[0]])  # a member of an archive
+        if found is not None and found.origin == source.file:
+            return found
+        if source.other:
+            raise ImportError(
+                f"module {fullname!r}: the program has loaded {source.file}, which is gone, and sys.path leads to "
+                f"{source.other}",
+                name=fullname,
+                path=source.file,
+            )
         return None
+
+
+class _Packages(MetaPathFinder):
+    """Finds packages that contain one of the modules and exist nowhere."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._names = [f"{name}." for name in sources]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        is_wanted = any(name.startswith(f"{fullname}.") and name != f"{fullname}." for name in self._names)
+        return ModuleSpec(fullname, None, is_package=True) if is_wanted else None

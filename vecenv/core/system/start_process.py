@@ -91,6 +91,26 @@ class ForkedServer(ForkServer):
     _forkserver_address: str | None
     _forkserver_alive_fd: int | None
     _forkserver_pid: int | None
+    _num_holders = 0
+    _is_retired = False
+
+    def hold(self) -> None:
+        """Keep it for the successors of a pool's workers, until `release` is called as often."""
+        self._num_holders += 1
+
+    def release(self) -> None:
+        """Undo `hold`."""
+        self._num_holders -= 1
+        self._stop_if_unused()
+
+    def retire(self) -> None:
+        """Stop it as soon as it is not held."""
+        self._is_retired = True
+        self._stop_if_unused()
+
+    def _stop_if_unused(self) -> None:
+        if self._is_retired and not self._num_holders:
+            self.stop()
 
     @property
     def is_stopped(self) -> bool:

@@ -1,0 +1,130 @@
+"""The files from which this process has loaded its modules, so that the modules of two processes can be compared.
+
+A process that is forked inherits the notes of its parent together with the loaded modules. So a note describes the
+file as it was when the module was loaded, even if the file has changed before the fork.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .module_paths import file_of
+
+__all__ = ["ModuleFile", "ModuleFiles", "note_modules", "noted_modules", "stamp_of"]
+
+#: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
+FileStamp = tuple[int, int] | None
+
+_PATHS = sysconfig.get_paths()
+_STDLIB = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
+#: Folders of installed packages. Their files are many, and seldom edited, so they are not read.
+_INSTALLED = tuple(
+    {os.path.join(folder, "") for folder in (_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages())}
+)
+#: Largest file that is read, in bytes: extension modules may be large.
+_MOST_BYTES = 4_000_000
+
+
+class ModuleFile(NamedTuple):
+    """The file of a module when it was loaded.
+
+    Attributes:
+        path: absolute.
+        stamp: see `FileStamp`.
+        digest: of its content; b'' for an installed package or a large file.
+    """
+
+    path: str
+    stamp: FileStamp
+    digest: bytes = b""
+
+    def is_like(self, other: ModuleFile) -> bool:
+        """Return whether both have the same code, as far as that is known."""
+        if self.digest and other.digest:
+            return self.digest == other.digest
+        return self.stamp == other.stamp
+
+
+#: Files of the modules of this process, by name of the module; see `note_modules`.
+_noted: dict[str, ModuleFile] = {}
+
+
+def note_modules(replaced: Iterable[str] = ()) -> dict[str, ModuleFile]:
+    """Note the files of the modules that were loaded since the last call; return these.
+
+    Modules without a file are left out, such as those of a zip archive.
+
+    Args:
+        replaced: modules that were loaded again since the last call.
+    """
+    for name in replaced:
+        _noted.pop(name, None)
+    new = {}
+    for name, module in list(sys.modules.items()):
+        if name not in _noted and (path := file_of(module)):
+            stamp = stamp_of(path)
+            _noted[name] = new[name] = ModuleFile(path, stamp, _digest_of(path, stamp))
+    return new
+
+
+def noted_modules() -> dict[str, ModuleFile]:
+    """Return the files that this process and its parents have noted."""
+    return dict(_noted)
+
+
+def stamp_of(path: str) -> FileStamp:
+    """Return the stamp of a file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _digest_of(path: str, stamp: FileStamp) -> bytes:
+    if stamp is None or stamp[1] > _MOST_BYTES or path.startswith((*_INSTALLED, *_STDLIB)):
+        return b""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.blake2b(file.read(), digest_size=16).digest()
+    except OSError:  # it was removed since
+        return b""
+
+
+class ModuleFiles:
+    """The files from which the first processes of a pool have loaded their modules; successors are compared with them.
+
+    Processes may have different files for one name, each in a folder of its own.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[ModuleFile]] = {}
+        self._reported: set[str] = set()
+
+    def add(self, files: Mapping[str, ModuleFile]) -> None:
+        """Add the modules of one of the first processes."""
+        for name, file in files.items():
+            known = self._known.setdefault(name, [])
+            if file not in known:
+                known.append(file)
+
+    def changed(self, files: Mapping[str, ModuleFile]) -> list[str]:
+        """Return the modules of a successor whose files differ, and add those that are new."""
+        found = []
+        for name, file in files.items():
+            known = self._known.setdefault(name, [file])
+            if not any(file.is_like(one) for one in known):
+                found.append(name)
+        return sorted(found)
+
+    def describe_new(self, changed: Iterable[str]) -> str:
+        """Name the modules of this list that no earlier call has named, with their files; '' if there are none."""
+        new = [name for name in changed if name not in self._reported]
+        self._reported.update(new)
+        return ", ".join(f"{name} ({self._known[name][0].path})" for name in new)
