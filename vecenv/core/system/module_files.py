@@ -7,6 +7,7 @@ file as it was when the module was loaded, even if the file has changed before t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import site
 import sys
@@ -53,6 +54,8 @@ class ModuleFile(NamedTuple):
 
 #: Files of the modules of this process, by name of the module; see `note_modules`.
 _noted: dict[str, ModuleFile] = {}
+#: The name in `sys.modules` that was the last one when it was searched.
+_newest = ""
 
 
 def note_modules(replaced: Iterable[str] = ()) -> dict[str, ModuleFile]:
@@ -63,11 +66,15 @@ def note_modules(replaced: Iterable[str] = ()) -> dict[str, ModuleFile]:
     Args:
         replaced: modules that were loaded again since the last call.
     """
+    global _newest
     for name in replaced:
         _noted.pop(name, None)
+    # Older names are not looked at: a forked process would get a copy of each page of memory with one of them.
+    names = list(itertools.takewhile(_newest.__ne__, reversed(sys.modules)))
+    _newest = names[0] if names else _newest
     new = {}
-    for name, module in list(sys.modules.items()):
-        if name not in _noted and (path := file_of(module)):
+    for name in names:
+        if name not in _noted and (path := file_of(sys.modules.get(name))):
             stamp = stamp_of(path)
             _noted[name] = new[name] = ModuleFile(path, stamp, _digest_of(path, stamp))
     return new

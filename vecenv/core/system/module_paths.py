@@ -49,17 +49,26 @@ def find_sources() -> dict[str, Source]:
         if spec is None or spec.name != name:
             continue
         package, _, last = name.rpartition(".")
-        with contextlib.suppress(FileNotFoundError):  # a relative path in a folder that was removed
-            if spec.submodule_search_locations is not None:
-                folders[name] = list(map(os.path.abspath, spec.submodule_search_locations))
-            if package in found or package not in folders:
-                other: str | None = ""  # the place of its package decides
-            else:
-                other = _find_other(name, last, spec, folders[package])
-            file = os.path.abspath(spec.origin) if other is not None and spec.has_location and spec.origin else ""
-            if other is not None and (file or folders.get(name)):
-                found[name] = Source(file, tuple(folders[name]) if name in folders else None, other)
+        places = spec.submodule_search_locations
+        if places is not None:
+            folders[name] = list(filter(None, map(_absolute, places)))
+        if package in found or package not in folders:
+            other: str | None = ""  # the place of its package decides
+        else:
+            other = _find_other(name, last, spec, folders[package])
+        if other is not None:
+            file = _absolute(spec.origin) if spec.has_location and spec.origin else ""
+            if file or folders.get(name):
+                found[name] = Source(file, None if places is None else tuple(folders[name]), other)
     return found
+
+
+def _absolute(path: str) -> str:
+    """Return an absolute path; '' for a relative one if the working directory was removed."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return ""
 
 
 def file_of(module: object) -> str:
@@ -86,7 +95,10 @@ def _find_other(name: str, last: str, spec: ModuleSpec, folders: list[str]) -> s
     Returns:
         '' if it finds nothing; None if it finds the module itself.
     """
-    location = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    origin = spec.origin
+    if folders and origin in (f"{folders[0]}/{last}.py", f"{folders[0]}/{last}/__init__.py"):  # at a low cost
+        return None
+    location = origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     if not location:  # it is built in
         return None
     folder, file = _split(location)
