@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,160 @@ def test_source_that_is_gone_is_not_found(tmp_path: Path, monkeypatch: pytest.Mo
     import_from({"plugin_that_is_gone": Source(str(tmp_path / "plugin.py"), None, "")})
     with pytest.raises(ModuleNotFoundError, match="plugin_that_is_gone"):
         __import__("plugin_that_is_gone")
+
+
+ENV = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+{head}
+
+class Env(gymnasium.Env):
+    observation_space, action_space = spaces.Box(-99, 99, (1,), np.float32), spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full(1, {value}, np.float32), {{}}
+    def step(self, action):
+        return np.full(1, {value}, np.float32), 0.0, False, False, {{}}
+"""
+PROGRAM = f"""
+import importlib, importlib.util, os, sys, zipfile
+import vecenv
+{textwrap.dedent(LOAD)}
+def write(path, value, head=""):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write({ENV!r}.format(head=head, value=value) if value else head)
+    return os.path.abspath(path)
+
+def prefer(folder):
+    sys.path.insert(0, os.path.abspath(folder))
+    importlib.invalidate_caches()
+
+"""
+#: How a program loads `Env` from the folder `own`, although the search path leads to the folder `other`.
+AMBIGUOUS = {
+    "by its path": """
+        write("other/games.py", 7)
+        prefer("other")
+        Env = load("games", write("own/games.py", 1)).Env
+    """,
+    "before the path changed": """
+        write("own/games.py", 1), write("other/games.py", 7)
+        prefer("own")
+        from games import Env
+        prefer("other")
+    """,
+    "package": """
+        for folder, value in (("own", 1), ("other", 7)):
+            write(f"{folder}/games/__init__.py", 0), write(f"{folder}/games/board.py", value)
+        prefer("own")
+        from games.board import Env
+        prefer("other")
+    """,
+    "package by its path": """
+        for folder, value in (("own", 1), ("other", 7)):
+            write(f"{folder}/games/__init__.py", 0), write(f"{folder}/games/board.py", value)
+        prefer("other")
+        load("games", os.path.abspath("own/games/__init__.py"))
+        from games.board import Env
+    """,
+    "namespace package": """
+        write("own/games/board.py", 1), write("other/games/board.py", 7)
+        prefer("own")
+        from games.board import Env
+        prefer("other")
+    """,
+    "submodule by its path": """
+        write("other/games/__init__.py", 0), write("other/games/board.py", 7)
+        prefer("other")
+        import games
+        Env = load("games.board", write("own/board.py", 1)).Env
+    """,
+    "a dependency": """
+        write("own/tools.py", 0, "VALUE = 1"), write("other/tools.py", 0, "VALUE = 7")
+        prefer("own")
+        Env = load("games", write("own/games.py", "VALUE", "from tools import VALUE")).Env
+        sys.path[0] = os.path.abspath("other")
+    """,
+    "before the folder changed": """
+        write("own/games.py", 1), write("other/games.py", 7)
+        sys.path.insert(0, "")
+        os.chdir("own")
+        from games import Env
+        os.chdir("../other")
+    """,
+    "relative entry of the path": """
+        write("own/source/games.py", 1), write("other/source/games.py", 7)
+        sys.path.insert(0, "source")
+        os.chdir("own")
+        from games import Env
+        os.chdir("../other")
+    """,
+    "archive": """
+        write("own/games.py", 1), write("other/games.py", 7)
+        with zipfile.ZipFile("games.zip", "w") as archive:
+            archive.write("own/games.py", "games.py")
+        prefer("games.zip")
+        from games import Env
+        prefer("other")
+    """,
+    "name of the standard library": """
+        Env = load("calendar", write("own/calendar.py", 1)).Env
+    """,
+    "in the place of another one": """
+        write("other/games.py", 7)
+        prefer("other")
+        from games import Env
+        vecenv.VectorEnv([Env] * 2).close()
+        Env = load("games", write("own/games.py", 1)).Env
+    """,
+}
+USE = """
+    envs = vecenv.VectorEnv([Env] * 2, num_workers=2, context={start_method!r})
+    rows = [envs.reset(seed=1)[0]]
+    os.kill(envs.worker_pids[0], 9)
+    logging.getLogger("vecenv").setLevel(logging.CRITICAL)
+    rows += [envs.step([0, 0])[0]]
+    envs.close()
+    print(*[row.ravel().tolist() for row in rows])
+"""
+
+
+@pytest.mark.parametrize("kind", AMBIGUOUS)
+def test_workers_load_the_file_that_the_program_has_loaded(kind: str, start_method: str, tmp_path: Path) -> None:
+    """They once loaded the file that the search path leads to at their start."""
+    body = textwrap.dedent(AMBIGUOUS[kind]) + textwrap.dedent(USE.format(start_method=start_method))
+    done = run(program(PROGRAM) + body, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0] [1.0, 1.0]\n"), done.stderr
+
+
+def test_error_names_both_files_if_that_of_the_program_is_gone(tmp_path: Path) -> None:
+    body = """
+    write("other/games.py", 7)
+    prefer("other")
+    Env = load("games", write("own/games.py", 1)).Env
+    os.unlink("own/games.py")
+    try:
+        vecenv.VectorEnv([Env] * 2)
+    except ImportError as error:
+        print(error)
+    """
+    done = run(program(PROGRAM) + textwrap.dedent(body), tmp_path)
+    files = [str(tmp_path / folder / "games.py") for folder in ("own", "other")]
+    assert done.stdout == (
+        f"module 'games': the program has loaded {files[0]}, which is gone, and sys.path leads to {files[1]}\n"
+    ), done.stderr
+
+
+def test_search_path_that_leads_elsewhere_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = tmp_path / "own", tmp_path / "other"
+    name = f"games_{tmp_path.name}"
+    for folder in folders:
+        folder.mkdir()
+        (folder / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(folders[0]))
+    monkeypatch.setitem(sys.modules, name, __import__(name))
+    assert name not in find_sources()
+    monkeypatch.syspath_prepend(str(folders[1]))
+    own, other = (str(folder / f"{name}.py") for folder in folders)
+    assert find_sources()[name] == Source(own, None, other)
