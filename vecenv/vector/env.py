@@ -197,7 +197,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 one, in seconds. Here None means no limit.
             on_failure: the same field of `failures`. 'recover' (default): a worker that dies, or hangs beyond a limit,
                 is replaced, its envs are restored, and the call goes on. `infos["recovered"]` marks the rows.
-                'replayed': the episode goes on as before. 'unproven': it goes on from a state that may be incomplete.
+                'replayed': the episode goes on as before. 'unproven': it goes on from a state that may be incomplete,
+                or with code that has changed on disk.
                 'truncated': the episode could not be recovered and ends here; the next one is marked 'restarted'. If
                 the lost episode had already ended, only 'restarted' appears.
                 'raise': WorkerDiedError or WorkerTimeoutError.

@@ -681,6 +681,7 @@ class Pool:
         if self._spares is not None:
             raise StateError("restart: a pool with spare envs replaces its workers itself")
         self._call("restart", self._engine.restart, worker_id, new_envs)
+        self._waiter.inbox.emit_warnings()
 
     def kill(self, worker_id: int) -> None:
         """End a worker that does not answer, with all that its envs have started; `close` does not wait for it then.

@@ -115,9 +115,9 @@ class Shard:
         )
         pool = self._pool = Pool(self._engine)
         pool.start()
-        pool.relay_messages(self._mail_message)
         self._recorded = RecordedPool(pool, boot.first_env_id)
         self._tasks = TaskRunner(self._recorded, self._pack_task)
+        pool.relay_messages(self._mail_message)
         for name in boot.info_keys:
             pool.add_info_key(name)
         self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
