@@ -199,11 +199,11 @@ class ProcessEngine:
             self._spawn(boot, list(mine), server)
         reports = self._await_reports(group.workers)
         self._spaces = EnvSpaces.of(reports[0], self.options)
-        jobs = {} if self._resume is None else self._resume.restore_jobs
+        jobs = {} if self._resume is None else dict(self._resume.restore_jobs)
         for worker, report in zip(group.workers, reports):
             self._compare(worker, report)
             if self._has_predecessor:
-                self._check_files(report, [jobs[env_id] for env_id in worker.env_ids if env_id in jobs])
+                jobs |= self._check_files(report, {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs})
             else:
                 self.files.add(report.files)
         with signals_deferred(), standard_descriptors():
@@ -583,7 +583,7 @@ class ProcessEngine:
             worker = self._spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots, self._group.server)
             report = self._await_reports([worker])[0]
             self._compare(worker, report)
-            self._check_files(report, restore_jobs.values())
+            restore_jobs = self._check_files(report, restore_jobs)
             slots = [(slot, self._slots.served_by(slot, old.env_ids)) for slot in old.slots]
             self._attach_worker(worker, slots, restore_jobs)
             self._await_ready([worker])
@@ -605,16 +605,14 @@ class ProcessEngine:
             self._waiter.request_check()
             raise
 
-    def _check_files(self, report: Report, restore_jobs: Iterable[RestoreJob]) -> None:
-        """Warn of modules that a successor has loaded from changed files, and mark the rows of its envs.
+    def _check_files(self, report: Report, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
+        """Warn of modules that a successor has loaded from changed files; return its jobs, which then mark its rows.
 
         Args:
             report: of the successor.
-            restore_jobs: those of its envs.
+            jobs: how it restores its envs.
         """
         changed = self.files.changed(report.files)
-        for job in restore_jobs:
-            job.has_changed_code = bool(changed)
         new = self.files.describe_new(changed)
         if new:
             self._code_warnings.append(
@@ -622,6 +620,9 @@ class ProcessEngine:
                 f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
             )
         self._show_code_warnings()
+        if not changed:
+            return jobs
+        return {env_id: dataclasses.replace(job, has_changed_code=True) for env_id, job in jobs.items()}
 
     def _show_code_warnings(self) -> None:
         while self._waiter is not None and self._code_warnings:
