@@ -160,6 +160,8 @@ add_layout_constants(PyObject *module)
         {"F_VOID", VECENV_F_VOID},
         {"F_FINAL_INFO", VECENV_F_FINAL_INFO},
         {"F_FINAL_INTS", VECENV_F_FINAL_INTS},
+        {"F_REPEATS", VECENV_F_REPEATS},
+        {"F_FINAL_REPEATS", VECENV_F_FINAL_REPEATS},
         {"F_NOTICE", VECENV_F_NOTICE},
         {"C_OPTIONS", VECENV_C_OPTIONS},
         {"C_PAYLOAD", VECENV_C_PAYLOAD},

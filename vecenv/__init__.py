@@ -60,6 +60,7 @@ _MODULE_OF = {
     "ENV_WRAPPER_REGISTRY": "registry",
     "Durations": "statistics",
     "EnvError": "errors",
+    "ErrorRows": "errors",
     "EnvState": "managers",
     "EnvTimes": "statistics",
     "EnvWrapper": "wrappers",

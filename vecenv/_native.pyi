@@ -36,6 +36,8 @@ F_INFO: int
 F_VOID: int
 F_FINAL_INFO: int
 F_FINAL_INTS: int
+F_REPEATS: int
+F_FINAL_REPEATS: int
 F_NOTICE: int
 
 C_OPTIONS: int

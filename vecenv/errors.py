@@ -30,9 +30,9 @@ import multiprocessing
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "ClosedError",
@@ -40,6 +40,7 @@ __all__ = [
     "DependencyError",
     "DifferentSpacesError",
     "EnvError",
+    "ErrorRows",
     "InternalError",
     "NotASequenceError",
     "PerformanceWarning",
@@ -288,6 +289,37 @@ class InternalError(VecenvError):
 
 class PerformanceWarning(UserWarning):
     """Another setting would make the program much faster; the text contains the measurement and the setting."""
+
+
+class ErrorRows(NamedTuple):
+    """The answers of the other envs in a call in which an env raised: the attribute `rows` of its exception.
+
+    Attributes:
+        result: the value that the call would have returned. The row of an env that raised repeats its last observation,
+            or contains zeros if it had none. Its reward is 0, its episode has not ended, and it has no info.
+        mask: bool array, one value per row of `result`; False for the envs that raised.
+    """
+
+    result: Any
+    mask: Any
+
+
+def take_rows(error: BaseException) -> ErrorRows | None:
+    """Remove the `ErrorRows` of an exception, and return them; None if it has none."""
+    return vars(error).pop("rows") if isinstance(vars(error).get("rows"), ErrorRows) else None
+
+
+def convert_rows(error: BaseException, convert: Callable[[Any], Any], index: Any = ...) -> None:
+    """Replace the result in the `ErrorRows` of an exception, if it has them.
+
+    Args:
+        error: the exception.
+        convert: returns the new result.
+        index: selects the rows of the old one that the new one has.
+    """
+    rows = take_rows(error)
+    if rows is not None:
+        vars(error)["rows"] = ErrorRows(convert(rows.result), rows.mask[index])
 
 
 def signal_name(exitcode: int | None) -> str | None:

@@ -256,6 +256,8 @@ enum {
 #define VECENV_F_VOID 0x40u      /* superseded: no request waits for this row */
 #define VECENV_F_FINAL_INFO 0x80u /* with FINAL: the final info columns are filled */
 #define VECENV_F_FINAL_INTS 0x200u /* with FINAL: the env returned that observation with ints */
+#define VECENV_F_REPEATS 0x400u  /* the parent fills in the env's last delivered observation */
+#define VECENV_F_FINAL_REPEATS 0x800u /* with FINAL: the same for the final_obs columns */
 #define VECENV_F_NOTICE 0x100u   /* only in the flags of a batch: `has_notice` is set */
 
 /* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),

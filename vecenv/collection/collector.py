@@ -319,7 +319,7 @@ class _Work:
                     driver.estimate_last_rows()
                 interrupts.allow()
             except BaseException as error:
-                error.collected = _rescue(driver, columns, progress, error)  # type: ignore[attr-defined]
+                vars(error)["collected"] = _rescue(driver, columns, progress, error)
                 progress.num_batches = envs.num_batches
                 raise
             progress.num_batches = envs.num_batches

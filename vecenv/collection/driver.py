@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ..core.layout.spec import Array, Leaf, Spec, map_columns
-from ..errors import StateError, add_notes
+from ..errors import StateError, add_notes, take_rows
 from ..policies import PolicyCaller
 from .columns import UNUSED_ROW, Columns, no_objects
 from .interrupts import DelayedInterrupts
@@ -80,13 +80,32 @@ class Driver:
 
     def settle(self, error: BaseException) -> None:
         """Receive the results under way after an exception, and leave the progress as it is then."""
-        if self.is_consistent:
+        has_raised = not self.is_consistent and self._store_others(error)  # else the policy has raised
+        while self.is_consistent:
             try:
                 self.finish_requests()
+                break
             except Exception as other:
                 add_notes(error, [f"waiting for the steps under way raised {type(other).__name__}: {other}"])
+                has_raised |= self._store_others(other)
+        self.is_consistent = self.is_consistent and not has_raised
         if not self.is_consistent:
             self.keep_obs_under_way()
+
+    def _store_others(self, error: BaseException) -> bool:
+        """Store the results of the envs that did not raise an exception of an env; return whether it is one."""
+        found = take_rows(error)
+        if found is None:
+            return False
+        obs, rewards, terminated, truncated, infos = found.result
+        env_ids: Array = infos.get("env_id", self._all_ids)
+        raised = env_ids[~found.mask]
+        rows = self._rows[raised]  # their transitions stay incomplete
+        self._rows[raised] = UNUSED_ROW
+        leaves = self._store(env_ids, obs, rewards, terminated, truncated, infos)
+        self._keep_obs(env_ids, leaves, np.arange(len(env_ids)))
+        self._rows[raised] = rows
+        return True
 
     def keep_obs_under_way(self) -> None:
         """Copy the observations before incomplete transitions to the progress: they follow complete ones."""

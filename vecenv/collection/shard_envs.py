@@ -12,6 +12,7 @@ from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array, Spec
 from ..core.parent.batch import Batch
 from ..core.shards.recorded_pool import RecordedPool
+from ..errors import convert_rows
 from ..vector.nested import row_of
 
 __all__ = ["ShardEnvs"]
@@ -44,7 +45,12 @@ class ShardEnvs:
 
     def step(self, actions: Any) -> _Step:
         """Step all envs and wait for them."""
-        return self._deliver(self._pool.step(self._action_spec.flatten_batch(actions, self.num_envs)))
+        leaves = self._action_spec.flatten_batch(actions, self.num_envs)
+        try:
+            return self._deliver(self._pool.step(leaves))
+        except Exception as error:
+            convert_rows(error, self._deliver)
+            raise
 
     def send(self, actions: Any, env_id: Array) -> None:
         """Begin to step some envs."""
@@ -56,7 +62,11 @@ class ShardEnvs:
 
     def recv(self, min_count: int) -> _Step:
         """Wait for the results of at least so many envs."""
-        return self._deliver(self._pool.recv(min_count))
+        try:
+            return self._deliver(self._pool.recv(min_count))
+        except Exception as error:
+            convert_rows(error, self._deliver)
+            raise
 
     def _deliver(self, batch: Batch) -> _Step:
         infos: dict[str, Any] = {"env_id": batch.env_ids}

@@ -194,7 +194,7 @@ class ShardWork:
             else:
                 done = [self._await_first()]
         except BaseException as error:  # rollouts that are under way stay so
-            error.collected = self._new_columns(0, False).finish(self._progress, 0)  # type: ignore[attr-defined]
+            vars(error)["collected"] = self._new_columns(0, False).finish(self._progress, 0)
             raise
         with DelayedInterrupts():
             self._under_way = [one for one in self._under_way if one not in done]
@@ -324,8 +324,7 @@ class ShardWork:
         envs.note_steps_elsewhere(progress.has_ended)
         if errors:
             add_notes(errors[0], [f"another shard raised {type(error).__name__}: {error}" for error in errors[1:]])
-            collected = columns.finish(progress, columns.complete_rows(_NO_ROWS))
-            errors[0].collected = collected  # type: ignore[attr-defined]
+            vars(errors[0])["collected"] = columns.finish(progress, columns.complete_rows(_NO_ROWS))
             raise errors[0]
         batch = columns.finish(progress, columns.num_rows, num_columns if is_time_major else None)
         batch.version, batch.renewed_envs = done[0].weights.version, np.concatenate(renewed)
@@ -351,7 +350,7 @@ class ShardWork:
     def _locate(self, error: Exception, call: TaskCall) -> Exception:
         """Add the place of a shard to an exception that was raised there."""
         info = self._envs.shards()[call.shard]
-        error.shard = info  # type: ignore[attr-defined]
+        vars(error)["shard"] = info
         if isinstance(error, WorkerError):  # the workers of the pool are the shards
             locate(error, **{**place_of(error), "worker_id": call.shard})
         if not call.is_lost:  # else its text names the shard

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from ..core.system.clock import now_ns
-from ..errors import StateError, WorkerTimeoutError, warn_caller
+from ..errors import StateError, WorkerTimeoutError, take_rows, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import pick_row
 from ..vector.results import Step
@@ -142,6 +142,9 @@ class Episodes:
                 if not len(late):  # another limit
                     raise
                 yield from self._cut_late(late)
+            except Exception as error:
+                yield from self._take_others(error)
+                raise
             else:
                 yield from self._take(step)
 
@@ -189,6 +192,14 @@ class Episodes:
             is_over |= self._waited_ns[stepped] >= self._limit_ns
         for row in rows[is_over][np.argsort(stepped[is_over])].tolist():
             yield self._end(int(env_ids[row]), bool(terminated[row]), bool(truncated[row]), infos, row)
+
+    def _take_others(self, error: Exception) -> Iterator[EpisodeResult]:
+        """Take the rows of the envs that have answered when another one raised."""
+        rows = take_rows(error)
+        if rows is not None:
+            raised = rows.result[4]["env_id"][~rows.mask]
+            self._is_resetting[raised] = self._is_stepping[raised] = self._is_late[raised] = False
+            yield from self._take(rows.result)
 
     def _end(self, env_id: int, terminated: bool, truncated: bool, infos: dict[str, Any], row: int) -> EpisodeResult:
         """Free an env whose episode is over, and return its result."""

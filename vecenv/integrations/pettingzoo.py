@@ -21,7 +21,7 @@ from ..core.layout.spec import Array
 from ..envs.multi_agent.joint import JointEnv
 from ..envs.multi_agent.rows import ROWS, AgentRowsEnv
 from ..envs.multi_agent.turns import TurnEnv
-from ..errors import ConfigError
+from ..errors import ConfigError, convert_rows
 from ..vector.arguments import check_without_mask, one_of, read_env_ids, read_seeds
 from ..vector.batched import BatchedVectorEnv
 from ..vector.results import Step
@@ -144,7 +144,11 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         Args:
             actions: one row per agent.
         """
-        return self._finish_step(self.batched.step(actions))
+        try:
+            return self._finish_step(self.batched.step(actions))
+        except Exception as error:
+            convert_rows(error, self._finish_step)
+            raise
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` returns its results. Raises as `step` for wrong arguments."""
@@ -157,7 +161,11 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
             timeout: seconds to wait; then the step is abandoned, and a reset of all envs must come next. None
                 (default): no limit.
         """
-        return self._finish_step(self.batched.step_wait(timeout))
+        try:
+            return self._finish_step(self.batched.step_wait(timeout))
+        except Exception as error:
+            convert_rows(error, self._finish_step)
+            raise
 
     def _finish_step(self, result: Step) -> Result:
         obs, rewards, terminations, truncations, infos = result
@@ -203,8 +211,16 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         ids = read_env_ids("reset", one_of("reset", env_id, env_ids), self._num_parts)
         check_without_mask("reset", options)
         rows = None if ids is None else (ids[:, None] * len(self.agents) + np.arange(len(self.agents))).reshape(-1)
-        obs, infos = self.batched.reset(rows, seed=self._read_seeds(seed), options=options)
-        return obs, self._finish_infos(infos, slice(None) if rows is None else rows)
+        finish = functools.partial(self._finish_reset, rows=slice(None) if rows is None else rows)
+        try:
+            return finish(self.batched.reset(rows, seed=self._read_seeds(seed), options=options))
+        except Exception as error:
+            convert_rows(error, finish)
+            raise
+
+    def _finish_reset(self, result: tuple[Any, Any], rows: Any) -> tuple[Any, Any]:
+        obs, infos = result
+        return obs, self._finish_infos(infos, rows)
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset of all envs; `reset_wait` returns its results. Arguments are those of `reset`."""
@@ -218,8 +234,12 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
             timeout: seconds to wait; then the reset is abandoned, and another one must come next. None (default): no
                 limit.
         """
-        obs, infos = self.batched.reset_wait(timeout)
-        return obs, self._finish_infos(infos, slice(None))
+        finish = functools.partial(self._finish_reset, rows=slice(None))
+        try:
+            return finish(self.batched.reset_wait(timeout))
+        except Exception as error:
+            convert_rows(error, finish)
+            raise
 
     def _read_seeds(self, seed: Any) -> list[int | None]:
         """Return the seed of each row: all agents of an env have that of the env."""

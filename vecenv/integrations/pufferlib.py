@@ -203,15 +203,21 @@ class VecenvBackend:
         """
         _vector.recv_precheck(self)
         env_ids, agent_ids = self._blocks[self._block]
-        batch = self._pool.recv() if len(self._blocks) == 1 else self._pool.recv(env_ids=env_ids)
+        return self._deliver(
+            self._pool.recv() if len(self._blocks) == 1 else self._pool.recv(env_ids=env_ids), agent_ids
+        )
+
+    def _deliver(self, batch: Batch, agent_ids: Array) -> Received:
         columns = batch.obs
         if not batch.flags:
             infos = []
         else:
-            batch.raise_errors()
+            if batch.flags & RowFlag.ERROR:
+                deliver = functools.partial(self._deliver, agent_ids=agent_ids)
+                batch.raise_errors(deliver, rows_per_env=len(agent_ids) // len(batch))
             infos = _list_infos(batch)
-            if batch.truncated.any():
-                columns = _end_abandoned(columns, batch.truncated)
+            if batch.flags & RowFlag.REPEATS or batch.truncated.any():
+                columns = _without_repeated_results(columns, batch)
         count = len(agent_ids)
         buffers = [column.reshape(count, *column.shape[2:]) for column in map(columns.__getitem__, self._names)]
         return *buffers, infos, agent_ids, columns["masks"].reshape(count)
@@ -280,17 +286,20 @@ def _list_infos(batch: Batch) -> list[dict[str, Any]]:
     return found
 
 
-def _end_abandoned(columns: dict[str, Array], is_abandoned: Array) -> dict[str, Array]:
-    """Return the columns of a batch in which the episodes of some envs, which cannot be restored, end truncated.
+def _without_repeated_results(columns: dict[str, Array], batch: Batch) -> dict[str, Array]:
+    """Return the columns of a batch in which some envs have raised, or lost episodes, without their last results.
+
+    The engine truncates lost episodes.
 
     Args:
         columns: the buffers of B envs; the rows of those envs contain their last results once more.
-        is_abandoned: bool (B,).
+        batch: the batch of these buffers.
     """
-    ends = {name: columns[name].copy() for name in ("rewards", "terminals", "truncations")}
-    ends["rewards"][is_abandoned], ends["terminals"][is_abandoned] = 0, False
-    ends["truncations"][is_abandoned] = True
-    return columns | ends
+    found = {name: columns[name].copy() for name in ("rewards", "terminals", "truncations")}
+    repeats = batch.truncated | ((batch.row_flags & RowFlag.REPEATS) != 0)
+    found["rewards"][repeats], found["terminals"][repeats], found["truncations"][repeats] = 0, False, False
+    found["truncations"][batch.truncated] = True
+    return columns | found
 
 
 # ---- in the workers ------------------------------------------------------------------------------

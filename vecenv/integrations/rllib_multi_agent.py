@@ -16,7 +16,7 @@ from unittest import mock
 import gymnasium
 
 from ..envs.spaces import ObjectSpace
-from ..errors import require
+from ..errors import convert_rows, require
 from ..vector.env import VectorEnv, check_options
 from .rllib import assigned_workers
 
@@ -94,8 +94,11 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
         Returns:
             The observations and the infos: lists of N dicts by agent.
         """
-        answers, _ = self.vector_env.reset(seed=seed, options=options)
-        return [answer[0] for answer in answers], [answer[4] for answer in answers]
+        try:
+            return _first_of(self.vector_env.reset(seed=seed, options=options))
+        except Exception as error:
+            convert_rows(error, _first_of)
+            raise
 
     def step(self, actions: Sequence[Mapping[Any, Any]]) -> Any:
         """Step all envs; an env whose episode has ended is reset instead, with rewards 0.0.
@@ -107,8 +110,11 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
             Observations, rewards, terminations, truncations and infos: lists of N dicts by agent. The dicts of ends
             contain "__all__".
         """
-        answers = self.vector_env.step(tuple(actions))[0]
-        return tuple(map(list, zip(*answers)))
+        try:
+            return _by_part(self.vector_env.step(tuple(actions)))
+        except Exception as error:
+            convert_rows(error, _by_part)
+            raise
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame per env."""
@@ -122,6 +128,26 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
         """End the workers, and close the env of this process."""
         self.envs[0].close()
         self.vector_env.close()
+
+
+def _first_of(result: Any) -> tuple[list[Any], list[Any]]:
+    """Return observations and infos of a reset; {} for an env that raised before its first answer."""
+    answers = [({},) * 5 if answer is None else answer for answer in result[0]]
+    return [answer[0] for answer in answers], [answer[4] for answer in answers]
+
+
+def _by_part(result: Any) -> tuple[list[Any], ...]:
+    """Return the five lists of a step. An episode that the engine has truncated repeats the last answer, as its end."""
+    answers, _, _, truncated, _ = result
+    return tuple(map(list, zip(*(_end(answer) if cut else answer for answer, cut in zip(answers, truncated.tolist())))))
+
+
+def _end(answer: Any) -> Any:
+    obs, rewards, terminated, truncated, infos = answer
+    if terminated.get(_ALL, False) or truncated.get(_ALL, False):
+        return answer
+    no, yes = dict.fromkeys(terminated, False), dict.fromkeys(truncated, True)
+    return obs, dict.fromkeys(rewards, 0.0), no, {**yes, _ALL: True}, infos
 
 
 class MultiAgentRunner(_runner_module.MultiAgentEnvRunner):

@@ -167,9 +167,14 @@ class SB3VecEnv(_VecEnv):
         self._env_seeds.record(self._seeds, self._ids)
         batch = self._pool.recv()
         self._env_seeds.note(batch)
-        batch.raise_errors()
+        obs = self._deliver_reset(batch)
         self._reset_seeds()
         self._reset_options()
+        return obs
+
+    def _deliver_reset(self, batch: Batch) -> Any:
+        if batch.flags & RowFlag.ERROR:
+            batch.raise_errors(self._deliver_reset)
         self.reset_infos = batch.infos()
         return self.vector_env._results.own_obs(batch)
 
@@ -236,9 +241,11 @@ class SB3VecEnv(_VecEnv):
         self._check_open("step_wait")
         if not self._pool.outstanding():
             raise StateError("step_wait: call step_async first")
-        batch = self._pool.recv()
+        return self._deliver(self._pool.recv())
+
+    def _deliver(self, batch: Batch) -> tuple[Any, Array, Array, Infos]:
         if batch.flags & RowFlag.ERROR:
-            batch.raise_errors()
+            batch.raise_errors(self._deliver)
         dones = batch.terminated | batch.truncated
         infos = self._infos_of(batch, dones)
         return self.vector_env._results.own_obs(batch), batch.rewards.astype(np.float32), dones, infos

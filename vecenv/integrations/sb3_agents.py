@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from ..envs.remote import CallBatch, SetBatchAttribute
-from ..errors import ConfigError, StateError, require
+from ..errors import ConfigError, StateError, convert_rows, require
 from .pettingzoo import PettingZooVectorEnv
 
 __all__ = ["SB3AgentVecEnv"]
@@ -88,7 +88,11 @@ class SB3AgentVecEnv(_VecEnv):
         if self._is_stepping:
             self.step_wait()
         size = len(self.vector_env.agents)
-        obs, self.reset_infos = self.vector_env.reset(seed=self._seeds[::size], options=self._options[0] or None)
+        try:
+            obs, self.reset_infos = self.vector_env.reset(seed=self._seeds[::size], options=self._options[0] or None)
+        except Exception as error:
+            convert_rows(error, operator.itemgetter(0))
+            raise
         self._reset_seeds()
         self._reset_options()
         return obs
@@ -108,8 +112,11 @@ class SB3AgentVecEnv(_VecEnv):
         if not self._is_stepping:
             raise StateError("step_wait: call step_async first")
         self._is_stepping = False
-        obs, rewards, terminations, truncations, infos = self.vector_env.step_wait()
-        return obs, rewards.astype(np.float32), terminations | truncations, infos
+        try:
+            return _in_form_of_sb3(self.vector_env.step_wait())
+        except Exception as error:
+            convert_rows(error, _in_form_of_sb3)
+            raise
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -166,3 +173,8 @@ class SB3AgentVecEnv(_VecEnv):
 
     def __getstate__(self) -> NoReturn:
         raise TypeError("an SB3AgentVecEnv cannot be pickled or copied; build one from its constructors")
+
+
+def _in_form_of_sb3(result: Any) -> tuple[Any, Array, Array, Infos]:
+    obs, rewards, terminations, truncations, infos = result
+    return obs, rewards.astype(np.float32), terminations | truncations, infos

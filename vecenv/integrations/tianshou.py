@@ -164,8 +164,10 @@ class VecenvVectorEnv(_BaseVectorEnv):
             self._send(action, read_env_ids("step", id, self.env_num), ordered=not is_async)
         elif not is_async:
             raise ConfigError("step: actions are needed, as the vector env waits for all envs", key="action")
-        batch = self._recv_first() if is_async else self._pool.recv()
-        _raise_errors(batch)
+        return self._deliver(self._recv_first() if is_async else self._pool.recv())
+
+    def _deliver(self, batch: Batch) -> Result:
+        _raise_errors(batch, self._deliver)
         infos = batch.infos()
         for info, env_id in zip(infos, batch.env_ids.tolist()):
             info["env_id"] = env_id
@@ -219,8 +221,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         ids = read_env_ids("reset", env_id, self.env_num)
         ids = np.arange(self.env_num) if ids is None else ids
         seeds = [kwargs.pop("seed")] * len(ids) if "seed" in kwargs else None
-        batch = self._reset(ids, seeds, kwargs)
-        return self._obs_of(batch), _as_objects(batch.infos())
+        return self._first_of(self._reset(ids, seeds, kwargs))
 
     def _reset(self, ids: Array, seeds: Sequence[int | None] | None, kwargs: dict[str, Any]) -> Batch:
         superseded = [env_id for env_id in ids.tolist() if self._pool.owes(env_id) != Op.NONE]
@@ -232,8 +233,11 @@ class VecenvVectorEnv(_BaseVectorEnv):
             self.vector_env._env_seeds.record(seeds, ids.tolist())
         batch = self._pool.recv() if ordered else self._pool.recv(env_ids=ids)
         self.vector_env._env_seeds.note(batch)
-        _raise_errors(batch)
+        _raise_errors(batch, self._first_of)
         return batch
+
+    def _first_of(self, batch: Batch) -> tuple[Array, Array]:
+        return self._obs_of(batch), _as_objects(batch.infos())
 
     def _obs_of(self, batch: Batch) -> Array:
         """Return observations in the form of Tianshou: one array, for Dict spaces an object array of dicts."""
@@ -357,10 +361,10 @@ class VecenvVectorEnv(_BaseVectorEnv):
         raise TypeError("a VecenvVectorEnv cannot be pickled or copied; build one from its env_fns")
 
 
-def _raise_errors(batch: Batch) -> None:
+def _raise_errors(batch: Batch, deliver: Callable[[Batch], Any]) -> None:
     """Raise the exception of the env with the lowest id, if any, and name the option for values of other forms."""
     try:
-        batch.raise_errors()
+        batch.raise_errors(deliver)
     except SpaceError as error:
         if (error.path or "").startswith(("obs", "reward")):
             add_notes(error, ["shared_memory=False takes observations and rewards that differ from their space"])

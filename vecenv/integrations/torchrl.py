@@ -24,7 +24,7 @@ from ..core.layout.spec import Array, map_columns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
-from ..errors import ConfigError, SpaceError, StateError, require
+from ..errors import ConfigError, ErrorRows, SpaceError, StateError, require, take_rows
 from ..nested import map_structure
 from ..report import Report
 from ..statistics import Statistics
@@ -168,13 +168,21 @@ class VecenvEnv(_EnvBase):
         mask = tensordict.get("_step", None)
         if mask is None:
             self._check_reset(self._is_reset)
-            results, self._last_obs = self._pack(self._pool.step(actions))
-            return results
+            return self._deliver(self._pool.step(actions), None, tensordict)
         is_stepped = _as_mask(mask)
         self._check_reset(self._is_reset & is_stepped)
         ids = np.flatnonzero(is_stepped)
         self._pool.send(map_structure(lambda column: column[ids], actions), ids)
-        stepped, obs = self._pack(self._pool.recv())
+        return self._deliver(self._pool.recv(), ids, tensordict)
+
+    def _deliver(self, batch: Batch, ids: Array | None, tensordict: Any) -> Any:
+        """Return the results of a step of the envs `ids`, None for all; a tensordict (N,)."""
+        if batch.flags & RowFlag.ERROR:
+            batch.raise_errors(lambda good: self._deliver(good, ids, tensordict), num_rows=self.num_envs)
+        stepped, obs = self._pack(batch)
+        if ids is None:
+            self._last_obs = obs
+            return stepped
         if self._last_obs is not None:
             self._last_obs = merge(self._root, own(self._root, self._last_obs), obs, ids)
         results = self._skip_tensordict(tensordict)
@@ -188,8 +196,6 @@ class VecenvEnv(_EnvBase):
 
     def _pack(self, batch: Batch) -> tuple[Any, Any]:
         """Return the results of a batch of steps as a tensordict (B,), and its observations as arrays (B, *S)."""
-        if batch.flags & RowFlag.ERROR:
-            batch.raise_errors()
         obs = self.vector_env._results.own_obs(batch)
         terminated, truncated = batch.terminated, batch.truncated
         done = terminated | truncated
@@ -236,14 +242,33 @@ class VecenvEnv(_EnvBase):
             ids = np.flatnonzero(is_asked)
             for rows in (self._sent, self._arrived_steps, self._arrived_resets):
                 rows.clear()
-        if len(ids) == self.num_envs:
-            obs, _ = self.vector_env.reset(**kwargs)
-        else:
-            obs = own(self._root, self._last_obs)
+        obs: Any = None
+        try:
             if len(ids):
-                obs = merge(self._root, obs, self.vector_env.reset(ids, **kwargs)[0], ids)
+                obs, _ = self.vector_env.reset(None if len(ids) == self.num_envs else ids, **kwargs)
+        except Exception as error:
+            if (found := take_rows(error)) is not None:
+                mask = np.ones(self.num_envs, np.bool_)
+                mask[ids] = found.mask
+                result = self._finish_reset(found.result[0], ids, is_asked, uses_kept=not kwargs)
+                vars(error)["rows"] = ErrorRows(result, mask)
+            raise
+        return self._finish_reset(obs, ids, is_asked, uses_kept=not kwargs)
+
+    def _finish_reset(self, obs: Any, ids: Array, is_asked: Array, *, uses_kept: bool) -> Any:
+        """Return the first observations of all envs that were asked, and the last ones of the others.
+
+        Args:
+            obs: first observations of the envs `ids`, arrays (B, *S).
+            ids: the envs that were reset now.
+            is_asked: bool (N,), all envs that begin an episode.
+            uses_kept: whether the others of these begin with the first observations that are kept.
+        """
+        if len(ids) < self.num_envs:
+            last = own(self._root, self._last_obs)
+            obs = merge(self._root, last, obs, ids) if len(ids) else last
             kept = np.flatnonzero(is_asked & self._is_reset)
-            if len(kept) and not kwargs:
+            if len(kept) and uses_kept:
                 obs = merge(self._root, obs, self._take_first(kept), kept)
         self._is_reset[is_asked] = False
         self._last_obs = obs

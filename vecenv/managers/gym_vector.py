@@ -13,7 +13,7 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -29,7 +29,7 @@ from ..envs.base import BaseEnvTimestep
 from ..envs.factory import EnvFactory
 from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
-from ..errors import ClosedError, ConfigError, StateError, warn_caller
+from ..errors import ClosedError, ConfigError, StateError, take_rows, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
 from ..statistics import Statistics
@@ -364,13 +364,34 @@ class GymVectorEnvManager(EnvManager):
     def _step_vector_env(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         ids = [int(env_id) for env_id in actions] if self._steps_some else self._counts.all_ids
         batch = self._join([actions.get(env_id) for env_id in ids])
-        if self._steps_some:
-            obs, rewards, terminated, truncated, infos = self._vector_env.step(batch, env_id=np.array(ids))
-        else:
-            obs, rewards, terminated, truncated, infos = self._vector_env.step(batch)
+        try:
+            if self._steps_some:
+                step = self._vector_env.step(batch, env_id=np.array(ids))
+            else:
+                step = self._vector_env.step(batch)
+        except Exception as error:
+            if (rows := take_rows(error)) is not None:
+                has_row = rows.mask if len(rows.mask) == len(ids) else rows.mask[ids]
+                answered = [env_id for env_id, has in zip(ids, has_row.tolist()) if has]
+                vars(error)["timesteps"] = self._take_step(ids, rows.result, answered)
+            raise
+        timesteps = self._take_step(ids, step, ids)
+        return {env_id: timesteps[env_id] for env_id in actions}
+
+    def _take_step(self, ids: list[int], step: Any, answered: Collection[int]) -> dict[int, BaseEnvTimestep]:
+        """Return the timesteps of the envs that have answered, and note their states.
+
+        Args:
+            ids: the env of each row.
+            step: the result of the vector env's `step`.
+            answered: the envs that did not raise.
+        """
+        obs, rewards, terminated, truncated, infos = step
         rows = self._rows(obs)
         timesteps = {}
         for row, env_id in enumerate(ids):
+            if env_id not in answered:
+                continue
             state = self._counts.states[env_id]
             self._last_obs[env_id] = rows[row]
             if state is EnvState.RESET:
@@ -380,7 +401,7 @@ class GymVectorEnvManager(EnvManager):
                 timesteps[env_id] = self._make_timestep(env_id, row, rows[row], rewards[row], ends, infos)
         if self._mode is AutoresetMode.DISABLED and (terminated | truncated).any():
             self._reset_by_mask(terminated | truncated)
-        return {env_id: timesteps[env_id] for env_id in actions}
+        return timesteps
 
     def _make_timestep(
         self, env_id: int, row: int, obs: Any, reward: Any, ends: tuple[bool, bool], infos: dict[str, Any]

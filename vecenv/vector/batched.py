@@ -28,7 +28,7 @@ from ..core.pool.facts import SettingNames
 from ..core.system.clock import check_timeout
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
-from ..errors import ConfigError, StateError
+from ..errors import ConfigError, StateError, convert_rows
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..ray_options import RayOptions
 from ..report import Report
@@ -302,13 +302,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     def _deliver(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
-            self._save_last_obs(batch, None if self._last_obs_rows is None else own(self._node, self._last_obs_rows))
-            if self._ended is not None:
-                _, _, _, terminations, truncations = _make_views(self._obs_space, batch)
-                has_raised = np.isin(batch.env_ids, list(batch.errors()))
-                self._ended = self._will_reset((terminations | truncations) & ~np.repeat(has_raised, self.batch_size))
-            batch.raise_errors()
-        if batch.flags and batch.truncated.any():  # set by the pool only: it abandoned these batches
+            self._raise_errors(batch, self._deliver)
+        if batch.flags and (batch.flags & RowFlag.REPEATS or batch.truncated.any()):  # set by the pool only
             return self._deliver_abandoned(batch)
         views = self._views.get(batch.rows) or self._cached_views(batch)
         self._last_obs_rows, obs, rewards, terminations, truncations = views
@@ -333,22 +328,27 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _deliver_abandoned(self, batch: Batch) -> Step:
-        """Deliver a step in which some batches could not be restored: the episodes of all their envs are truncated.
+        """Deliver a step in which some batches could not be restored, or have raised.
 
-        In NEXT_STEP mode, episodes whose end was delivered in the step before are not ended again. If that is true of
-        all envs of a batch, its next episodes begin in this step. In SAME_STEP mode they always do.
+        All episodes of a batch that the pool has truncated are truncated. In NEXT_STEP mode, episodes whose end was
+        delivered in the step before are not ended again. If that is true of all envs of a batch, its next episodes
+        begin in this step. In SAME_STEP mode they always do.
 
         Raises:
-            Exception: raised by a reset that this method starts; the next step resets that batch again.
+            Exception: raised by a reset that this method starts; the next step resets that batch again. Its `rows`
+                contain the ends of the episodes.
         """
         rows, _, rewards, terminations, truncations = _make_views(self._obs_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
         already_ended: Array = ends & (terminations | truncations) & self._resets_in_next  # ends of the last step
         is_all_ended = np.all(already_ended.reshape(-1, self.batch_size), axis=1)
-        terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~already_ended, rewards.copy()
+        has_raised = np.repeat((batch.row_flags & RowFlag.REPEATS) != 0, self.batch_size) & ~ends
+        terminations = terminations & ~(ends | has_raised)
+        truncations, rewards = ((truncations & ~has_raised) | ends) & ~already_ended, rewards.copy()
         infos = self._infos_by_batch(batch)
         abandoned = np.flatnonzero(batch.truncated)
         rows = own(self._node, rows)
+        first: Batch | None = None
         begins = abandoned if self._resets_at_once else abandoned[is_all_ended[abandoned]]
         if len(begins):
             last = flatten(self._obs_space, own(self._node, rows))
@@ -357,13 +357,12 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             # a reset, too.
             self._pool.send_objects([None] * len(begins), begins)
             first = self._pool.recv()
-            if first.flags & RowFlag.ERROR:
-                self._save_last_obs(first, rows)
-                first.raise_errors()
-            for i, info in zip(begins.tolist(), self._infos_by_batch(first)):
+            has_begun = (first.row_flags & RowFlag.ERROR) == 0
+            rows = merge(self._node, rows, first.obs[0], begins)
+            begins = begins[has_begun]
+            for i, info in zip(begins.tolist(), self._infos_by_batch(first.take(np.flatnonzero(has_begun)))):
                 own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
                 infos[i] = info if is_all_ended[i] else {**(info or {}), **final_infos(own_finals, infos[i] or {})}
-            rows = merge(self._node, rows, first.obs[0], begins)
         self._last_obs_rows = rows
         obs = flatten(self._obs_space, rows)
         joined = join_infos(infos, self.batch_size)
@@ -371,22 +370,23 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             ended = terminations | truncations | ends  # the next step resets all envs of a lost batch
             ended.reshape(-1, self.batch_size)[begins] = False
             joined["autoreset"], self._ended = self._ended, self._will_reset(ended)
-        return obs, rewards, terminations, truncations, joined
+        result = obs, rewards, terminations, truncations, joined
+        if first is not None and first.flags & RowFlag.ERROR:
+            first.raise_errors(lambda _: result, num_rows=len(batch), rows_per_env=self.batch_size)
+        return result
 
     def _will_reset(self, ended: Array) -> Array:
         """Return the envs that the next step resets, of those whose episode has ended; bool (N,)."""
         return ended if self._resets_in_next else np.zeros_like(ended)
 
-    def _save_last_obs(self, batch: Batch, last: Any) -> None:
-        """Keep the last observations of all batches, for resets by mask, when some batches raised.
-
-        Args:
-            batch: the rows of all batches; those of batches that raised are undefined.
-            last: the rows of all batches before this step, changed in place. None: there are none.
-        """
-        if last is not None:
-            good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(batch.errors()))))
-            self._last_obs_rows = merge(self._node, last, good.obs[0], good.env_ids)
+    def _raise_errors(self, batch: Batch, deliver: Callable[[Batch], Any]) -> None:
+        """Raise the exception of the first batch that raised; its `rows` are what `deliver` returns."""
+        is_known = self._last_obs_rows is not None
+        try:
+            batch.raise_errors(deliver, num_rows=self._pool.num_envs, rows_per_env=self.batch_size)
+        finally:
+            if not is_known:  # a batch that raised may have had no observation yet
+                self._last_obs_rows = None
 
     def _cached_views(self, batch: Batch) -> _Views:
         """Return views of a batch, cached per block: to make them costs more than to copy the data."""
@@ -447,9 +447,17 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             options = {**(options or {}), "reset_mask": mask}
         with self._sync_call("reset"):
             self._begin_reset("reset", seed, options)
-            obs, infos = self.reset_wait()
-        if ids is None:
-            return obs, infos
+            if ids is None:
+                return self.reset_wait()
+            try:
+                return self._pick(self.reset_wait(), ids)
+            except Exception as error:
+                convert_rows(error, lambda result: self._pick(result, ids), ids)
+                raise
+
+    def _pick(self, result: tuple[Any, dict[str, Any]], ids: Array) -> tuple[Any, dict[str, Any]]:
+        """Return the rows of these envs of the result of a reset."""
+        obs, infos = result
         return pick_rows(self._obs_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
@@ -531,10 +539,20 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         asked = self._reset_batches
         last = None if self._last_obs_rows is None else own(self._node, self._last_obs_rows)
         batch = self._recv("reset", timeout)  # may end the validity of views of the ring
+        deliver = functools.partial(self._deliver_reset, asked=asked, last=last)
         if batch.flags & RowFlag.ERROR:
-            self._save_last_obs(batch, last)
-            batch.raise_errors()
-        self._note_drawn_seeds(batch.env_ids.tolist())
+            self._raise_errors(batch, deliver)
+        return deliver(batch)
+
+    def _deliver_reset(self, batch: Batch, asked: Array | None, last: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the results of a reset.
+
+        Args:
+            batch: one row per batch of `asked`.
+            asked: the batches that were reset, in this order; None: all.
+            last: the rows of all batches before; None: there are none.
+        """
+        self._note_drawn_seeds(batch.env_ids[(batch.row_flags & RowFlag.REPEATS) == 0].tolist())
         rows = batch.obs[0]
         if asked is not None and last is not None:
             rows = merge(self._node, last, rows, asked)

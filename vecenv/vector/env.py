@@ -35,7 +35,7 @@ from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
-from ..errors import ConfigError, DifferentSpacesError, StateError
+from ..errors import ConfigError, DifferentSpacesError, StateError, convert_rows
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..ray_options import RayOptions
 from ..registrations import has_own_batches
@@ -650,16 +650,15 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._check_pending("reset")
         env_ids, results = self._reset_ids, self._results
         if self._resets_some:
-            obs, _, _, _, infos = self._deliver_some(self._recv("reset_wait", timeout, env_ids), False)
-            return obs, infos
+            batch = self._recv("reset_wait", timeout, env_ids)
+            return _first_of(self._deliver_some, batch, False)
         # A view of the ring may be invalid after the next batch.
         last = None if env_ids is None else results.copy_last_obs()
         batch = self._recv("reset_wait", timeout)
         self._env_seeds.note(batch)
         if env_ids is not None:
             return results.deliver_into(last, batch, env_ids)
-        obs, _, _, _, infos = results.deliver(batch)
-        return obs, infos
+        return _first_of(results.deliver, batch)
 
     def async_reset(
         self,
@@ -706,6 +705,16 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._env_seeds.record(asked, chosen)
+
+
+def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the observations and infos of a step, as a reset does, also in the `rows` of an exception."""
+    try:
+        obs, _, _, _, infos = deliver(*args)
+    except Exception as error:
+        convert_rows(error, lambda step: (step[0], step[4]))
+        raise
+    return obs, infos
 
 
 #: Names of the options of `VectorEnv`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ..core.layout.rows import RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
-from ..core.parent.batch import Batch, raise_first
+from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
@@ -78,7 +79,7 @@ class Results:
         """
         flags = batch.flags & _EXTRA_FLAGS
         if flags & RowFlag.ERROR:
-            self._raise_env_errors(batch, self._copy_known_obs(batch))
+            self._raise_env_errors(batch, self._copy_known_obs(batch), self.deliver)
         self._last = batch
         views = self._views.get(batch.rows)
         if views is None:
@@ -111,28 +112,36 @@ class Results:
 
     def deliver_marked(self, batch: Batch) -> Step:
         """Do the same as `deliver`, and add `infos["autoreset"]`, bool (B,): rows that are no transitions."""
+        if batch.flags & RowFlag.ERROR:
+            self._raise_env_errors(batch, self._copy_known_obs(batch), self.deliver_marked)
         result = self.deliver(batch)
         result[4]["autoreset"] = batch.is_autoreset
         return result
 
-    def _raise_env_errors(self, batch: Batch, last: _Merged | None) -> None:
+    def _raise_env_errors(
+        self, batch: Batch, last: _Merged | None, deliver: Callable[[Batch], Any], *, is_whole: bool = False
+    ) -> None:
         """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
 
         Args:
-            batch: the batch. Rows of envs that raised are undefined; these envs keep their observations in `last`.
+            batch: the batch. The envs that raised keep their observations in `last`, and whether they have ended.
             last: the observations of all envs before this batch, changed in place. None: there are none, or their
                 rows are not those of all envs in order.
+            deliver: returns the results of a batch, for `error.rows`.
+            is_whole: whether these results have a row for each env.
         """
-        errors = batch.errors()
-        good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(errors))))
-        if self.ended is not None:
-            self.ended[good.env_ids] = good.terminated | good.truncated
-        self._last = last
+        good = batch.take(np.flatnonzero((batch.row_flags & RowFlag.ERROR) == 0))
         if last is not None:
             last.obs = merge(self._root, last.obs, good.obs, good.env_ids)
             last.unknown -= set(good.env_ids.tolist())
-        if errors:
-            raise_first(errors)
+        ended = None if self.ended is None else self.ended.copy()
+        try:
+            batch.raise_errors(deliver, num_rows=self._num_envs if is_whole else 0)
+        finally:
+            self._last = last
+            if self.ended is not None and ended is not None:
+                ended[good.env_ids] = good.terminated | good.truncated
+                self.ended[:] = ended
 
     def own_obs(self, batch: Batch) -> Any:
         """Return observations of a batch that belong to the caller: lent if a lease is free, else copied."""
@@ -151,7 +160,8 @@ class Results:
             marks_autoreset: whether to add `infos["autoreset"]`, bool (B,).
         """
         if batch.flags & RowFlag.ERROR:
-            self._raise_env_errors(batch, None)
+            deliver = functools.partial(self.deliver_some, marks_autoreset=marks_autoreset)
+            self._raise_env_errors(batch, None, deliver)
         result = self.deliver_marked(batch) if marks_autoreset else self.deliver(batch)
         self._last = None  # the rows of this batch are not those of all envs in order
         views = self._views.get(batch.rows)
@@ -225,7 +235,9 @@ class Results:
         """
         if batch.flags & RowFlag.ERROR:
             unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
-            self._raise_env_errors(batch, _Merged(last, unknown))
+            merged = _Merged(own(self._root, last), unknown)
+            deliver = functools.partial(self.deliver_into, last, env_ids=env_ids)
+            self._raise_env_errors(batch, merged, deliver, is_whole=True)
         obs, _, _, _, infos = self._deliver(batch)
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)

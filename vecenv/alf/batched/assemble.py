@@ -73,7 +73,8 @@ class Assembler:
             step_type, discount = self._derive_step_types(rows, flags, prev_action)
             observation = self._copied(self._copy_observation, rows)
         else:
-            step_type, discount, observation, prev_action = self._copied(self._unpack_time_steps, rows, prev_action)
+            unpack = self._unpack_time_steps
+            step_type, discount, observation, prev_action = self._copied(unpack, rows, flags, prev_action)
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
@@ -107,11 +108,14 @@ class Assembler:
             return _own(rows.obs(0), self._leaf_dtype)
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
-    def _unpack_time_steps(self, rows: Any, sent: Any) -> Any:
+    def _unpack_time_steps(self, rows: Any, flags: int, sent: Any) -> Any:
         # Spaces cannot describe lists and named tuples, so the structure of the specs is used.
         observation, step_type, discount, prev_action = map_structure(
             self._copy_leaf, self._whole_spec, self._nested(rows)
         )
+        if flags & RowFlag.REPEATS:  # the envs that raised repeat their last time steps
+            repeats = np.repeat((rows.column("flags") & RowFlag.REPEATS) != 0, self._rows_per_env or 1)
+            step_type[repeats], discount[repeats] = StepType.MID, 1.0
         truncated = rows.column("truncated")
         if truncated.any():
             abandoned = self._abandoned(truncated, step_type)

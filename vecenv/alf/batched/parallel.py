@@ -18,6 +18,7 @@ episodes does not depend on timing.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -220,7 +221,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             self._current_time_step = before
             raise
         if self._resets_ahead:
-            time_step = self._build(self._spare_envs, self._spare_envs.recv(), prev_action, self._spare_envs.infos())
+            time_step = self._build_ahead(self._spare_envs.recv(), prev_action)
         else:
             time_step = self._build_batch(self._pool.recv(), prev_action)
         self._current_time_step = time_step
@@ -232,9 +233,16 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def _build_batch(self, batch: Batch, prev_action: Any) -> TimeStep:
         infos: dict[str, Any] = {}
         if batch.flags & (_INFO_FLAGS | RowFlag.ERROR):
-            batch.raise_errors()
+            deliver = functools.partial(self._build_batch, prev_action=prev_action)
+            batch.raise_errors(deliver, rows_per_env=self._description.batch_size or 1)
             infos = self._infos.read(batch)
         return self._build(batch.rows, batch.flags, prev_action, infos)
+
+    def _build_ahead(self, flags: int, prev_action: Any) -> TimeStep:
+        """Return the time step of the envs with a row, or raise the exception of an env."""
+        time_step = self._build(self._spare_envs, flags, prev_action, self._spare_envs.infos())
+        self._spare_envs.raise_errors(time_step)
+        return time_step
 
     def _build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
         if infos:
@@ -271,8 +279,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if has_time_step and self._resets_ahead:
             self._spare_envs.wait_for_resets()  # the state of an env must not depend on its speed
             if self._next_seeds is None and not self._num_spares and self._spare_envs.has_undelivered():
-                flags = self._spare_envs.reset_others()
-                return self._build(self._spare_envs, flags, no_action, self._spare_envs.infos())
+                return self._build_ahead(self._spare_envs.reset_others(), no_action)
         elif pool.outstanding():  # an earlier step or reset failed
             pool.cancel()
         seeds = self._next_seeds
@@ -280,18 +287,18 @@ class ParallelAlfEnvironment(AlfEnvironment):
         pool.reset(seeds=seeds)
         batch = pool.recv()
         reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
-        batch.raise_errors()
+        if self._wants_ahead is None and self._description.batch_size is None:
+            self._resets_ahead = reset_ns > _SLOW_RESET_NS
+        if self._resets_ahead:
+            time_step = self._build_ahead(self._spare_envs.start(batch), no_action)
+        else:
+            time_step = self._build_batch(batch, no_action)
         if seeds is not None:
             self.seeds, self._next_seeds = tuple(seeds), None
         elif not self._was_reset:  # drawn by the pool
             self.seeds = tuple(None if one < 0 else one for one in batch.seeds.tolist())
         self._was_reset = True
-        if self._wants_ahead is None and self._description.batch_size is None:
-            self._resets_ahead = reset_ns > _SLOW_RESET_NS
-        if not self._resets_ahead:
-            return self._build_batch(batch, no_action)
-        self._spare_envs.start(batch)
-        return self._build(self._spare_envs, batch.flags, no_action, self._spare_envs.infos())
+        return time_step
 
     def seed(self, seed: Sequence[int] | int) -> None:
         """Set the seeds for the next reset; they are kept until a reset has succeeded.

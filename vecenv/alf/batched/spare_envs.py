@@ -16,8 +16,9 @@ import numpy as np
 
 from vecenv.core.layout.rows import RowFlag
 from vecenv.core.layout.spec import Array
-from vecenv.core.parent.batch import Batch
+from vecenv.core.parent.batch import Batch, raise_first
 from vecenv.core.pool.pool import Pool
+from vecenv.errors import ErrorRows
 from vecenv.nested import map_structure
 from vecenv.vector.infos import join_rows
 
@@ -47,6 +48,7 @@ class SpareEnvs:
         self._columns: dict[str, Array] = {}
         self._leaves: list[Array] = []
         self._infos: dict[int, dict[str, Any]] = {}
+        self._errors: dict[int, Exception] = {}  # by env_id, of stored results, until they are raised
         self._assign_rows()
 
     def _assign_rows(self) -> None:
@@ -56,11 +58,14 @@ class SpareEnvs:
         self._has_row = np.zeros(self._num_envs, np.bool_)
         self._delivered_ids = self.env_ids.copy()  # the envs whose results the assembler reads
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> int:
         """Begin after a reset of all envs: env i gets row i. The first observations of spare envs are kept.
 
         Args:
             batch: the results of the reset.
+
+        Returns:
+            The union of the rows' flags.
         """
         self._assign_rows()
         rows = batch.rows
@@ -69,8 +74,10 @@ class SpareEnvs:
             self._columns = {name: np.empty_like(rows.column(name)) for name in names}
             self._leaves = [np.empty_like(rows.obs(leaf.index)) for leaf in self._pool.obs_spec.leaves]
         self._infos.clear()
+        self._errors.clear()
         self._store(batch)
         self._has_row[self.env_ids] = False
+        return batch.flags
 
     def send(self, action: Any) -> None:
         """Step the envs that have a row and are not being reset.
@@ -89,11 +96,10 @@ class SpareEnvs:
     def recv(self) -> int:
         """Wait for all steps and resets of envs that have a row, then start the resets of the envs that ended.
 
+        Exceptions of envs are kept for `raise_errors`.
+
         Returns:
             The union of the rows' flags.
-
-        Raises:
-            Exception: raised by an env.
         """
         pool = self._pool
         while missing := self._num_rows - int(np.count_nonzero(self._has_row[self.env_ids])):
@@ -128,6 +134,15 @@ class SpareEnvs:
         """
         if self._pool.outstanding():
             self._store(self._pool.recv())
+        if self._errors:
+            errors, self._errors = self._errors, {}
+            raise_first(errors)
+
+    def raise_errors(self, time_step: Any) -> None:
+        """Raise the exception of the lowest env that has raised, if any, with the time step of all rows."""
+        if self._errors:
+            errors, self._errors = self._errors, {}
+            raise_first(errors, ErrorRows(time_step, ~np.isin(self._delivered_ids, list(errors))))
 
     def has_undelivered(self) -> bool:
         """Return whether an env with a row has begun an episode whose first observation was not delivered yet."""
@@ -138,11 +153,10 @@ class SpareEnvs:
 
         Call `wait_for_resets` before.
 
+        Exceptions of envs are kept for `raise_errors`.
+
         Returns:
             The union of the rows' flags.
-
-        Raises:
-            Exception: raised by a reset.
         """
         others = self.env_ids[~self._is_resetting]
         if len(others):
@@ -154,7 +168,8 @@ class SpareEnvs:
     # ---- rows from the pool --------------------------------------------------------------------
 
     def _store(self, batch: Batch) -> None:
-        batch.raise_errors()
+        if batch.flags & RowFlag.ERROR:
+            self._errors.update(batch.errors())
         rows, ids = batch.rows, batch.env_ids
         for name, column in self._columns.items():
             column[ids] = rows.column(name)

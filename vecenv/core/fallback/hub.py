@@ -277,6 +277,9 @@ class FallbackHub(Hub):
     def save_rows(self, rows: Rows) -> None:
         """Do nothing: without C, batches are copies."""
 
+    def fill_repeated(self, rows: Rows) -> None:
+        """Do nothing: each env has a fixed row, where its last observation stays."""
+
     def attach_worker(self, worker: WorkerLike) -> None:
         """Do nothing; `SocketHub` connects to the worker."""
 

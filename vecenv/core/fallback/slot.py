@@ -278,6 +278,9 @@ class FallbackSlot(Slot):
             columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
             if env.timed is not None:
                 env.timed.count_episode(env.episode_return)
+        if flags & RowFlag.FINAL_REPEATS:
+            for final, last in zip(self._words.rows.final, self._words.rows.obs):
+                final[row] = last[row]
         for column, value in checked:
             column[row] = value
         if flags & RowFlag.FINAL:  # the same step began a new episode

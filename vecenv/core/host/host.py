@@ -107,6 +107,7 @@ class Host:
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
         # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
         self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
+        self._last_objects: dict[int, list[Any]] = {}  # by env_id: object leaves of its last observation
         self._fresh_seeds: dict[int, int] = {}  # of newly built envs, until they are reset
         self._seed_takers: set[int] = set()  # newly built envs that replace one whose reset had a seed
         self._warnings: list[tuple[str, str]] = []
@@ -395,6 +396,8 @@ class Host:
         self._envs[env_id] = env
         restoring.needs_reset = needs_reset
         is_abandoned = outcome.kind == "truncated"
+        if job.last_delivered_message is not None:
+            self._last_objects[env_id] = messages.load_reply(job.last_delivered_message).objects or []
         last_id, _ = restoring.restorer.last_record(env_id, step_id)
         was_over = self._slot.resume(env_id, last_id, needs_reset or is_abandoned)
         if restoring.restorer.starts_digest:
@@ -410,12 +413,8 @@ class Host:
                 restoring.needs_reset = True
             else:
                 last_delivered = job.last_delivered or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
-                objects = (
-                    None
-                    if job.last_delivered_message is None
-                    else messages.load_reply(job.last_delivered_message).objects
-                )
-                self._abandoned[env_id] = last_delivered, objects or [None] * self._obs.num_objects
+                objects = self._last_objects.get(env_id) or [None] * self._obs.num_objects
+                self._abandoned[env_id] = last_delivered, objects
         elif outcome.kind == "unproven" or (job.marks_recovery and outcome.kind == "replayed"):
             self._recovery_marks[env_id] = outcome.kind
         self._register_env(env_id)
@@ -519,7 +518,7 @@ class Host:
         )
         self._warnings.clear()
         if self._obs.num_objects:
-            reply.objects = writable_copy(self._obs.objects(obs))
+            reply.objects = self._last_objects[env_id] = writable_copy(self._obs.objects(obs))
             reply.final_objects = None if final_obs is None else writable_copy(self._obs.objects(final_obs))
         self._slot.send_message(self._dump_reply(reply))
         flags |= RowFlag.MESSAGE
@@ -534,11 +533,13 @@ class Host:
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
         reply = messages.Reply(step_id, env_id, error=messages.pack_error(error), request=self._describe_request())
-        self._slot.send_message(messages.dump_reply(reply))
+        if op != Op.CALL:
+            reply.objects = self._last_objects.get(env_id)
+        self._slot.send_message(self._dump_reply(reply))
         if op == Op.CALL:
             self._slot.finish()
         else:
-            flags = RowFlag.MESSAGE | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
+            flags = RowFlag.MESSAGE | RowFlag.ERROR | RowFlag.REPEATS | (RowFlag.RESET if op == Op.RESET else 0)
             self._slot.publish(None, self._zero_reward, False, False, None, flags, None)
 
     def _describe_request(self) -> tuple[str, str]:

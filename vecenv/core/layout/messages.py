@@ -431,7 +431,8 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], *, first_env_id: in
         where and isinstance(error, WorkerError) and error.worker_id is None
     ):  # made by the worker, or for an unread reply
         locate(error, **{**where, "op": error.op or where.get("op")})
-    error.__cause__ = RemoteTraceback(_with_source(text), where)
+    # Not by assignment, which classes such as frozen dataclasses refuse.
+    BaseException.__setattr__(error, "__cause__", RemoteTraceback(_with_source(text), where))
     return error
 
 

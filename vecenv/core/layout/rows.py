@@ -42,6 +42,8 @@ class RowFlag:
     VOID = 0x40  #: superseded: the row is dropped
     FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
     FINAL_INTS = 0x200  #: with FINAL: the env returned that observation with Python ints
+    REPEATS = 0x400  #: the env raised: its observation is the last delivered one, which the parent fills in
+    FINAL_REPEATS = 0x800  #: with FINAL: the same for the observation that ended the episode
     NOTICE = 0x100  #: only in the flags of a batch: a worker has sent a message over its socket
 
 

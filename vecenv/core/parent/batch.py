@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ...errors import StateError, add_notes
+from ...errors import ErrorRows, StateError, add_notes
 from ..layout.info_cells import Column, InfoColumns
 from ..layout.messages import Reply, describe_place, unpack_error
 from ..layout.rows import RowFlag, Rows
@@ -227,11 +227,28 @@ class Batch:
             details = f"step {int(self.lengths[row]) + 1} of its episode{seed_text}, {details}"
         return describe_place({**where, "op": op}, details)
 
-    def raise_errors(self) -> None:
-        """Raise the exception of the env with the lowest id, if any; its notes list the others."""
+    def raise_errors(
+        self, deliver: Callable[[Batch], Any] | None = None, *, num_rows: int = 0, rows_per_env: int = 1
+    ) -> None:
+        """Raise the exception of the env with the lowest id, if any, with the answers of the other envs.
+
+        Its notes list the other envs that raised.
+
+        Args:
+            deliver: returns what the front end returns for a batch without exceptions; None: the batch.
+            num_rows: how many rows that has, if it has one for each env of the pool; 0: the rows of this batch.
+            rows_per_env: for a front end with several rows per env.
+        """
         errors = self.errors()
         if errors:
-            raise_first(errors)
+            env_ids = np.arange(num_rows) if num_rows else self.env_ids
+            mask = np.repeat(~np.isin(env_ids, list(errors)), rows_per_env)
+            others = self.without_errors()
+            raise_first(errors, ErrorRows(others if deliver is None else deliver(others), mask))
+
+    def without_errors(self) -> Batch:
+        """Return the same rows without exceptions; those of envs that raised repeat the last observations."""
+        return Batch(self.rows, self.flags & ~RowFlag.ERROR, self._spec, self._infos, self._replies)
 
     def take(self, index: Array) -> Batch:
         """Return a batch of the rows with these indices, with arrays of its own."""
@@ -336,10 +353,12 @@ class CopiedRows:
         return self._final[leaf]
 
 
-def raise_first(errors: dict[int, Exception]) -> NoReturn:
-    """Raise the exception of the lowest env id, with one note per further env."""
+def raise_first(errors: dict[int, Exception], rows: ErrorRows | None = None) -> NoReturn:
+    """Raise the exception of the lowest env id, with one note per further env, and with the answers of other envs."""
     first, *rest = sorted(errors)
     error = errors[first]
+    if rows is not None:
+        vars(error)["rows"] = rows
     add_notes(error, [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest])
     raise error
 

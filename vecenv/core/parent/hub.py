@@ -159,6 +159,12 @@ class Hub(Protocol):
     def save_rows(self, rows: Rows) -> None:
         """Save the parts of rows that `last_delivered_obs` needs, before debug mode overwrites them."""
 
+    def fill_repeated(self, rows: Rows) -> None:
+        """Fill in the last observations of envs in delivered rows flagged REPEATS or FINAL_REPEATS; zeros without one.
+
+        Called right after the rows were received.
+        """
+
     def attach_worker(self, worker: Any) -> None:
         """Connect a new or replacement worker, before anything is sent to it."""
 
@@ -366,6 +372,14 @@ class NativeHub:
                 self._saved_rows.columns[name][env_id] = rows.column(name)[row]
             for leaf, column in enumerate(self._saved_rows.obs):
                 column[env_id] = rows.obs(leaf)[row]
+
+    def fill_repeated(self, rows: Rows) -> None:
+        flags = rows.column("flags")
+        for row in np.flatnonzero(flags & (RowFlag.REPEATS | RowFlag.FINAL_REPEATS)).tolist():
+            column_of = rows.obs if flags[row] & RowFlag.REPEATS else rows.final
+            last = self.last_delivered_obs(int(rows.column("env_id")[row]), int(rows.column("step_id")[row]))
+            for leaf in range(len(self._saved_rows.obs)):
+                column_of(leaf)[row] = 0 if last is None else last[leaf]
 
     def state(self, slot: int) -> SlotState:
         return SlotState(*self._hub.state(slot))._replace(unblocked_ns=self._unblocked_ns[slot])

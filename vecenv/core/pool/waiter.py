@@ -51,6 +51,8 @@ _Views = TypeVar("_Views")
 _NO_REPLIES: dict[int, Reply] = {}
 #: Flags of a batch that comes with more than its columns.
 _NEEDS_LOOK = RowFlag.MESSAGE | RowFlag.NOTICE
+#: Flags of rows that come with a message, and repeat an observation.
+_REPEATS = RowFlag.REPEATS | RowFlag.FINAL_REPEATS
 
 
 class Waiter:
@@ -186,6 +188,8 @@ class Waiter:
             self._emit_log_records()
         if flags & RowFlag.MESSAGE:
             replies = self.inbox.take_rows(rows)
+            if flags & _REPEATS:
+                self._hub.fill_repeated(rows)
             self.inbox.emit_warnings()
             if any(reply.is_unread for reply in replies.values()):
                 flags |= RowFlag.ERROR

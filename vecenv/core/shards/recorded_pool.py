@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import WorkerError, locate, place_of
+from ...errors import ErrorRows, WorkerError, locate, place_of
 from ..layout.rows import Autoreset, CommandFlag, Form, Op
 from ..layout.spec import Array, Space
 from ..parent.batch import Batch, raise_first
@@ -84,7 +84,8 @@ class RecordedPool:
             raise
         errors = batch.errors(self.first_env_id)
         if errors:
-            raise_first(errors)
+            mask = ~np.isin(batch.env_ids + self.first_env_id, list(errors))
+            raise_first(errors, ErrorRows(batch.without_errors(), mask))
         return batch
 
     def outstanding(self) -> int:

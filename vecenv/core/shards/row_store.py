@@ -21,6 +21,8 @@ __all__ = ["RowStore"]
 #: Columns that every row has: as a block has them, and as a frame has them.
 _BLOCK_COLUMNS = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode_counters", "seconds")
 _FRAME_COLUMNS = ("reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return", "seconds")
+#: Flags of rows without an observation of their own.
+_NO_OBS = RowFlag.ERROR | RowFlag.REPEATS
 #: Columns of the cells of infos, by the flag of the rows that have cells.
 _CELLS = {RowFlag.INFO: ("info_tags", "info_values"), RowFlag.FINAL_INFO: ("final_tags", "final_values")}
 
@@ -60,8 +62,12 @@ class RowStore:
             is_kept = is_taken[frame.final_rows]
             for ours, theirs in zip(self._newest.final, frame.final):
                 ours[every_id[frame.final_rows[is_kept]]] = theirs[is_kept]
-        if frame.flags & RowFlag.ERROR:  # rows with errors have no observation
-            has_obs = (frame.columns["flags"][rows] & RowFlag.ERROR) == 0
+        if frame.flags & RowFlag.FINAL_REPEATS:
+            repeated = env_ids[(columns["flags"][env_ids] & RowFlag.FINAL_REPEATS) != 0]
+            for ours, last in zip(self._newest.final, self._newest.obs):
+                ours[repeated] = last[repeated]
+        if frame.flags & _NO_OBS:
+            has_obs = (columns["flags"][env_ids] & _NO_OBS) == 0
             rows, env_ids = np.arange(frame.count)[rows][has_obs], env_ids[has_obs]
         for ours, theirs in zip(self._newest.obs, frame.obs):
             ours[env_ids] = theirs[rows]

@@ -560,6 +560,9 @@ class ShardHub(Hub):
     def save_rows(self, rows: Rows) -> None:
         """Do nothing: the store has the newest rows, and debug mode does not overwrite those."""
 
+    def fill_repeated(self, rows: Rows) -> None:
+        """Do nothing: the store has the last observations."""
+
     def pump(self) -> bool:
         """Return False: the carrier writes by itself."""
         return False

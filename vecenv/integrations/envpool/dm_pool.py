@@ -30,11 +30,11 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
 
     def reset(self, env_id: Any = None) -> Any:
         """Begin an episode in every env, or in the envs `env_id`; return their first time steps."""
-        return _time_step(self._reset(env_id, None, None))
+        return self._reset(env_id, None, None, _time_step)
 
     def step(self, action: Any, env_id: Any = None) -> Any:
         """Send actions as `send` does, and return the next batch as `recv` does."""
-        return _time_step(self._step(action, env_id))
+        return self._step(action, env_id, _time_step)
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
         """Wait for the next batch; the arguments have no effect.
@@ -43,7 +43,7 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
             StateError: fewer envs are outstanding than a batch has rows.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
         """
-        return _time_step(self._recv())
+        return self._recv(_time_step)
 
     def observation_spec(self) -> Any:
         """Return the specs of `env_id`, `players` and `obs` of one env, as a named tuple."""

@@ -33,11 +33,12 @@ class GymEnvPool(EnvPool, _gym.Env):
 
     def reset(self, env_id: Any = None) -> Any:
         """Begin an episode in every env, or in the envs `env_id`; return their first observations."""
-        return self._reset(env_id, None, None).obs
+        return self._reset(env_id, None, None, _one)
 
     def step(self, action: Any, env_id: Any = None) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Send actions as `send` does, and return the next batch as `recv` does."""
-        return _four(self._step(action, env_id))
+        found: tuple[Any, Any, Any, dict[str, Any]] = self._step(action, env_id, _four)
+        return found
 
     def recv(self, reset: bool = False) -> Any:
         """Wait for the next batch; return `obs` alone if `reset` is True.
@@ -46,8 +47,11 @@ class GymEnvPool(EnvPool, _gym.Env):
             StateError: fewer envs are outstanding than a batch has rows.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
         """
-        rows = self._recv()
-        return rows.obs if reset else _four(rows)
+        return self._recv(_one if reset else _four)
+
+
+def _one(rows: Rows) -> Any:
+    return rows.obs
 
 
 def _four(rows: Rows) -> tuple[Any, Any, Any, dict[str, Any]]:

@@ -60,12 +60,13 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
             ConfigError: there is no such env, or the number of seeds is wrong.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.reset`.
         """
-        rows = self._reset(env_id, seed, options)
-        return rows.obs, rows.info()
+        found: tuple[Any, dict[str, Any]] = self._reset(env_id, seed, options, _two)
+        return found
 
     def step(self, action: Any, env_id: Any = None) -> tuple[Any, ...]:
         """Send actions as `send` does, and return the next batch as `recv` does."""
-        return _five(self._step(action, env_id))
+        found: tuple[Any, ...] = self._step(action, env_id, _five)
+        return found
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
         """Wait for the next batch: `batch_size` envs, or all that are outstanding if `batch_size` is N.
@@ -78,10 +79,15 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
             StateError: fewer envs are outstanding than a batch has rows.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
         """
-        rows = self._recv()
-        if not reset:
-            return _five(rows)
-        return (rows.obs, rows.info()) if return_info else rows.obs
+        return self._recv(_five if not reset else _two if return_info else _one)
+
+
+def _one(rows: Rows) -> Any:
+    return rows.obs
+
+
+def _two(rows: Rows) -> tuple[Any, dict[str, Any]]:
+    return rows.obs, rows.info()
 
 
 def _five(rows: Rows) -> tuple[Any, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from ...core.pool.facts import SettingNames
+from ...errors import convert_rows
 from ...report import Report
 from ...statistics import Statistics
 from ...vector.arguments import read_env_ids, read_seeds
@@ -152,28 +154,44 @@ class EnvPool:
 
     # ---- receiving ---------------------------------------------------------------------------
 
-    def _recv(self) -> Rows:
+    def _recv(self, form: Callable[[Rows], Any]) -> Any:
         ids, self._sent = self._sent, []
-        return self._read(self._envs.recv(env_id=ids) if ids else self._envs.recv())
+        return self._deliver(functools.partial(self._envs.recv, env_id=ids or None), form)
 
-    def _step(self, action: Any, env_id: Any) -> Rows:
+    def _step(self, action: Any, env_id: Any, form: Callable[[Rows], Any]) -> Any:
         if self.is_async or self._sent:
             self.send(action, env_id)
-            return self._recv()
-        return self._read(self._envs.step(self._cast(action), env_id))
+            return self._recv(form)
+        return self._deliver(functools.partial(self._envs.step, self._cast(action), env_id), form)
 
-    def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None) -> Rows:
+    def _deliver(self, receive: Callable[[], Any], form: Callable[[Rows], Any]) -> Any:
+        """Return received results in the form of an interface, also in the `rows` of an exception."""
+        try:
+            return form(self._read(receive()))
+        except Exception as error:
+            convert_rows(error, lambda results: form(self._read(results)))
+            raise
+
+    def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[Rows], Any]) -> Any:
         seeds = self._seeds if seed is None else read_seeds(seed, self.num_envs)
         if options and "reset_mask" in options:
             env_id = np.flatnonzero(options["reset_mask"]) if env_id is None else env_id
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         ids = self._read_ids("reset", env_id)
-        obs, infos = self._envs.reset(None if env_id is None else ids, seed=seeds, options=options)
-        self._begin(ids)
-        given = set(ids.tolist())
-        self._sent = [env_id for env_id in self._sent if env_id not in given]
-        ends = np.zeros(len(ids), np.bool_)
-        return self._read((obs, np.zeros(len(ids)), ends, ends.copy(), infos))
+
+        def read(results: tuple[Any, dict[str, Any]]) -> Any:
+            obs, infos = results
+            self._begin(ids)
+            given = set(ids.tolist())
+            self._sent = [env_id for env_id in self._sent if env_id not in given]
+            ends = np.zeros(len(ids), np.bool_)
+            return form(self._read((obs, np.zeros(len(ids)), ends, ends.copy(), infos)))
+
+        try:
+            return read(self._envs.reset(None if env_id is None else ids, seed=seeds, options=options))
+        except Exception as error:
+            convert_rows(error, read)
+            raise
 
     def _read(self, results: tuple[Any, Any, Any, Any, dict[str, Any]]) -> Rows:
         """Convert the results of a `VectorEnv` and note which envs have ended."""
