@@ -104,9 +104,8 @@ class FailurePolicy(_Options):
 
     A field that is None has the default of the front end, so `FailurePolicy(max_restarts=5)` changes one number and
     recovery stays on. The defaults below are those of all front ends, except where a field names another one;
-    `GymVectorEnvManager` has those of the `VectorEnv` that it builds. The policy has no effect where envs live in this
-    process: with `backend="serial"`, and in managers without workers. Exceptions that an env raises are not failures:
-    they reach the caller.
+    `GymVectorEnvManager` has those of the `VectorEnv` that it builds. Where envs live in this process, only
+    `on_exception` and its limit have an effect: with `backend="serial"`, and not in managers without workers.
 
     Example:
         >>> import gymnasium, vecenv
@@ -126,12 +125,21 @@ class FailurePolicy(_Options):
             from outside, such as that of the memory killer). 'truncate' (the default) writes a reproducer file and
             ends the episode as truncated; if that does not help either, the error is raised. 'raise' raises at once.
             Use 'raise' where a truncated episode would spoil the data.
+        on_exception: the reaction when `step` or `reset` of an env raises. 'raise' (the default): the exception reaches
+            the caller, with the answers of the other envs in its attribute `rows`, see `vecenv.ErrorRows`. 'truncate':
+            only this env's episode ends, as truncated with reward 0 and its last observation once more;
+            `infos["error"]` contains the exception as text, and `infos["recovered"]` is 'truncated'. If a reset raises,
+            the env is built again and reset; its first row is marked 'restarted', with the same "error". Each exception
+            counts in `max_restarts` and in `statistics().envs.exceptions`. KeyboardInterrupt and SystemExit are not
+            caught. Use 'truncate' for long runs with simulators that raise now and then. Managers of DI-engine accept
+            only 'raise': they have `max_retry`, `retry_type` and `on_step_error`.
         recover_hangs: whether an operation over its limit is recovered like a death. Default: True; managers raise
             TimeoutError instead, as DI-engine's do, and accept only False. Use False to get the error of a hang while
             deaths are recovered.
-        max_restarts: failures with the same env at work that are accepted within `restart_window`; the next one is
-            raised. Failures while no env is at work: ten times as many. Default: 32. 0: the first failure is raised.
-            Raise it for simulators that crash often; lower it to stop early.
+        max_restarts: failures with the same env at work that are accepted within `restart_window`, exceptions included
+            with `on_exception='truncate'`; the next one is raised. Failures while no env is at work: ten times as many.
+            Default: 32. 0: the first failure is raised. Raise it for simulators that crash often; lower it to stop
+            early.
         restart_window: seconds over which failures are counted. Default: 60. Lengthen it to stop a run that fails
             rarely but again and again.
         max_log_bytes: memory in bytes for the commands and states from which episodes are repeated, all envs
@@ -154,6 +162,7 @@ class FailurePolicy(_Options):
 
     on_failure: str | None = None
     on_repeat: str | None = None
+    on_exception: str | None = None
     recover_hangs: bool | None = None
     max_restarts: int | None = None
     restart_window: float | None = None
@@ -209,6 +218,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "close": check_seconds,
     "on_failure": _choice("recover", "raise"),
     "on_repeat": _choice("truncate", "raise"),
+    "on_exception": _choice("raise", "truncate"),
     "recover_hangs": check_flag,
     "max_restarts": _count,
     "restart_window": check_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -124,6 +124,8 @@ class EnvTimes:
             does not count run-queue delays, and with the serial backend.
         answer_age: seconds since the last answer, float64 (N,); NaN before the first one.
         worker_id: of the env, int64 (N,); -1 with the serial backend.
+        exceptions: how many of its exceptions have ended an episode, or made the env be built again, int64 (N,). See
+            `FailurePolicy.on_exception`.
     """
 
     step: Durations
@@ -131,6 +133,7 @@ class EnvTimes:
     cpu_share: Array
     answer_age: Array
     worker_id: Array
+    exceptions: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +208,8 @@ class Statistics(Mapping[str, Any]):
         log_nbytes: memory for restoring envs, which `max_log_bytes` limits. It does not count pages that wait to be
             reused, half of that at most, and a few messages of each env that are always kept.
         num_workers, threads_per_worker: at the start, 0 and 1 if the envs live in this process.
+        exceptions: exceptions of envs that have ended an episode, or made the env be built again, see
+            `FailurePolicy.on_exception`; 0 with `timings=False`.
         choice: the reason why 'auto' has chosen them, '' if they were given.
         shards_replaced: with `backend="ray"`: shards that were replaced because they died or hung.
         shard_calls, bytes_up, bytes_down: with `backend="ray"`: requests to shards, and the bytes sent and received.
@@ -229,6 +234,7 @@ class Statistics(Mapping[str, Any]):
     envs: EnvTimes
     workers: WorkerTimes
     caller: CallerTimes
+    exceptions: int = 0
     shards_replaced: int = 0
     shard_calls: int = 0
     bytes_up: int = 0
@@ -316,7 +322,7 @@ class Statistics(Mapping[str, Any]):
 
 
 _COUNTS = tuple(
-    field.name for field in dataclasses.fields(Statistics) if field.name not in ("envs", "workers", "caller")
+    one.name for one in dataclasses.fields(Statistics) if one.name not in ("envs", "workers", "caller")
 )
 _TIMES = ("number", "mean", "p50", "p99", "max")
 _ENV_SHARES, _WORKER_SHARES = ("cpu_share", "answer_age"), ("busy_share", "waiting_share", "rss_nbytes")

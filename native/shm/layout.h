@@ -210,7 +210,8 @@ typedef struct {
     vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
     vecenv_word num_episodes; /* that have ended */
     vecenv_word return_sum;   /* of these, a double */
-    uint8_t pad[VECENV_LINE - 32];
+    vecenv_word num_exceptions; /* of the env that have ended an episode, or made it be built again */
+    uint8_t pad[VECENV_LINE - 40];
     vecenv_word buckets[2][VECENV_NUM_BUCKETS]; /* operations by duration */
 } vecenv_timings;
 

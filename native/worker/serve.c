@@ -106,7 +106,8 @@ snapshot_if_due(Slot *self)
 /* SAME_STEP, after the end of an episode: reset the env and reply with both observations.
  * TREE_INEXACT: the host must reply. If *both is NULL, the env was not reset. Else *both is
  * (reward, terminated, truncated, result of the reset), and the final observation and info are
- * staged for publish(). */
+ * staged for publish(). So they are with TREE_ERROR if *both is not NULL: then the reset raised,
+ * and the last item is its exception. */
 static int
 begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
 {
@@ -123,24 +124,27 @@ begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
     }
     PyObject *reward = PyFloat_FromDouble(self->reward[0]); /* the env's own may be an array */
     int host_replies = reward == NULL ? -1 : snapshot_if_due(self);
-    PyObject *result = host_replies < 0 ? NULL : call_reset(self);
-    if (result == NULL) {
+    if (host_replies < 0) {
         Py_XDECREF(reward);
         unstage(self);
         return TREE_ERROR;
     }
+    PyObject *result = call_reset(self);
     reply->reward = reward;
-    status = TREE_INEXACT;
-    if (!host_replies && is_plain_reset(self, result)) {
+    status = result == NULL ? TREE_ERROR : TREE_INEXACT;
+    if (result != NULL && !host_replies && is_plain_reset(self, result)) {
         reply->obs = PyTuple_GET_ITEM(result, 0);
         reply->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
         reply->flags = VECENV_F_FINAL;
         status = vecenv_slot_reply(self, reply);
     }
-    if (status == TREE_INEXACT) {
+    if (status == TREE_ERROR) {
+        Py_XSETREF(result, take_exception());
+    }
+    if (status != TREE_OK) {
         *both = Py_BuildValue("(OOOO)", reward, reply->terminated ? Py_True : Py_False,
                               reply->truncated ? Py_True : Py_False, result);
-        status = *both == NULL ? TREE_ERROR : TREE_INEXACT;
+        status = *both == NULL ? TREE_ERROR : status;
     }
     Py_DECREF(reward);
     Py_DECREF(result);
@@ -262,9 +266,9 @@ step(Slot *self)
         return make_event(self, EVENT_RESULT, result);
     }
     Py_DECREF(result);
-    if (status == TREE_INEXACT) {
+    if (both != NULL) {
         self->command.argument = RESULT_OF_BOTH;
-        return make_event(self, EVENT_RESULT, both);
+        return make_event(self, status == TREE_ERROR ? EVENT_RAISED : EVENT_RESULT, both);
     }
     if (status == TREE_ERROR) {
         return make_event(self, EVENT_RAISED, take_exception());

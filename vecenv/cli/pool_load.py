@@ -25,6 +25,7 @@ class EnvLoad:
         mean, p50, p99, max: of its steps.
         reset_mean: of its resets.
         num_episodes, mean_return: of its episodes that have ended.
+        num_exceptions: that have ended an episode, or made the env be built again.
     """
 
     env_id: int
@@ -39,6 +40,7 @@ class EnvLoad:
     reset_mean: float
     num_episodes: int
     mean_return: float
+    num_exceptions: int
 
     @property
     def slowness(self) -> float:
@@ -108,6 +110,7 @@ class PoolLoad:
             "mean_return": self.mean_return,
             "recent_mean_return": self.recent_return,
             "restarts": self.num_replaced,
+            "exceptions": sum(one.num_exceptions for one in self.envs) if reader.is_timed else math.nan,
             "workers": [
                 {
                     "worker_id": one.process.worker_id,
@@ -207,6 +210,7 @@ def _env_loads(reading: Reading, states: dict[int, str]) -> list[EnvLoad]:
                 num_steps=int(step.num[env_id]) if is_timed else 0,
                 num_episodes=num_episodes,
                 mean_return=_mean(reading.return_sum[env_id], num_episodes) if is_timed else math.nan,
+                num_exceptions=int(reading.envs.exceptions[env_id]) if is_timed else 0,
                 **times,
             )
         )

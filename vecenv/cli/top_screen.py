@@ -86,9 +86,11 @@ def _summary(reader: PoolReader, load: PoolLoad) -> Any:
     episodes = f"episodes {load.num_episodes:,}, mean return {_number(load.mean_return)}"
     recent = "" if math.isnan(load.recent_return) else f" (newest: {_number(load.recent_return)})"
     pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {reader.num_envs} x {pool.name}"
+    num_exceptions = sum(one.num_exceptions for one in load.envs)
+    exceptions = f", exceptions {num_exceptions:,}" if num_exceptions else ""
     lines = [
         f"{pool_line}, up {_time(load.age)}",
-        f"{load.steps_per_second:,.0f} steps/s, {load.num_steps:,} steps, restarts {load.num_replaced}",
+        f"{load.steps_per_second:,.0f} steps/s, {load.num_steps:,} steps, restarts {load.num_replaced}{exceptions}",
         *([episodes + recent] if reader.is_timed else []),
         f"memory {memory}",
     ]
@@ -113,7 +115,9 @@ def _worker_table(workers: Sequence[WorkerLoad]) -> Any:
 
 
 def _env_table(envs: Sequence[EnvLoad]) -> Any:
-    table = _table("env", "worker", "doing", "since", "steps", "mean", "p99", "max", "reset", "episodes", "return")
+    has_exceptions = any(env.num_exceptions for env in envs)
+    names = ["steps", "mean", "p99", "max", "reset", "episodes", "return", *(["exceptions"] if has_exceptions else [])]
+    table = _table("env", "worker", "doing", "since", *names)
     for env in envs:
         table.add_row(
             str(env.env_id),
@@ -124,6 +128,7 @@ def _env_table(envs: Sequence[EnvLoad]) -> Any:
             *(_time(seconds) for seconds in (env.mean, env.p99, env.max, env.reset_mean)),
             f"{env.num_episodes:,}",
             _number(env.mean_return),
+            *([f"{env.num_exceptions:,}"] if has_exceptions else []),
             style="red" if _is_long(env) else None,
         )
     return table

@@ -63,6 +63,7 @@ class PoolFailurePolicy(FailurePolicy):
 
     on_failure: str = "raise"
     on_repeat: str = "truncate"
+    on_exception: str = "raise"
     recover_hangs: bool = True
     max_restarts: int = 32
     restart_window: float = 60.0
@@ -73,6 +74,11 @@ class PoolFailurePolicy(FailurePolicy):
     def recovers(self) -> bool:
         """Whether workers are replaced at all."""
         return self.on_failure == "recover"
+
+    @property
+    def exception_limit(self) -> tuple[int, float] | None:
+        """How many exceptions of an env are caught within how many seconds; None if they reach the caller."""
+        return (self.max_restarts, self.restart_window) if self.on_exception == "truncate" else None
 
 
 #: The default of all front ends but the managers, which have config keys.

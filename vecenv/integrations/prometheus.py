@@ -44,6 +44,7 @@ _COUNTERS = {
     "replayed": ("vecenv_episodes_replayed", "Episodes that were restored after a failure."),
     "unproven": ("vecenv_episodes_unproven", "Episodes that were restored from a state that may be incomplete."),
     "truncated": ("vecenv_episodes_truncated", "Episodes that a failure ended."),
+    "exceptions": ("vecenv_env_exceptions", "Exceptions of envs that ended only an episode."),
     "steps_replayed": ("vecenv_steps_replayed", "Commands that were repeated to restore episodes."),
     "replay_seconds": ("vecenv_replay_seconds", "Seconds in which episodes were restored."),
 }
@@ -61,6 +62,7 @@ class PoolCollector:
         vecenv_env_steps_total                      counter
         vecenv_worker_restarts_total                counter; also vecenv_workers_recycled_total, _workers_added_total
         vecenv_episodes_replayed_total              counter; also _episodes_unproven_total, _episodes_truncated_total
+        vecenv_env_exceptions_total                 counter, see `FailurePolicy.on_exception`
         vecenv_steps_replayed_total                 counter; also vecenv_replay_seconds_total
         vecenv_step_duration_seconds                histogram of all envs, each bucket twice as wide as the one before
         vecenv_reset_duration_seconds               the same for resets

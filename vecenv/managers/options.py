@@ -95,7 +95,8 @@ _CHOICES = {
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num")
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
-_FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name != "recover_hangs")
+_NO_KEYS = ("recover_hangs", "on_exception")
+_FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
 
 
 def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
@@ -180,12 +181,18 @@ def merge_values(cfg: Config, config: Mapping[str, Any], owner: str) -> None:
             "limit, and max_retry and retry_type rule what follows",
             key="recover_hangs",
         )
+    if failures.on_exception == "truncate":
+        raise ConfigError(
+            f"{owner}: failures: on_exception: expected 'raise' or None, got 'truncate'; on_step_error, max_retry and "
+            "retry_type rule what follows an exception",
+            key="on_exception",
+        )
     for name, seconds in given_fields(timeouts).items():
         cfg[f"{name}_timeout"] = limit_of(seconds)
     has_reset = timeouts.reset is not None and "reset_timeout" not in given  # as a field of `timeouts`
     if has_reset and _is_same(cfg.get("connect_timeout"), defaults["connect_timeout"]):
         cfg["connect_timeout"] = None  # else a default would cap the limit that was given
-    cfg.update({name: value for name, value in given_fields(failures).items() if name != "recover_hangs"})
+    cfg.update({name: value for name, value in given_fields(failures).items() if name not in _NO_KEYS})
     cfg.update(timeouts=None, failures=None)
 
 

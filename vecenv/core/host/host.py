@@ -11,25 +11,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import add_notes
+from ...errors import WorkerTimeoutError, add_notes
 from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import reset_kwargs
 from ..layout.info_cells import Infos, fitting, is_wanted
+from ..layout.messages import Outcome
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
+from .caught import CaughtExceptions, UnbuiltEnv, describe
 from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
-from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
+from .slot import IDLE, RAISED, RESULT, RESULT_OF_BOTH, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
 __all__ = ["Host", "close_all"]
@@ -44,6 +46,23 @@ _THREADED_DRAW = (
     "envs draw from the global random generators while several threads of their worker step envs at once: their "
     "random values depend on each other. Draw from self.np_random, or use threads_per_worker=1"
 )
+
+
+class _End(NamedTuple):
+    """The end of an episode, in whose step the next one begins.
+
+    Attributes:
+        flags: `RowFlag` bits of the row.
+        final_obs: None: the slot has kept it, or the row is flagged FINAL_REPEATS.
+        final_info: None: the slot has kept it.
+    """
+
+    reward: Any
+    terminated: bool
+    truncated: bool
+    flags: int = 0
+    final_obs: Any = None
+    final_info: Any = None
 
 
 @dataclass
@@ -102,6 +121,11 @@ class Host:
         # For errors: the operation of the env ('step', 'reset', 'autoreset' or 'call'), and its action or seed.
         self._doing = ""
         self._given: tuple[Any, ...] = ()
+        # For a second attempt at a reset that raised: the end before it, else the arguments of `_answer_reset`.
+        self._end: _End | None = None
+        self._reset_arguments: tuple[dict[str, Any], int, int | None, bool] = ({}, RowFlag.AUTORESET, None, False)
+        self._caught: CaughtExceptions | None = None
+        self._error_texts: dict[int, str] = {}  # info["error"] of the next reply, by env_id
         self._snapshots: Snapshots | None = None
         self._restoring: _Restoring | None = None
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
@@ -109,7 +133,7 @@ class Host:
         self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
         self._last_objects: dict[int, list[Any]] = {}  # by env_id: object leaves of its last observation
         self._fresh_seeds: dict[int, int] = {}  # of newly built envs, until they are reset
-        self._seed_takers: set[int] = set()  # newly built envs that replace one whose reset had a seed
+        self._seed_takers: set[int] = set()  # envs whose reset had a seed
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
@@ -133,6 +157,10 @@ class Host:
         )
         self._slot.keep_records(final_offset, self._take_snapshot)
 
+    def catch_exceptions(self, caught: CaughtExceptions) -> None:
+        """End the episode of an env that raises, instead of replying with its exception; called before `restore`."""
+        self._caught = caught
+
     def restore(
         self,
         restore_jobs: dict[int, RestoreJob],
@@ -147,7 +175,8 @@ class Host:
             snapshotter: restores states; None if there are no states.
         """
         restorer = Restorer(
-            self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, snapshotter, self._rngs
+            *(self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, snapshotter, self._rngs),
+            self._caught,
         )
         self._restoring = _Restoring(
             {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}, restorer, rebuild
@@ -182,17 +211,41 @@ class Host:
                 self._doing = Op(op).name.lower()
                 self._handle(kind, env_id, op, argument, flags, result)
             except BaseException as error:  # any exception of an env is its reply, SystemExit too
-                command = self._slot.current()
-                if command is None:  # of a signal handler, before a command has begun or after its reply
-                    raise
-                env_id, op, step_id = command
-                if self._is_callers and self._is_of_caller(error):
-                    self._slot.finish()
-                    self._interrupted = env_id
-                    raise
-                self._current = (env_id, step_id)
-                self._answer_error(op, error)
+                self._answer_exception(error)
             self._given = ()
+
+    def _answer_exception(self, error: BaseException) -> None:
+        """Reply to the current command after an exception; raise those that are not replies."""
+        while True:
+            command = self._slot.current()
+            if command is None:  # of a signal handler, before a command has begun or after its reply
+                raise error
+            env_id, op, step_id = command
+            if self._is_callers and self._is_of_caller(error):
+                self._slot.finish()
+                self._interrupted = env_id
+                raise error
+            self._current = (env_id, step_id)
+            if not self._is_caught(env_id, op, error):
+                self._answer_error(op, error)
+                return
+            try:
+                self._end_episode(env_id, op, describe(error))
+                return
+            except BaseException as another:  # of the reset, or of the constructor
+                error = another
+
+    def _is_caught(self, env_id: int, op: int, error: BaseException) -> bool:
+        """Return whether an exception ends the env's episode instead of reaching the caller; count it."""
+        if self._caught is None or op == Op.CALL or not isinstance(error, Exception):
+            return False
+        if self._is_callers and isinstance(error, WorkerTimeoutError):  # of the timer: a hang is no exception
+            return False
+        is_caught = self._caught.accept(env_id, error, *self._describe_request())
+        if is_caught and self._snapshots is not None:  # the parent counts it, too
+            outcome = Outcome("exception", reason=describe(error))
+            self._slot.send_message(messages.dump_reply(messages.Reply(self._current[1], env_id, outcome=outcome)))
+        return is_caught
 
     def _is_of_caller(self, error: BaseException) -> bool:
         """Return whether an exception probably came from a signal handler of the caller, not from the env."""
@@ -239,9 +292,14 @@ class Host:
     # ---- commands ---------------------------------------------------------------------
 
     def _handle(self, kind: int, env_id: int, op: int, argument: int, flags: int, result: Any) -> None:
+        self._end = None
         if kind == RAISED:
-            if argument == RESULT_OF_RESET:
+            if argument == RESULT_OF_BOTH:
+                *end, result = result
+                self._end = _End(*end)
+            if argument != RESULT_OF_STEP:
                 self._doing = "autoreset"
+                self._reset_arguments = ({}, RowFlag.AUTORESET, None, False)
             raise result
         if kind == RESULT:
             self._answer_result(env_id, argument, result)
@@ -313,7 +371,11 @@ class Host:
         self, env_id: int, kwargs: dict[str, Any], flag: int, drawn: int | None = None, *, forced: bool = False
     ) -> None:
         self._doing = "reset" if flag == RowFlag.RESET else "autoreset"
+        self._reset_arguments = (kwargs, flag, drawn, forced)
+        self._build_if_unbuilt(env_id)
         seed = kwargs.get("seed")
+        if seed is not None:
+            self._seed_takers.add(env_id)
         forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
         if seed is None and drawn is None:
             drawn = self._fresh_seeds.get(env_id)
@@ -344,12 +406,14 @@ class Host:
             self._answer_step(env_id, result)
         elif argument == RESULT_OF_RESET:
             self._doing = "autoreset"
+            self._reset_arguments = ({}, RowFlag.AUTORESET, None, False)
             obs, info = unpack_reset(result)
             self._publish(obs, self._zero_reward, False, False, info, RowFlag.AUTORESET)
         else:  # SAME_STEP: the slot has kept the final observation and info
-            reward, terminated, truncated, reset_result = result
-            obs, info = unpack_reset(reset_result)
-            self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL)
+            *end, reset_result = result
+            self._end = _End(*end)
+            self._doing = "autoreset"
+            self._publish_both(self._end, reset_result)
 
     def _answer_step(self, env_id: int, result: Any) -> None:
         try:
@@ -364,13 +428,71 @@ class Host:
             self._check_has_obs(obs)
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
             info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
-            self._begin_episode(env_id)
-            self._doing = "autoreset"
-            first_obs, first_info = unpack_reset(self._call_lazily(env_id, self._envs[env_id].reset))
-            self._register_env(env_id)  # as after any reset
-            self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
+            self._begin_in_same_step(env_id, _End(reward, terminated, truncated, 0, obs, info))
         else:
             self._publish(obs, reward, terminated, truncated, info, 0)
+
+    def _begin_in_same_step(self, env_id: int, end: _End, *, forced: bool = False) -> None:
+        """SAME_STEP: reset an env whose episode has ended, and publish the end with the first observation."""
+        self._end = end
+        self._doing = "autoreset"
+        self._build_if_unbuilt(env_id)
+        self._begin_episode(env_id, drawn=self._fresh_seeds.get(env_id), forced=forced)
+        result = self._reset(env_id, self._call_lazily, {})
+        self._register_env(env_id)  # as after any reset
+        self._publish_both(end, result)
+
+    def _publish_both(self, end: _End, reset_result: Any) -> None:
+        obs, info = unpack_reset(reset_result)
+        reward, terminated, truncated, flags, *final = end
+        self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL | flags, *final)
+
+    # ---- exceptions that end episodes: see `caught` ---------------------------------------
+
+    def _end_episode(self, env_id: int, op: int, text: str) -> None:
+        """Reply to a command in which the env has raised: end its episode, or reset it after building it again.
+
+        Args:
+            text: of the exception, for the info.
+        """
+        if self._doing == "step":
+            if self._autoreset == Autoreset.SAME_STEP:
+                marks = {"recovered": TRUNCATED, "error": text}
+                end = _End(self._zero_reward, False, True, RowFlag.FINAL_REPEATS, None, marks)
+                self._begin_in_same_step(env_id, end)
+                return
+            self._recovery_marks[env_id], self._error_texts[env_id] = TRUNCATED, text
+            self._publish(None, self._zero_reward, False, True, {}, RowFlag.REPEATS)
+            return
+        self._build_again(env_id)
+        self._recovery_marks[env_id], self._error_texts[env_id] = RESTARTED, text
+        if self._end is not None:
+            self._begin_in_same_step(env_id, self._end, forced=True)
+        else:
+            kwargs, flag, drawn, forced = self._reset_arguments
+            self._answer_reset(env_id, kwargs, flag, drawn, forced=forced)
+        self._register_env(env_id)  # the mark is removed
+
+    def _build_if_unbuilt(self, env_id: int) -> None:
+        if isinstance(self._envs[env_id], UnbuiltEnv):
+            self._build_again(env_id)
+
+    def _build_again(self, env_id: int) -> None:
+        """Replace an env whose reset has raised by a new one."""
+        assert self._caught is not None
+        old = self._envs[env_id]
+        self._slot.touch(Op.RESET)  # the constructor has the limit of a reset, and so has the reset after it
+        try:
+            env, self._fresh_seeds[env_id] = self._caught.rebuild(env_id, old, self._current[1])
+        except BaseException as error:
+            self._envs[env_id] = UnbuiltEnv(error)
+            self._register_env(env_id)
+            raise
+        self._slot.touch(Op.RESET)
+        self._envs[env_id] = env
+        self._register_env(env_id)
+        if self._snapshots is not None:
+            self._snapshots.resume(env_id, env, is_newly_built=True)
 
     def _answer_call(self, env_id: int, payload: messages.Payload) -> None:
         function = payload.function
@@ -381,6 +503,8 @@ class Host:
             )
         value = self._rngs.call_swapped(env_id, function, self._envs[env_id])
         self._register_env(env_id)  # as after a reset
+        if self._caught is not None:
+            self._caught.note_call(env_id, payload)
         self._slot.send_message(self._dump_reply(messages.Reply(self._current[1], env_id, value=value)))
         self._slot.finish()
 
@@ -396,6 +520,8 @@ class Host:
         self._envs[env_id] = env
         restoring.needs_reset = needs_reset
         is_abandoned = outcome.kind == "truncated"
+        if job.takes_seed:
+            self._seed_takers.add(env_id)
         if job.last_delivered_message is not None:
             self._last_objects[env_id] = messages.load_reply(job.last_delivered_message).objects or []
         last_id, _ = restoring.restorer.last_record(env_id, step_id)
@@ -404,8 +530,6 @@ class Host:
             self._slot.start_digest(env_id)
         if is_abandoned:
             self._fresh_seeds[env_id] = job.fresh_seed
-            if job.takes_seed:
-                self._seed_takers.add(env_id)
             self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # the end of the episode was already delivered, so nothing is lost
                 outcome = replace(outcome, kind=RESTARTED)
@@ -432,10 +556,8 @@ class Host:
         self._recovery_marks[env_id] = TRUNCATED
         if self._autoreset == Autoreset.SAME_STEP:
             self._recovery_marks[env_id] = RESTARTED
-            self._begin_episode(env_id, drawn=self._fresh_seeds.get(env_id), forced=True)
-            first_obs, first_info = unpack_reset(self._reset(env_id, self._call_lazily, {}))
-            final_info = {"recovered": TRUNCATED}
-            self._publish(first_obs, self._zero_reward, False, True, first_info, RowFlag.FINAL, last, final_info)
+            end = _End(self._zero_reward, False, True, 0, last, {"recovered": TRUNCATED})
+            self._begin_in_same_step(env_id, end, forced=True)
             self._register_env(env_id)  # the mark is removed, so the slot makes the next autoresets
             return
         self._publish(last, self._zero_reward, False, True, {}, 0)
@@ -491,7 +613,9 @@ class Host:
         final_obs: Any = None,
         final_info: Any = None,
     ) -> None:
-        self._check_has_obs(obs)
+        repeats = bool(flags & RowFlag.REPEATS)  # then the parent fills in the observation
+        if not repeats:
+            self._check_has_obs(obs)
         is_final = bool(flags & RowFlag.FINAL)  # then `info` comes from the reset
         if final_obs is not None and holds_int(final_obs):
             flags |= RowFlag.FINAL_INTS
@@ -500,13 +624,15 @@ class Host:
         has_text = bool(final_info) and "recovered" in final_info
         if self._recovery_marks and (mark := self._recovery_marks.pop(self._current[0], "")):
             info = {**info, "recovered": mark}
+            if text := self._error_texts.pop(self._current[0], ""):
+                info["error"] = text
             has_text = True
         no_mail = not self._obs.num_objects and not has_text  # with Infos.COLUMNS the slot would omit text
         is_plain = no_mail and not self._warnings
         if is_plain and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
             return
         # A value needs conversion or a message. Convert all values here, once.
-        exact_obs = self._obs.conform(obs)
+        exact_obs = None if repeats else self._obs.conform(obs)
         exact_final = None if final_obs is None else self._obs.conform(final_obs)
         reward_given = self._reward(reward)
         no_mail = no_mail and not self._warnings
@@ -518,8 +644,12 @@ class Host:
         )
         self._warnings.clear()
         if self._obs.num_objects:
-            reply.objects = self._last_objects[env_id] = writable_copy(self._obs.objects(obs))
-            reply.final_objects = None if final_obs is None else writable_copy(self._obs.objects(final_obs))
+            last = self._last_objects.get(env_id)
+            reply.objects = last if repeats else writable_copy(self._obs.objects(obs))
+            reply.final_objects = last if flags & RowFlag.FINAL_REPEATS else None
+            if final_obs is not None:
+                reply.final_objects = writable_copy(self._obs.objects(final_obs))
+            self._last_objects[env_id] = reply.objects or []
         self._slot.send_message(self._dump_reply(reply))
         flags |= RowFlag.MESSAGE
         written = self._slot.publish(exact_obs, reward_given, *ends, None, flags, exact_final)

@@ -8,6 +8,7 @@ record of the original digest, the two must be equal. Repeated replies are not p
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,8 @@ from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
+from .caught import CaughtExceptions
+from .checks import unpack_reset
 from .global_rngs import GlobalRngs
 from .slot import Slot
 
@@ -74,6 +77,7 @@ class RestoreJob:
         last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
             if it has none.
         fresh_seed: a seed for the generator of an env whose episode is abandoned.
+        num_failures: failures of the env within the window of the failure policy.
         takes_seed: whether the env's reset was ever given a seed. If its first reset without one raises, it gets
             `fresh_seed`: some envs create their generators only with a seed.
         seconds: time limit for all attempts together.
@@ -88,6 +92,7 @@ class RestoreJob:
     last_delivered_message: bytes | None = None
     fresh_seed: int = 0
     takes_seed: bool = False
+    num_failures: int = 0
     seconds: float = 60.0
 
 
@@ -132,6 +137,7 @@ class Restorer:
         autoreset: mode of the reset at the end of an episode.
         snapshotter: restores states; None if there are no states.
         rngs: the RNG states of the envs.
+        caught: ends episodes whose env raises, as the host does; None: exceptions are replies.
 
     Attributes:
         starts_digest: whether the digest of the env that was restored last starts with its next reply.
@@ -146,7 +152,12 @@ class Restorer:
         autoreset: Autoreset,
         snapshotter: Snapshotter | None,
         rngs: GlobalRngs,
+        caught: CaughtExceptions | None = None,
     ) -> None:
+        self._caught = caught
+        self._takes_seed = False
+        self._is_stepping = False  # whether `step` of the env runs, and no reset
+        self._end: tuple[Any, Any, bool, bool] | None = None  # SAME_STEP: of the episode that this command has ended
         self._slot = slot
         self._plan = plan
         self._conform = conform
@@ -175,6 +186,7 @@ class Restorer:
             only had the persistent calls, or also a part of the last attempt.
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
+        self._takes_seed = job.takes_seed
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         changed = "its code has changed on disk" if job.has_changed_code else ""
         for number, attempt in enumerate(job.attempts, 1):
@@ -188,7 +200,7 @@ class Restorer:
             try:
                 with replaying():
                     check = self.last_record(env_id, before)
-                    self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
+                    env = self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
             except ReplayError as error:
                 reason = f"{error}; {changed}" if changed else str(error)
                 continue
@@ -218,7 +230,8 @@ class Restorer:
         attempt: RestorePlan,
         check: tuple[int, int],
         seconds: float,
-    ) -> None:
+    ) -> Any:
+        """Repeat the commands of a plan; return the env, which is a new object if it had to be built again."""
         restore_point, entries, persistent_calls = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
@@ -243,7 +256,7 @@ class Restorer:
                 self._slot.touch(Op.CALL)
                 self._call(env_id, env, entry)
                 continue
-            self._step_or_reset(env_id, env, entry, resets_only)
+            env = self._step_or_reset(env_id, env, entry, resets_only)
             resets_only = False
             if entry.step_id == check[0]:
                 is_checked = True
@@ -251,16 +264,21 @@ class Restorer:
                     raise ReplayError(f"its answers differ when they are repeated (checked at command {check[0]})")
         if not is_checked:
             raise ReplayError(f"its history up to command {check[0]} was not kept")
+        return env
 
-    def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
+    def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> Any:
         starts_digest = bool(entry.flags & CommandFlag.NEW_DIGEST) or resets_only
         payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
+        self._is_stepping, self._end, drawn = False, None, None
+        kwargs: dict[str, Any] = {}
+        flag = RowFlag.RESET if entry.op == Op.RESET else RowFlag.AUTORESET
         try:
             if entry.op == Op.RESET:
                 kwargs = reset_kwargs(env, payload.kwargs if payload else {}, entry.flags, entry.argument)
                 starts_digest = starts_digest or kwargs.get("seed") is not None
                 self._slot.touch(Op.RESET)
                 if entry.flags & CommandFlag.DRAWN:
+                    drawn = entry.argument
                     self._rngs.call_swapped(env_id, seed_generators, env, entry.argument)
                 obs, _ = self._rngs.call_swapped(env_id, env.reset, **kwargs)
                 self._absorb(env_id, entry, obs, RowFlag.RESET, starts_digest=starts_digest)
@@ -272,19 +290,75 @@ class Restorer:
             else:
                 self._slot.touch(Op.STEP)
                 self._step(env_id, env, entry, payload.action if payload else self._action_of(entry), starts_digest)
-                return
+                return env
         except ReplayError:
             raise
-        except BaseException:  # an exception is the env's reply, as it was originally
+        except BaseException as error:  # an exception is the env's reply, as it was originally
+            if self._caught is not None and isinstance(error, Exception):
+                return self._end_episode(env_id, env, entry, kwargs, flag, drawn, starts_digest=starts_digest)
             flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
             self._absorb(env_id, entry, None, flags, starts_digest=starts_digest)
             if entry.op == Op.STEP:  # after a failed autoreset the next step tries again
                 begins = resets_only or self._needs_reset
                 self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
-                return
+                return env
         self._needs_reset = False
+        return env
+
+    def _end_episode(
+        self, env_id: int, env: Any, entry: Entry, kwargs: dict[str, Any], flag: int, drawn: int | None, **how: bool
+    ) -> Any:
+        """Do the same as `Host._end_episode` after an exception; return the env, which may be a new object.
+
+        Args:
+            kwargs, flag, drawn: of the reset that has raised: its arguments, its row flag, and the drawn seed.
+            how: `starts_digest`, as for `_absorb`.
+        """
+        assert self._caught is not None
+        for _ in range(self._caught.most):
+            try:
+                fresh: int | None = None
+                if self._is_stepping:
+                    self._is_stepping = False
+                    if self._autoreset != Autoreset.SAME_STEP:
+                        self._absorb(env_id, entry, None, RowFlag.REPEATS, truncated=True, **how)
+                        self._needs_reset = self._autoreset == Autoreset.NEXT_STEP
+                        return env
+                    self._end = None, None, False, True
+                else:
+                    self._slot.touch(Op.RESET)
+                    env, fresh = self._caught.rebuild(env_id, env, entry.step_id)
+                self._slot.touch(Op.RESET)
+                obs = self._reset_again(env_id, env, kwargs, flag, drawn, fresh)
+                if self._end is None:
+                    self._absorb(env_id, entry, obs, flag, **how)
+                else:
+                    final, reward, terminated, truncated = self._end
+                    self._absorb(env_id, entry, obs, RowFlag.FINAL, reward, terminated, truncated, final, **how)
+                self._needs_reset = False
+                return env
+            except ReplayError:
+                raise
+            except Exception:  # of the reset, or of the constructor: it is tried again, as it was originally
+                continue
+        raise ReplayError("it raises more often than the failure policy allows")
+
+    def _reset_again(
+        self, env_id: int, env: Any, kwargs: dict[str, Any], flag: int, drawn: int | None, fresh: int | None
+    ) -> Any:
+        """Return the first observation of an env, as `Host._answer_reset` does; `fresh`: the seed of a new env."""
+        if kwargs.get("seed") is None and (seed := fresh if drawn is None else drawn) is not None:
+            self._rngs.call_swapped(env_id, seed_generators, env, seed)
+        call = self._rngs.call_swapped if flag == RowFlag.RESET else self._rngs.call_lazily
+        try:
+            return unpack_reset(call(env_id, functools.partial(env.reset, **kwargs)))[0]
+        except Exception:
+            if fresh is None or not self._takes_seed or kwargs.get("seed") is not None:
+                raise
+            return self._rngs.call_swapped(env_id, env.reset, **{**kwargs, "seed": fresh})[0]
 
     def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts_digest: bool) -> None:
+        self._is_stepping = True
         obs, reward, terminated, truncated, _ = self._rngs.call_lazily(env_id, env.step, action)
         terminated, truncated = bool(terminated), bool(truncated)
         is_done = terminated or truncated
@@ -293,6 +367,7 @@ class Restorer:
         if is_done and self._autoreset == Autoreset.SAME_STEP:
             # The reset may write into the same arrays.
             final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
+            self._is_stepping, self._end = False, (final, reward, terminated, truncated)
             obs, _ = self._rngs.call_lazily(env_id, env.reset)
             flags = RowFlag.FINAL
         self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts_digest)
@@ -310,7 +385,7 @@ class Restorer:
         final_obs: Any = None,
         starts_digest: bool = False,
     ) -> None:
-        if not flags & RowFlag.ERROR:
+        if not flags & (RowFlag.ERROR | RowFlag.REPEATS):
             obs = self._conform(obs)
         exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
         step_id = entry.step_id
@@ -321,9 +396,11 @@ class Restorer:
     def _call(self, env_id: int, env: Any, entry: Entry) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(entry.payload, bytes)
-        function = messages.load(entry.payload).function
+        payload = messages.load(entry.payload)
         with suppress(BaseException):  # includes SystemExit
-            self._rngs.call_swapped(env_id, function, env)
+            self._rngs.call_swapped(env_id, payload.function, env)
+            if self._caught is not None:
+                self._caught.note_call(env_id, payload)
 
     def _action_of(self, entry: Entry) -> Any:
         """Return the action of an entry from its bytes. The env's action row may already contain the next action."""

@@ -20,7 +20,7 @@ OnDraw = Callable[[int, BaseException | None], object]
 
 #: The argument of a RESULT or RAISED: the call of the env that it comes from. BOTH means a step and the reset after it;
 #: then the result is (reward, terminated, truncated, result of the reset), because the reset may have overwritten the
-#: step's observation and info.
+#: step's observation and info. Of a RAISED, the last item is the exception of the reset.
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
 #: Kinds of events: the pool stops; the queue is empty; a command for the host; a result of the env that the slot could
@@ -43,7 +43,7 @@ class Slot(Protocol):
             `result` is True, it was superseded or cancelled, and only its payload must be read.
             RESULT: a step, an autoreset or both returned `result`, which needs a conversion, a message or an autoreset;
             `argument` is RESULT_OF_STEP, RESULT_OF_RESET or RESULT_OF_BOTH.
-            RAISED: the env raised `result`; `argument` is RESULT_OF_STEP or RESULT_OF_RESET.
+            RAISED: the env raised `result`; `argument` is as above.
             STOP, IDLE: there is no current command. All other events must be ended by `publish` or `finish`.
         """
 

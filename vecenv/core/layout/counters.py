@@ -88,10 +88,11 @@ _TIMINGS = np.dtype(
             "num_steps", "num_resets", "step_ns", "reset_ns", "long_ns", "max_step_ns", "max_reset_ns", "ended_ns",
             "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
             "long_num", "long_wall_ns", "long_cpu_ns", "long_delay_ns",
-            "construct_ns", "construct_cpu_ns", "num_episodes", "return_sum", "step_buckets", "reset_buckets",
+            "construct_ns", "construct_cpu_ns", "num_episodes", "return_sum", "num_exceptions",
+            "step_buckets", "reset_buckets",
         ],
-        "formats": ["<i8"] * 19 + ["<f8"] + [("<i8", NUM_BUCKETS)] * 2,
-        "offsets": [*range(0, 8 * 20, 8), 3 * LINE, 3 * LINE + 8 * NUM_BUCKETS],
+        "formats": ["<i8"] * 19 + ["<f8", "<i8"] + [("<i8", NUM_BUCKETS)] * 2,
+        "offsets": [*range(0, 8 * 21, 8), 3 * LINE, 3 * LINE + 8 * NUM_BUCKETS],
         "itemsize": TIMINGS_NBYTES,
     }
 )  # fmt: skip

@@ -113,10 +113,10 @@ class Outcome:
             replies agreed;
             'truncated': not restored, the episode ends here; 'restarted': not restored, but the episode had already
             ended;
-            'fresh': there were no commands to repeat.
+            'fresh': there were no commands to repeat; 'exception': the env has raised, and only its episode ends.
         num_steps: number of commands repeated.
         seconds: how long restoring took.
-        reason: text that explains 'truncated', 'restarted', or 'unproven' with changed code.
+        reason: text that explains 'truncated', 'restarted', 'exception', or 'unproven' with changed code.
     """
 
     kind: str
@@ -129,12 +129,14 @@ class Outcome:
 class Payload:
     """One message down: the payload of a command.
 
-    A reset has `kwargs`, a step an `action`, and a call a function of the env.
+    A reset has `kwargs`, a step an `action`, and a call a function of the env. The `name` of a call is that of its
+    lasting effect, as for `Pool.call`.
     """
 
     kwargs: dict[str, Any] = field(default_factory=dict)
     action: Any = None
     function: Callable[[Any], Any] | None = None
+    name: str | None = None
 
 
 def dump(message: Any) -> bytes:

@@ -774,6 +774,7 @@ class Pool:
         workers = read_workers(pids, env_ids, threads, timings, running_of(states), self._opened_ns)
         caller = read_caller(*hub.waits(), 0 if self.copy_timer is None else self.copy_timer.sum_ns)
         envs, workers = self._engine.read_times() or (envs, workers)
+        found["exceptions"] = int(envs.exceptions.sum())
         return Statistics(
             steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
         )

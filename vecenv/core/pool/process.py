@@ -301,6 +301,7 @@ class ProcessEngine:
             "pool_modules": running,
             "sources": sources,
             "first_env_id": self._first_env_id,
+            "exception_limit": self.options.failures.exception_limit,
         }
 
     def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:

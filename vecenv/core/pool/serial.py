@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from ...errors import DifferentSpacesError, StateError, add_notes
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
@@ -67,7 +68,7 @@ class _LocalSlot:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.current = slot.current
-        self.watch, self.count_step = slot.watch, slot.count_step
+        self.watch, self.count_step, self.touch = slot.watch, slot.count_step, slot.touch
         self.send_message = box.up.append
         self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
 
@@ -167,6 +168,10 @@ class SerialEngine:
             is_callers=True,
             dump_reply=copy_reply,
         )
+        limit = options.failures.exception_limit
+        if limit is not None:
+            timings = plan.counters.timings(counters)
+            self._host.catch_exceptions(CaughtExceptions(limit, self._build_again, rngs, timings))
         return OpenedEnvs(
             spaces=spaces,
             properties=copy_value(properties_of(self._envs[0])),
@@ -192,6 +197,13 @@ class SerialEngine:
             file = announce(plan, segment, properties_of(self._envs[0])["name"], "serial")
             self._end_monitor = weakref.finalize(self, _end_monitor, segment, file)
         return segment.memory
+
+    def _build_again(self, env_id: int) -> Any:
+        """Build an env in the place of one that was closed."""
+        assert self._rngs is not None
+        env = build_env(self.env_fns[env_id], self._keep_and_adapt, self._rngs.of(env_id))
+        self._built[env_id] = self._built.pop()
+        return env
 
     def _keep_and_adapt(self, env: Any) -> Any:
         self._built.append(env)

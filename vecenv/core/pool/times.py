@@ -49,7 +49,8 @@ def read_envs(timings: Array | None, worker_of: Sequence[int]) -> EnvTimes:
     ended_ns = timings["ended_ns"].copy()
     age = np.maximum(0.0, (now_ns() - ended_ns) / _NS)  # an operation that ends between the two reads ends in future
     age[ended_ns == 0] = math.nan
-    return EnvTimes(step, reset, _read_cpu_share(timings), age, np.array(worker_of, np.int64))
+    exceptions = timings["num_exceptions"].copy()
+    return EnvTimes(step, reset, _read_cpu_share(timings), age, np.array(worker_of, np.int64), exceptions)
 
 
 def _read_durations(timings: Array, num: str, kind: str) -> Durations:

@@ -35,6 +35,7 @@ import numpy as np
 
 from ... import registrations
 from ..fallback import parent_watch
+from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host
 from ..host.replay import RestoreJob, Snapshotter
@@ -107,6 +108,7 @@ class Boot:
             loaded itself.
         measures: whether the worker only measures its env, and ends.
         first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
+        exception_limit: see `PoolFailurePolicy.exception_limit`.
     """
 
     worker_id: int
@@ -136,6 +138,7 @@ class Boot:
     reports_all_files: bool = False
     measures: bool = False
     first_env_id: int = 0
+    exception_limit: tuple[int, float] | None = None
 
 
 @dataclass
@@ -372,6 +375,8 @@ def _make_hosts(
         Host(slot, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, rngs, attach.infos)
         for slot, (_, env_ids) in zip(slots, attach.slots)
     ]
+    if boot.exception_limit is not None:
+        _catch_exceptions(hosts, boot.exception_limit, boot, attach, rngs, timings)
     if boot.keeps_records:
         _enable_recovery(hosts, boot, attach, rngs)
     return hosts
@@ -389,6 +394,25 @@ def _set_notice(notice: Array, event_fd: int) -> None:
         os.eventfd_write(event_fd, 1)
 
 
+def _build(boot: Boot, rngs: GlobalRngs, env_id: int) -> Any:
+    return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), rngs.of(env_id))
+
+
+def _catch_exceptions(
+    hosts: list[Host],
+    limit: tuple[int, float],
+    boot: Boot,
+    attach: Attach,
+    rngs: GlobalRngs,
+    timings: Array | None,
+) -> None:
+    for host in hosts:
+        caught = CaughtExceptions(limit, functools.partial(_build, boot, rngs), rngs, timings)
+        for env_id, job in attach.restore_jobs.items():
+            caught.note_earlier_failures(env_id, job.num_failures)
+        host.catch_exceptions(caught)
+
+
 def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:
     plan = attach.plan
     snapshotter: Snapshotter | None = pickle.loads(boot.snapshotter)
@@ -396,7 +420,7 @@ def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: Global
 
     def rebuild(env_id: int) -> Any:
         rngs.forget(env_id)
-        return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), rngs.of(env_id))
+        return _build(boot, rngs, env_id)
 
     for host in hosts:
         host.keep_records(snapshotter, final_offset)

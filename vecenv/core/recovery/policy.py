@@ -22,6 +22,7 @@ from typing import Any
 
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from ...own_log import own_logger
+from ..host.failure_budget import FailureBudget
 from ..host.replay import RestoreJob
 from ..layout.commands import RestorePoint
 from ..layout.messages import Outcome
@@ -29,7 +30,7 @@ from ..layout.rows import Op
 from ..layout.spec import Array
 from ..options import Limits, PoolFailurePolicy
 from ..parent.hub import SlotState
-from ..system.clock import MOST_SECONDS, now_ns
+from ..system.clock import now_ns
 from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
@@ -102,7 +103,7 @@ class Recovery:
         self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
         # by env_id: total weight of its failures; one from outside weighs 1
         self._failure_weights: Counter[int] = Counter()
-        self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of failures; -1: no env is to blame
+        self._budget = FailureBudget(policy.max_restarts, policy.restart_window)  # of env_id -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
         self._num_lost: Counter[int] = Counter()  # by env_id: its episodes that were not restored
@@ -251,21 +252,17 @@ class Recovery:
         now = now_ns()
         at_work = [state.env_id for state in running]
         self._log.note_failure(at_work or error.env_ids, now, are_at_work=bool(at_work))
-        oldest = now - int(min(self.policy.restart_window, MOST_SECONDS) * _NS)
         blamed: list[SlotState | None] = [*running] or [None]
         for state in blamed:
             who = -1 if state is None else state.env_id
-            times = self._failure_times.setdefault(who, deque())
-            times.append(now)
-            while times[0] < oldest:
-                times.popleft()
+            count = self._budget.note(who)
             most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
-            if len(times) > most:
+            if count > most:
                 whose = "no env to blame" if who == -1 else f"env {self._first_env_id + who} at work"
                 asked = "" if state is None else self._add_context(error, state, write=False)[0]
                 append_message(
                     error,
-                    f"{asked}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
+                    f"{asked}; {count} failures within {self.policy.restart_window:g} s with {whose}, which is "
                     f"more than max_restarts={self.policy.max_restarts} allows",
                 )
                 raise error
@@ -308,6 +305,7 @@ class Recovery:
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
+            job.num_failures = self._budget.count(env_id)
             job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
             job.persistent_calls = history.persistent_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
@@ -355,7 +353,13 @@ class Recovery:
         self.journal.note_restore_point(env_id, restore_point, is_answered)
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        """Record the result of restoring an env; after the last env of its worker, log a summary."""
+        """Record the result of restoring an env; after the last env of its worker, log a summary.
+
+        An exception of an env counts as a failure.
+        """
+        if outcome.kind == "exception":
+            self._budget.note(env_id)
+            return
         self._counts[outcome.kind] += 1
         self._num_lost[env_id] += outcome.kind in ("truncated", "restarted")
         self._counts["steps_replayed"] += outcome.num_steps

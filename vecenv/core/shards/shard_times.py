@@ -63,6 +63,7 @@ class ShardTimes:
             cpu_share=np.concatenate([one.cpu_share for one in envs]),
             answer_age=np.concatenate([one.answer_age for one in envs]),
             worker_id=np.concatenate(worker_ids),
+            exceptions=np.concatenate([one.exceptions for one in envs]),
         )
         all_workers = WorkerTimes(
             pid=np.concatenate([one.pid for one in workers]),

@@ -1,0 +1,147 @@
+"""Caught: exceptions of envs that end an episode instead of reaching the caller, and envs that are built again.
+
+    env.step raises    -> the episode ends truncated, and the env is reset
+    env.reset raises   -> the env is built again, with the calls that last beyond an episode, and reset
+
+The host and the replay after a crash use this module in the same way, so a replay repeats the exceptions, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ...errors import StateError, add_notes
+from ...own_log import own_logger
+from ..layout.messages import Payload
+from ..layout.spec import Array
+from .failure_budget import FailureBudget
+from .global_rngs import GlobalRngs
+
+__all__ = ["CaughtExceptions", "UnbuiltEnv", "describe"]
+
+#: Log lines about the exceptions of an env within the window; further ones are counted only.
+_MOST_LINES = 3
+
+
+class UnbuiltEnv:
+    """Stands in for an env whose constructor has raised when it was built again.
+
+    Args:
+        error: the exception of the constructor.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._text = f"the env could not be built again after an exception ({describe(error)}); reset it"
+
+    def step(self, action: Any) -> Any:
+        """Raise StateError: there is no env."""
+        raise StateError(self._text)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Raise StateError: there is no env."""
+        raise StateError(self._text)
+
+    def close(self) -> None:
+        """Do nothing: there is no env."""
+
+
+class CaughtExceptions:
+    """Decides which exceptions of the envs of one slot are caught, and builds envs again.
+
+    Args:
+        limit: how many exceptions of one env are caught within how many seconds.
+        build: builds a new env for an env_id.
+        rngs: the RNG states of the envs.
+        timings: of all envs, where caught exceptions are counted, see `CountersPlan.timings`; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        limit: tuple[int, float],
+        build: Callable[[int], Any],
+        rngs: GlobalRngs,
+        timings: Array | None,
+    ) -> None:
+        self._budget = FailureBudget(*limit)
+        self._build = build
+        self._rngs = rngs
+        self._timings = timings
+        self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
+        self._calls: dict[int, dict[str, Payload]] = {}  # by env_id and name: the calls that last beyond an episode
+
+    @property
+    def most(self) -> int:
+        """How many exceptions of one env are accepted within the window."""
+        return self._budget.most
+
+    def note_earlier_failures(self, env_id: int, count: int) -> None:
+        """Count failures of an env that happened within the window in earlier workers."""
+        self._budget.note(env_id, count)
+
+    def accept(self, env_id: int, error: Exception, doing: str, details: str) -> bool:
+        """Count an exception of an env; return whether the policy accepts it.
+
+        Args:
+            env_id: the env.
+            error: gets a note if there were too many.
+            doing: the operation that has raised it.
+            details: its action or seed as text.
+        """
+        count, name = self._budget.note(env_id), f"env {self._rngs.first_env_id + env_id}"
+        if count > self.most:
+            limit = f"more than max_restarts={self.most} allows"
+            add_notes(error, [f"{count} failures of {name} within {self._budget.window:g} s, which is {limit}"])
+            return False
+        if self._timings is not None:
+            self._timings["num_exceptions"][env_id] += 1
+        if count <= _MOST_LINES:
+            outcome = "its episode ends truncated" if doing == "step" else "it is built again"
+            where = f"{doing}, {details}" if details else doing
+            more = "; further ones are counted only" if count == _MOST_LINES else ""
+            own_logger().warning("%s raised %s (%s); %s%s", name, describe(error), where, outcome, more)
+        return True
+
+    def note_call(self, env_id: int, payload: Payload) -> None:
+        """Note a call that an env has had, if its effect lasts beyond an episode."""
+        if payload.name:
+            self._calls.setdefault(env_id, {}).pop(payload.name, None)
+            self._calls[env_id][payload.name] = payload
+
+    def rebuild(self, env_id: int, env: Any, step_id: int) -> tuple[Any, int]:
+        """Close an env, and return a new one that has had the calls that last beyond an episode.
+
+        Args:
+            env_id, env: the env.
+            step_id: the command during which its reset has raised.
+
+        Returns:
+            The new env, and a seed for its generator, which differs between two attempts in one command.
+
+        Raises:
+            Exception: raised by the constructor.
+        """
+        last, attempt = self._attempts.get(env_id, (0, 0))
+        attempt = attempt + 1 if last == step_id else 1
+        self._attempts[env_id] = step_id, attempt
+        with suppress(Exception, SystemExit), self._rngs.fork_guard:  # a broken env may raise anything
+            env.close()
+        env = self._build(env_id)
+        for payload in self._calls.get(env_id, {}).values():
+            with suppress(Exception, SystemExit):  # as after a crash: its exceptions were already its reply
+                self._rngs.call_swapped(env_id, payload.function, env)  # type: ignore[arg-type]  # calls have one
+        text = b"%d %d %d" % (self._rngs.first_env_id + env_id, step_id, attempt)
+        digest = hashlib.blake2b(text, digest_size=4).digest()
+        return env, int.from_bytes(digest, "little") >> 1
+
+
+def describe(error: BaseException) -> str:
+    """Return the class and the text of an exception, for `infos["error"]`."""
+    try:
+        text = str(error)
+    except Exception:  # printing it fails
+        text = ""
+    name = type(error).__qualname__
+    return f"{name}: {text}" if text else name

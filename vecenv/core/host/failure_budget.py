@@ -1,0 +1,36 @@
+"""Count the failures of each env within a window of time, to compare them with the limit of a policy."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..system.clock import MOST_SECONDS, now_ns
+
+__all__ = ["FailureBudget"]
+
+
+class FailureBudget:
+    """The newest failures of each env.
+
+    Args:
+        most: failures of one env that are accepted within the window.
+        window: in seconds.
+    """
+
+    def __init__(self, most: int, window: float) -> None:
+        self.most, self.window = most, window
+        self._window_ns = int(min(window, MOST_SECONDS) * 1e9)
+        self._times: dict[int, deque[int]] = {}  # by env_id, on the monotonic clock
+
+    def note(self, env_id: int, count: int = 1) -> int:
+        """Count failures that happen now; return how many the env has had within the window."""
+        times = self._times.setdefault(env_id, deque())
+        times.extend([now_ns()] * count)
+        return self.count(env_id)
+
+    def count(self, env_id: int) -> int:
+        """Return how many failures the env has had within the window."""
+        times, oldest = self._times.get(env_id, deque()), now_ns() - self._window_ns
+        while times and times[0] < oldest:
+            times.popleft()
+        return len(times)
