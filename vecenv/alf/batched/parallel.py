@@ -233,8 +233,9 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def _build_batch(self, batch: Batch, prev_action: Any) -> TimeStep:
         infos: dict[str, Any] = {}
         if batch.flags & (_INFO_FLAGS | RowFlag.ERROR):
-            deliver = functools.partial(self._build_batch, prev_action=prev_action)
-            batch.raise_errors(deliver, rows_per_env=self._description.batch_size or 1)
+            if batch.flags & RowFlag.ERROR:
+                deliver = functools.partial(self._build_batch, prev_action=prev_action)
+                batch.raise_errors(deliver, rows_per_env=self._description.batch_size or 1)
             infos = self._infos.read(batch)
         return self._build(batch.rows, batch.flags, prev_action, infos)
 

@@ -17,6 +17,7 @@ from ...errors import StateError, add_notes
 from ...own_log import own_logger
 from ..layout.messages import Payload
 from ..layout.spec import Array
+from ..system.clock import now_ns
 from .failure_budget import FailureBudget
 from .global_rngs import GlobalRngs
 
@@ -79,7 +80,7 @@ class CaughtExceptions:
 
     def note_earlier_failures(self, env_id: int, count: int) -> None:
         """Count failures of an env that happened within the window in earlier workers."""
-        self._budget.note(env_id, count)
+        self._budget.note(env_id, now_ns(), count)
 
     def accept(self, env_id: int, error: Exception, doing: str, details: str) -> bool:
         """Count an exception of an env; return whether the policy accepts it.
@@ -90,7 +91,7 @@ class CaughtExceptions:
             doing: the operation that has raised it.
             details: its action or seed as text.
         """
-        count, name = self._budget.note(env_id), f"env {self._rngs.first_env_id + env_id}"
+        count, name = self._budget.note(env_id, now_ns()), f"env {self._rngs.first_env_id + env_id}"
         if count > self.most:
             limit = f"more than max_restarts={self.most} allows"
             add_notes(error, [f"{count} failures of {name} within {self._budget.window:g} s, which is {limit}"])

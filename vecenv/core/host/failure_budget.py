@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..system.clock import MOST_SECONDS, now_ns
+from ..system.clock import MOST_SECONDS
 
 __all__ = ["FailureBudget"]
 
@@ -22,15 +22,14 @@ class FailureBudget:
         self._window_ns = int(min(window, MOST_SECONDS) * 1e9)
         self._times: dict[int, deque[int]] = {}  # by env_id, on the monotonic clock
 
-    def note(self, env_id: int, count: int = 1) -> int:
-        """Count failures that happen now; return how many the env has had within the window."""
-        times = self._times.setdefault(env_id, deque())
-        times.extend([now_ns()] * count)
-        return self.count(env_id)
+    def note(self, env_id: int, now: int, count: int = 1) -> int:
+        """Count failures at an instant of the monotonic clock; return how many the env has had within the window."""
+        self._times.setdefault(env_id, deque()).extend([now] * count)
+        return self.count(env_id, now)
 
-    def count(self, env_id: int) -> int:
-        """Return how many failures the env has had within the window."""
-        times, oldest = self._times.get(env_id, deque()), now_ns() - self._window_ns
+    def count(self, env_id: int, now: int) -> int:
+        """Return how many failures the env has had within the window that ends now."""
+        times, oldest = self._times.get(env_id, deque()), now - self._window_ns
         while times and times[0] < oldest:
             times.popleft()
         return len(times)

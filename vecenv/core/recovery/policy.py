@@ -255,7 +255,7 @@ class Recovery:
         blamed: list[SlotState | None] = [*running] or [None]
         for state in blamed:
             who = -1 if state is None else state.env_id
-            count = self._budget.note(who)
+            count = self._budget.note(who, now)
             most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
             if count > most:
                 whose = "no env to blame" if who == -1 else f"env {self._first_env_id + who} at work"
@@ -305,7 +305,7 @@ class Recovery:
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
-            job.num_failures = self._budget.count(env_id)
+            job.num_failures = self._budget.count(env_id, now_ns())
             job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
             job.persistent_calls = history.persistent_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
@@ -358,7 +358,7 @@ class Recovery:
         An exception of an env counts as a failure.
         """
         if outcome.kind == "exception":
-            self._budget.note(env_id)
+            self._budget.note(env_id, now_ns())
             return
         self._counts[outcome.kind] += 1
         self._num_lost[env_id] += outcome.kind in ("truncated", "restarted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -156,21 +155,23 @@ class EnvPool:
 
     def _recv(self, form: Callable[[Rows], Any]) -> Any:
         ids, self._sent = self._sent, []
-        return self._deliver(functools.partial(self._envs.recv, env_id=ids or None), form)
+        try:
+            results = self._envs.recv(env_id=ids or None)
+        except Exception as error:
+            convert_rows(error, lambda results: form(self._read(results)))
+            raise
+        return form(self._read(results))
 
     def _step(self, action: Any, env_id: Any, form: Callable[[Rows], Any]) -> Any:
         if self.is_async or self._sent:
             self.send(action, env_id)
             return self._recv(form)
-        return self._deliver(functools.partial(self._envs.step, self._cast(action), env_id), form)
-
-    def _deliver(self, receive: Callable[[], Any], form: Callable[[Rows], Any]) -> Any:
-        """Return received results in the form of an interface, also in the `rows` of an exception."""
         try:
-            return form(self._read(receive()))
+            results = self._envs.step(self._cast(action), env_id)
         except Exception as error:
             convert_rows(error, lambda results: form(self._read(results)))
             raise
+        return form(self._read(results))
 
     def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[Rows], Any]) -> Any:
         seeds = self._seeds if seed is None else read_seeds(seed, self.num_envs)
