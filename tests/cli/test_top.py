@@ -114,7 +114,33 @@ def test_top_json_counts_steps_and_episodes(
     assert (pids == {os.getpid()}) == (options == {"backend": "serial"})
     assert [env_id for one in found["workers"] for env_id in one["env_ids"]] == [0, 1, 2, 3]
     assert all(one["rss_nbytes"] > 1e6 and 0 <= one["busy_share"] <= 1 for one in found["workers"])
-    assert found["restarts"] == 0 and found["owner_state"] == "running"
+    assert found["restarts"] == found["exceptions"] == 0 and found["owner_state"] == "running"
+
+
+class RaisesAtThirdStep(ShortEpisodes):
+    """Raises once."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.num_steps == 3:
+            raise ValueError("once")
+        return result
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"backend": "serial"}], ids=["process", "serial"])
+def test_top_counts_exceptions_that_ended_an_episode(
+    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = {"on_exception": "truncate"}
+    with VectorEnv([ShortEpisodes, RaisesAtThirdStep], failures=failures, **options) as envs:
+        envs.reset()
+        for _ in range(7):
+            envs.step(np.zeros(2, np.int64))
+        found = numbers(capsys, str(os.getpid()))
+        assert main(["top", str(os.getpid()), "--once", "--interval", "0.01"]) == 0
+        shown = capsys.readouterr().out
+    assert found["exceptions"] == 1 and [env["num_exceptions"] for env in found["envs"]] == [0, 1]
+    assert "exceptions 1" in shown
 
 
 @pytest.mark.extended

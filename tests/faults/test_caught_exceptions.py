@@ -15,7 +15,8 @@ from gymnasium import spaces
 
 from vecenv import BatchedVectorEnv, FailurePolicy, SyncSubprocessEnvManager, VectorEnv, collect, evaluate
 from vecenv.alf import ParallelAlfEnvironment
-from vecenv.errors import ConfigError
+from vecenv.core.recovery import reproducer
+from vecenv.errors import ConfigError, WorkerDiedError
 
 from .test_other_rows import CountEnv, CountVectorEnv, _alf_env, env_fns
 
@@ -419,6 +420,31 @@ def test_evaluation_cuts_the_episode_of_an_exception() -> None:
 def test_managers_refuse_to_catch_exceptions() -> None:
     with pytest.raises(ConfigError, match="on_exception: expected 'raise' or None"):
         SyncSubprocessEnvManager(env_fns(), {"failures": TRUNCATE})
+
+
+def test_reproducer_repeats_exceptions_before_the_crash(tmp_path: Any) -> None:
+    failures = FailurePolicy(on_exception="truncate", on_repeat="raise", reproducer_dir=tmp_path)
+    envs = VectorEnv([functools.partial(CrashesLater, {"step": (3,)})], failures=failures)
+    envs.reset(seed=1)
+    with pytest.raises(WorkerDiedError) as caught:
+        for _ in range(20):
+            envs.step([0])
+    envs.close()
+    episode = reproducer.load(caught.value.reproducer)
+    crash = episode.entries.pop()  # in this process
+    events = list(episode.run())
+    assert [event.op for event in events] == ["reset", "step", "step", "error", "autoreset", "step", "step"]
+    assert events[3].info["error"] == "LookupError: step 3"
+    assert events[-1].step_id == crash.step_id - 1 and events[-1].obs.tolist() == [1102]
+
+
+class CrashesLater(CountEnv):
+    """Ends its process in the third step after an episode that began without a seed."""
+
+    def step(self, action: Any) -> Any:
+        if self.count == 1102:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
 
 
 @pytest.mark.parametrize("start", ["forkserver", "fork", "spawn"])

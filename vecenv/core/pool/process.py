@@ -755,6 +755,7 @@ class ProcessEngine:
             path=boot.path,
             cwd=boot.cwd,
             first_env_id=self._first_env_id,
+            exception_limit=self.options.failures.exception_limit,
         )
         plan = self._opened.plan
         records = plan.records(self._opened.memory)[env_id]

@@ -25,6 +25,7 @@ from ...first_seeds import is_seeded_by, seed_generators
 from ...registrations import registered
 from ...replaying import replaying
 from ..fallback.values import load_action
+from ..host.caught import CaughtExceptions
 from ..host.checks import shorten
 from ..host.global_rngs import GlobalRngs
 from ..host.replay import Snapshotter
@@ -96,6 +97,7 @@ class Reproducer:
         restore_point, entries, persistent_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
         path, cwd: sys.path and working directory of the workers; `cwd` is None if it did not exist.
         first_env_id: number of env 0 in messages and for the global random generators.
+        exception_limit: see `PoolFailurePolicy.exception_limit`.
         versions: versions of Python and NumPy where the file was written.
     """
 
@@ -113,6 +115,7 @@ class Reproducer:
     path: list[str]
     cwd: str | None
     first_env_id: int = 0
+    exception_limit: tuple[int, float] | None = None
     versions: dict[str, str] = field(
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
@@ -134,18 +137,18 @@ class Reproducer:
             Exception: any exception of the env.
         """
         with self._original_cwd_and_path(), contextlib.ExitStack() as settings:
-            calls = _Calls(self.env_id, self.first_env_id)
-            env, snapshotter = self._build(calls, settings)
+            calls = _Calls(self.env_id, self.first_env_id, self.exception_limit)
+            snapshotter = self._build(calls, settings)
             try:
                 with replaying():
                     for entry in self.persistent_calls:
-                        calls.call_swapped(messages.load(entry.payload).function, env)  # type: ignore[arg-type]
+                        calls.call(messages.load(entry.payload))  # type: ignore[arg-type]
                     if self.restore_point.state is not None and snapshotter is not None:
-                        snapshotter.restore(env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
-                    yield from self._repeat(env, calls, until, pause)
+                        snapshotter.restore(calls.env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
+                    yield from self._repeat(calls, until, pause)
             finally:
                 with replaying():  # an episode that was stopped early stops inside `replaying` too
-                    calls.call_swapped(env.close)
+                    calls.call_swapped(calls.env.close)
 
     @contextlib.contextmanager
     def _original_cwd_and_path(self) -> Iterator[None]:
@@ -186,24 +189,24 @@ class Reproducer:
                 added.append(entry)
         return added
 
-    def _build(self, calls: _Calls, settings: contextlib.ExitStack) -> tuple[Any, Snapshotter | None]:
+    def _build(self, calls: _Calls, settings: contextlib.ExitStack) -> Snapshotter | None:
         folder = self.cwd or "a folder since removed"
         prefix = f"env {self.first_env_id + self.env_id}, which was built in {folder}, cannot be built here"
         try:
             try:
                 settings.enter_context(registered(self.registrations))
                 env_fn = pickle.loads(self.env_fns)[self.env_id]
-                adapt, snapshotter = pickle.loads(self.adapt), pickle.loads(self.snapshotter)
+                adapt: Callable[[Any], Any] = pickle.loads(self.adapt)
+                snapshotter: Snapshotter | None = pickle.loads(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
-            return calls.build(env_fn, adapt), snapshotter
+            calls.build(env_fn, adapt)
+            return snapshotter
         except ImportError as error:
             raise DependencyError(f"{prefix}: {error}", package=error.name) from error
 
-    def _repeat(
-        self, env: Any, calls: _Calls, until: int | None, pause: Callable[[], object] | None
-    ) -> Iterator[Event]:
-        spec = Spec(env.action_space, "action")
+    def _repeat(self, calls: _Calls, until: int | None, pause: Callable[[], object] | None) -> Iterator[Event]:
+        spec = Spec(calls.env.action_space, "action")
         calls.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
         for entry in self.entries:
             if until is not None and entry.step_id >= until:
@@ -212,21 +215,59 @@ class Reproducer:
                 until = None
                 calls.pause = pause
             try:
-                yield from self._events_of(entry, env, calls, spec)
+                yield from self._events_of(entry, calls, spec)
             except Exception as error:
                 # the last failure, or the user quits the debugger
-                if entry.step_id == self.step_id or isinstance(error, bdb.BdbQuit):
+                is_last = entry.step_id == self.step_id and calls.caught is None
+                if is_last or isinstance(error, bdb.BdbQuit):
                     raise
                 # An earlier exception of the env was its answer. If an autoreset raised, the next step tries it again.
                 is_next = self.autoreset == Autoreset.NEXT_STEP
                 calls.needs_reset = calls.needs_reset and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
                 message = f"{type(error).__name__}: {error}"
                 yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": message})
+                if calls.caught is not None and entry.op != Op.CALL:
+                    yield from self._events_after_exception(entry, calls, calls.caught)
 
-    def _events_of(self, entry: Entry, env: Any, calls: _Calls, spec: Spec) -> Iterator[Event]:
+    def _events_after_exception(self, entry: Entry, calls: _Calls, caught: CaughtExceptions) -> Iterator[Event]:
+        """Go on after an exception that has ended only its episode, as `Host._end_episode` does."""
+        for _ in range(caught.most):
+            try:
+                if calls.is_stepping:
+                    calls.is_stepping, calls.needs_reset = False, self.autoreset != Autoreset.DISABLED
+                    if self.autoreset == Autoreset.SAME_STEP:
+                        yield self._autoreset(entry, calls)
+                    return
+                seed = calls.build_again(entry.step_id)
+                if entry.op != Op.RESET:
+                    calls.call_swapped(seed_generators, calls.env, seed)
+                    yield self._autoreset(entry, calls)
+                    return
+                kwargs = _reset_kwargs(calls.env, entry)
+                if kwargs.get("seed") is None:
+                    drawn = entry.argument if entry.flags & CommandFlag.DRAWN else seed
+                    calls.call_swapped(seed_generators, calls.env, drawn)
+                obs, info = calls.call_swapped(calls.env.reset, **kwargs)
+                calls.needs_reset = False
+                yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
+                return
+            except bdb.BdbQuit:
+                raise
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": message})
+
+    def _autoreset(self, entry: Entry, calls: _Calls) -> Event:
+        obs, info = calls.call_lazily(calls.env.reset)
+        calls.needs_reset = False
+        return Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+
+    def _events_of(self, entry: Entry, calls: _Calls, spec: Spec) -> Iterator[Event]:
+        env = calls.env
+        calls.is_stepping = False
         if entry.op == Op.CALL:
-            function = messages.load(entry.payload).function  # type: ignore[arg-type]
-            yield Event(entry.step_id, "call", calls.call_swapped(function, env), 0.0, False, False, {})
+            result = calls.call(messages.load(entry.payload))  # type: ignore[arg-type]
+            yield Event(entry.step_id, "call", result, 0.0, False, False, {})
         elif entry.op == Op.RESET:
             kwargs, seed = _reset_kwargs(env, entry), None
             if entry.flags & CommandFlag.DRAWN:
@@ -237,38 +278,63 @@ class Reproducer:
                 seed = entry.argument
             yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed", seed))
         elif calls.needs_reset:
-            obs, info = calls.call_lazily(env.reset)
-            calls.needs_reset = False
-            yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+            yield self._autoreset(entry, calls)
         else:
             action = _action(spec, entry)
             untouched = _action(spec, entry)  # a copy, because the env may change its action
+            calls.is_stepping = True
             obs, reward, terminated, truncated, info = calls.call_lazily(env.step, action)
+            calls.is_stepping = False
             calls.needs_reset = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
             yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
             if calls.needs_reset and self.autoreset == Autoreset.SAME_STEP:
-                obs, info = calls.call_lazily(env.reset)
-                calls.needs_reset = False
-                yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+                yield self._autoreset(entry, calls)
 
 
 class _Calls:
     """Calls the env with its global random generators; between calls the process has its own.
 
     Attributes:
+        env: the env, after `build`.
         pause: called once, before the next call.
         needs_reset: whether the next step begins an episode.
+        is_stepping: whether the env was stepping when it raised.
+        caught: builds the env again; None: exceptions have reached the caller.
     """
 
-    def __init__(self, env_id: int, first_env_id: int) -> None:
+    def __init__(self, env_id: int, first_env_id: int, limit: tuple[int, float] | None) -> None:
         self.rngs = GlobalRngs(first_env_id)
+        self.env: Any = None
         self.pause: Callable[[], object] | None = None
-        self.needs_reset = False
+        self.needs_reset = self.is_stepping = False
+        self.caught: CaughtExceptions | None = None
+        self._limit = limit
         self._env_id = env_id
 
-    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> Any:
+    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> None:
+        """Build the env."""
+
+        def build(env_id: int) -> Any:
+            return build_env(env_fn, adapt, self.rngs.of(env_id))
+
         with self.rngs:
-            return build_env(env_fn, adapt, self.rngs.of(self._env_id))
+            self.env = build(self._env_id)
+        if self._limit is not None:
+            self.caught = CaughtExceptions(self._limit, build, self.rngs, None)
+
+    def build_again(self, step_id: int) -> int:
+        """Build the env again; return a seed for its generator."""
+        assert self.caught is not None
+        with self.rngs:
+            self.env, seed = self.caught.rebuild(self._env_id, self.env, step_id)
+        return seed
+
+    def call(self, payload: messages.Payload) -> Any:
+        """Return the result of a call of the env."""
+        result = self.call_swapped(payload.function, self.env)  # type: ignore[arg-type]  # calls have one
+        if self.caught is not None:
+            self.caught.note_call(self._env_id, payload)
+        return result
 
     def call_swapped(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self.rngs:

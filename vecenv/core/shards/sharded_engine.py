@@ -197,6 +197,7 @@ class ShardedEngine:
             persistent_calls=persistent_calls,
             path=list(sys.path),
             cwd=working_directory(),
+            exception_limit=self.options.failures.exception_limit,
         )
         records = journals.records(shard)[env_id]
         return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
