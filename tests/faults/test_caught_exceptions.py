@@ -193,6 +193,7 @@ def test_env_whose_reset_raises_is_built_again(options: Any, mode: str) -> None:
     envs.reset(seed=1)
     envs.set_attr("length", [100, 50, 100])
     envs.set_attr("length", [100, 2, 100])
+    envs.call("set_task", 7)
     envs.step([0, 0, 0])
     obs, rewards, terminated, truncated, infos = envs.step([0, 0, 0])
     assert terminated.tolist() == [False, True, False] and rewards.tolist() == [102, 202, 302]
@@ -206,7 +207,7 @@ def test_env_whose_reset_raises_is_built_again(options: Any, mode: str) -> None:
     assert obs[1].tolist() == [1000]  # of a new env
     assert infos["error"].tolist() == [None, "LookupError: reset 2", None]
     assert infos["recovered"].tolist() == [None, "restarted", None]
-    assert envs.get_attr("length") == (100, 2, 100)
+    assert envs.get_attr("length") == (100, 2, 100) and envs.get_attr("task") == (7, 7, 7)
     assert envs.get_attr("calls", env_id=1)[0]["reset"] == 1
     assert not envs.step([0, 0, 0])[2].any()
     assert envs.step([0, 0, 0])[2].tolist() == [False, True, False]

@@ -24,7 +24,10 @@ class CountEnv(gymnasium.Env):
         self.action_space = spaces.Discrete(2)
         self.raises, self.length = raises, length
         self.calls = {"reset": 0, "step": 0}
-        self.count = self.begin = 0
+        self.count = self.begin = self.task = 0
+
+    def set_task(self, task: int) -> None:
+        self.task = task
 
     def _note(self, what: str) -> None:
         self.calls[what] += 1

@@ -1,7 +1,7 @@
 """Caught: exceptions of envs that end an episode instead of reaching the caller, and envs that are built again.
 
     env.step raises    -> the episode ends truncated, and the env is reset
-    env.reset raises   -> the env is built again, with the calls that last beyond an episode, and reset
+    env.reset raises   -> the env is built again, has the calls again that may have changed it, and is reset
 
 The host and the replay after a crash use this module in the same way, so a replay repeats the exceptions, too.
 """
@@ -9,6 +9,7 @@ The host and the replay after a crash use this module in the same way, so a repl
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,8 @@ __all__ = ["CaughtExceptions", "UnbuiltEnv", "describe"]
 
 #: Log lines about the exceptions of an env within the window; further ones are counted only.
 _MOST_LINES = 3
+#: Calls without a name that are kept for an env, the newest ones: most only read, such as one per step.
+_MOST_CALLS = 100
 
 
 class UnbuiltEnv:
@@ -71,7 +74,9 @@ class CaughtExceptions:
         self._rngs = rngs
         self._timings = timings
         self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
-        self._calls: dict[int, dict[str, Payload]] = {}  # by env_id and name: the calls that last beyond an episode
+        #: by env_id: the calls that may have changed it, by name, or by number without one; in call order
+        self._calls: dict[int, dict[str | int, Payload]] = {}
+        self._num_calls: Counter[int] = Counter()  # by env_id: calls without a name
 
     @property
     def most(self) -> int:
@@ -106,13 +111,20 @@ class CaughtExceptions:
         return True
 
     def note_call(self, env_id: int, payload: Payload) -> None:
-        """Note a call that an env has had, if its effect lasts beyond an episode."""
-        if payload.name:
-            self._calls.setdefault(env_id, {}).pop(payload.name, None)
-            self._calls[env_id][payload.name] = payload
+        """Note a call that an env has had, if it may have changed the env."""
+        if payload.name == "":
+            return
+        calls = self._calls.setdefault(env_id, {})
+        if payload.name is None:
+            number = self._num_calls[env_id] = self._num_calls[env_id] + 1
+            calls.pop(number - _MOST_CALLS, None)
+            calls[number] = payload
+        else:
+            calls.pop(payload.name, None)
+            calls[payload.name] = payload
 
     def rebuild(self, env_id: int, env: Any, step_id: int) -> tuple[Any, int]:
-        """Close an env, and return a new one that has had the calls that last beyond an episode.
+        """Close an env, and return a new one that has had the calls that may have changed the old one.
 
         Args:
             env_id, env: the env.

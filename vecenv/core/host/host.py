@@ -464,8 +464,8 @@ class Host:
             self._recovery_marks[env_id], self._error_texts[env_id] = TRUNCATED, text
             self._publish(None, self._zero_reward, False, True, {}, RowFlag.REPEATS)
             return
+        self._error_texts[env_id] = text
         self._build_again(env_id)
-        self._recovery_marks[env_id], self._error_texts[env_id] = RESTARTED, text
         if self._end is not None:
             self._begin_in_same_step(env_id, self._end, forced=True)
         else:
@@ -490,6 +490,7 @@ class Host:
             raise
         self._slot.touch(Op.RESET)
         self._envs[env_id] = env
+        self._recovery_marks[env_id] = RESTARTED
         self._register_env(env_id)
         if self._snapshots is not None:
             self._snapshots.resume(env_id, env, is_newly_built=True)
@@ -516,7 +517,14 @@ class Host:
         assert restoring is not None
         job = restoring.restore_jobs.pop(env_id)
         _, step_id = self._current
-        env, needs_reset, outcome = restoring.restorer.run(env_id, self._envs[env_id], job, step_id, restoring.rebuild)
+        try:
+            found = restoring.restorer.run(env_id, self._envs[env_id], job, step_id, restoring.rebuild)
+        except Exception as error:  # of a constructor
+            if self._caught is not None:
+                self._envs[env_id] = UnbuiltEnv(error)
+                self._register_env(env_id)
+            raise
+        env, needs_reset, outcome = found
         self._envs[env_id] = env
         restoring.needs_reset = needs_reset
         is_abandoned = outcome.kind == "truncated"

@@ -130,7 +130,7 @@ class Payload:
     """One message down: the payload of a command.
 
     A reset has `kwargs`, a step an `action`, and a call a function of the env. The `name` of a call is that of its
-    lasting effect, as for `Pool.call`.
+    lasting effect, as for `Pool.call`; '' if it has no effect.
     """
 
     kwargs: dict[str, Any] = field(default_factory=dict)

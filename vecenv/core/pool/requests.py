@@ -304,10 +304,13 @@ class Requests:
         ids = self._chosen(env_ids)
         check_count("call", "functions", functions, len(ids))
         by_id = {id(function): function for function in functions}
-        payload_of = {key: self._dump_payload(Payload(function=function, name=name)) for key, function in by_id.items()}
+        effect = "" if pure else name
+        payload_of = {
+            key: self._dump_payload(Payload(function=function, name=effect)) for key, function in by_id.items()
+        }
         payloads = [payload_of[id(function)] for function in functions]
         numbers = np.zeros(len(ids), np.int64)
-        names = ["" if pure else name] * len(ids)
+        names = [effect] * len(ids)
         try:
             with signals_deferred():
                 first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
