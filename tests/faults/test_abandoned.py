@@ -323,7 +323,7 @@ def test_last_delivered_row_is_not_one_without_an_observation(implementation: st
         pool.send(np.zeros(2, np.int64))
         last = pool.recv().obs.copy()
         pool.send(np.zeros(2, np.int64))
-        assert pool.recv().row_flags.tolist() == [RowFlag.ERROR | RowFlag.MESSAGE] * 2
+        assert pool.recv().row_flags.tolist() == [RowFlag.ERROR | RowFlag.MESSAGE | RowFlag.REPEATS] * 2
         kill(pool, 0)
         pool.send(np.zeros(2, np.int64))
         batch = pool.recv()
