@@ -408,7 +408,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             WorkerTimeoutError: an env exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             ConfigError: there is no such env.
-            Exception: raised by an env, with the remote traceback as its cause.
+            Exception: raised by an env, with the remote traceback as its cause. The answers of the other envs are its
+                attribute `rows`, a `vecenv.ErrorRows`, unless `failures` end that env's episode only.
         """
         if self._pending is not None or not self._is_plain_step or env_id is not None or env_ids is not None:
             return self._step_checked(actions, one_of("step", env_id, env_ids))
