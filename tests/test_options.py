@@ -47,6 +47,7 @@ FIELDS = {
     FailurePolicy: [
         "on_failure",
         "on_repeat",
+        "on_exception",
         "recover_hangs",
         "max_restarts",
         "restart_window",

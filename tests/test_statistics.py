@@ -199,10 +199,10 @@ def test_statistics_are_a_read_only_mapping_of_counts(envs: VectorEnv) -> None:
     assert list(found) == [
         "steps", "restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed",
         "replay_seconds", "log_nbytes", "num_workers", "threads_per_worker", "choice",
-        "shards_replaced", "shard_calls", "bytes_up", "bytes_down",
+        "exceptions", "shards_replaced", "shard_calls", "bytes_up", "bytes_down",
     ]  # fmt: skip
     assert found["steps"] == found.steps == dict(found)["steps"] == {**found}["steps"]
-    assert found.get("envs") is None and "choice" in found and len(found) == 17
+    assert found.get("envs") is None and "choice" in found and len(found) == 18
     with pytest.raises(KeyError):
         found["envs"]
     with pytest.raises(dataclasses.FrozenInstanceError):
