@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from .errors import ConfigError
-from .pickling import dump_by_value
+from .pickling import dump_by_value, dump_with_main, load_with_main
 
 __all__ = [
     "add_to_main",
@@ -108,7 +107,7 @@ def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any]
         sent.append(spec)
     settings = _Settings(
         sent,
-        dump_by_value(entry_points),
+        dump_with_main(entry_points),
         missing,
         named,
         implementations,
@@ -116,7 +115,7 @@ def _pickle(specs: list[EnvSpec], missing: dict[str, str], named: dict[str, Any]
         gymnasium.logger.min_level,
         list(entry_points),
     )
-    return dump_by_value(settings)
+    return dump_with_main(settings)
 
 
 def registered_specs() -> Mapping[str, EnvSpec]:
@@ -140,7 +139,7 @@ def apply_registrations(pickled: bytes, further: Mapping[str, EnvSpec] | None = 
         pickled: the settings.
         further: specs of ids that the settings lack, by id.
     """
-    settings: _Settings = pickle.loads(pickled)
+    settings: _Settings = load_with_main(pickled)
     add_to_main(settings.named)
     for module, name, space_class, implementation in settings.implementations:
         getattr(sys.modules[module], name).register(space_class, implementation)
@@ -281,7 +280,7 @@ class _EntryPoints:
     def load(self, key: tuple[str, str]) -> Any:
         """Return one of them."""
         if self._found is None:
-            self._found = pickle.loads(self._pickled)
+            self._found = load_with_main(self._pickled)
         return self._found[key]
 
 

@@ -16,7 +16,7 @@ from ..core.layout.messages import pack_error
 from ..core.shards.recorded_pool import RecordedPool
 from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
-from ..pickling import dump_by_value
+from ..pickling import dump_by_value, load_with_main
 from ..policies import PolicyCaller
 from .columns import Columns, ColumnsPart
 from .driver import Driver
@@ -70,14 +70,14 @@ class Rollouts:
     """Makes the rollouts of one shard.
 
     Args:
-        make_policy: pickled by value; returns the policy.
+        make_policy: pickled, see `pickling.dump_with_main`; returns the policy.
         pool: of the shard.
     """
 
     def __init__(self, make_policy: bytes, pool: RecordedPool) -> None:
         self._pool = pool
         self._envs = ShardEnvs(pool)
-        make: Callable[[], Any] = pickle.loads(make_policy)
+        make: Callable[[], Any] = load_with_main(make_policy)
         self._policy = PolicyCaller(make(), pool.action_space, "Collector", pool.first_env_id)
         self._progress = Progress(pool.num_envs, pool.observation_space, pool.action_space)
 

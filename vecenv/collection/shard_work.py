@@ -24,7 +24,7 @@ from ..core.processes.worker_main import describe_envs
 from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall, TaskRequest
 from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
-from ..pickling import dump_by_value
+from ..pickling import dump_by_value, dump_with_main
 from ..statistics import ShardInfo
 from ..vector import VectorEnv
 from ..vector.errors import ClosedVectorEnvError
@@ -163,7 +163,7 @@ class ShardWork:
         if not self._action_spec.is_all_arrays:
             raise ConfigError(f"Collector: actions of {action_space} have no fixed dtype and shape")
         self._task_id = next(_NUMBERS)
-        self._factory = dump_by_value(functools.partial(Rollouts, _dump("make_policy", make_policy)))
+        self._factory = dump_by_value(functools.partial(Rollouts, _dump("make_policy", make_policy, dump_with_main)))
         weakref.finalize(self, envs.pool.forget_task, self._task_id).atexit = False
         self._seed = seed
         self._is_sync = sync
@@ -363,9 +363,9 @@ def _describe(info: ShardInfo) -> str:
     return f"shard {info.shard} ({describe_envs(info.env_ids)}), {node}process {info.pid}"
 
 
-def _dump(name: str, value: Any) -> bytes:
-    """Pickle a value by value; raise ConfigError if that fails."""
+def _dump(name: str, value: Any, dump: Callable[[Any], bytes] = dump_by_value) -> bytes:
+    """Pickle a value; raise ConfigError if that fails."""
     try:
-        return dump_by_value(value)
+        return dump(value)
     except Exception as error:
         raise ConfigError(f"Collector: {name} cannot be sent to shards: {error}", key=name) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError, locate
 from ..first_seeds import seed_generators
-from ..pickling import dump_by_value
+from ..pickling import dump_by_value, load
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
 
@@ -122,7 +121,7 @@ class DriverSnapshotter:
 
     def restore(self, driver: EnvDriver, state: bytes) -> None:
         """Put a captured state into a new driver."""
-        own, inner = pickle.loads(state)
+        own, inner = load(state)
         driver.set_state(own)
         if inner is not None:
             SNAPSHOTTER.restore(driver.env, inner)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit, locate
 from vecenv.measurement.target import EnvFn, action_rows
-from vecenv.pickling import dump_by_value
+from vecenv.pickling import adopt_main, dump_with_main, load_with_main
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
@@ -82,7 +81,7 @@ class LoopProcesses:
             for _ in shares:
                 self._start()
             for connection, share in zip(self._connections, shares):
-                _send(connection, (dump_by_value(list(share)), store, time_rounds))
+                _send(connection, (dump_with_main(list(share)), store, time_rounds))
             self._collect(_REPLY_TIMEOUT)
         except BaseException:
             self.close()
@@ -163,6 +162,7 @@ def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
 
 def serve(descriptor: int) -> None:
     """Be one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
+    adopt_main()
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as connection:  # the parent closed or is gone
         loop: _Loop | None = None
         while True:
@@ -185,7 +185,7 @@ def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
 
 
 def _build_loop(payload: bytes, store: bool, time_rounds: bool) -> _Loop:
-    env_fns: list[EnvFn] = pickle.loads(payload)
+    env_fns: list[EnvFn] = load_with_main(payload)
     envs = [env_fn() for env_fn in env_fns]
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(1)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import pickle
 import re
 import struct
 import traceback
@@ -30,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import EnvError, RemoteTraceback, WorkerError, locate
-from ...pickling import copy_by_pickle, dump_by_value
+from ...pickling import copy_by_pickle, dump_by_value, dump_message
+from ...pickling import load as load_pickle
 
 __all__ = [
     "Outcome",
@@ -53,14 +53,13 @@ __all__ = [
 
 #: Header of a reply: step_id and env_id.
 _HEAD = struct.Struct("<qq")
+_NONE: dict[str, Any] = {}
 #: Folders of vecenv, and of the parts of the engine that call envs.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 _OWN = __name__.partition(".")[0] + "."
 _ENGINE = tuple(os.path.join(_PACKAGE, "core", room, "") for room in ("host", "processes", "fallback"))
 #: A line of a traceback that names a frame; within an exception group, bars stand before it.
 _FRAME = re.compile(r'(?P<indent>[ |]*)  File "(?P<file>.+)", line (?P<number>\d+), in ')
-#: Names from the main script refer to another module in a worker.
-_MAIN = b"__main__"
 #: Classes whose values never change, and need no copies.
 _CONSTANTS = frozenset(
     (
@@ -139,21 +138,15 @@ class Payload:
     name: str | None = None
 
 
-def dump(message: Any) -> bytes:
-    """Pickle a message with protocol 5; classes and functions of `__main__` are pickled by value."""
-    try:
-        data = pickle.dumps(message, protocol=5)
-        if _MAIN not in data:
-            return data
-    except Exception:  # lambdas and local classes need the slower pickler
-        pass
-    return dump_by_value(message)
+def dump(message: Any, known: Mapping[str, Any] = _NONE) -> bytes:
+    """Pickle a message with protocol 5; the objects of `__main__` in `known` by name, see `pickling.dump_message`."""
+    return dump_message(message, known)
 
 
 def load(data: bytes | bytearray | Payload) -> Any:
     """Undo `dump`, or take the result of `copy_payload`, where each env that is called gets its own function."""
     if not isinstance(data, Payload):
-        return pickle.loads(data)
+        return load_pickle(data)
     return data if data.function is None else replace(data, function=copy_value(data.function))
 
 
@@ -289,7 +282,7 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
         return data
     step_id, env_id = _HEAD.unpack_from(data)
     try:
-        reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
+        reply: Reply = load_pickle(data, _HEAD.size)
     except Exception as error:  # for example, its class cannot be unpickled here
         failure = EnvError(
             f"the answer of env {env_id} to command {step_id} cannot be unpickled in this process: "
@@ -367,7 +360,7 @@ def _pickled(error: BaseException, message: str) -> bytes | None:
     for source in (error, _ByArgs(error)):
         try:
             data = dump_by_value(source)
-            rebuilt = pickle.loads(data)
+            rebuilt = load_pickle(data)
             if type(rebuilt).__qualname__ != type(error).__qualname__:
                 continue
             if str(rebuilt) == message:
@@ -422,7 +415,7 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], *, first_env_id: in
     error: BaseException | None = None
     if data is not None:
         try:
-            error = pickle.loads(data)
+            error = load_pickle(data)
         except Exception:  # its module is missing on this side
             error = None
     if not isinstance(error, Exception):

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes, warn_caller
-from ...pickling import dump_by_value
+from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import RestoreJob, Snapshotter
+from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
 from ..layout.messages import describe_place, unpack_error
@@ -67,6 +68,7 @@ from .starting import (
     ConstructReports,
     Progress,
     StartLimits,
+    common_names,
     pickle_env_fns,
     running_constructors,
     working_directory,
@@ -156,6 +158,7 @@ class ProcessEngine:
         self._code_warnings: list[str] = []  # of the start
         self.files = files or ModuleFiles()
         self._opened: OpenedEnvs | None = None
+        self._known: dict[str, Any] = {}  # the objects of `__main__` that all workers have, by name
         self._waiter: WaitState | None = None
         self._supervisor: Supervisor | None = None
 
@@ -181,7 +184,9 @@ class ProcessEngine:
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
-        pickled = [pickle_env_fns(self.env_fns, env_ids) for env_ids in shares]
+        names: list[dict[str, Any]] = [{} for _ in shares]
+        pickled = [pickle_env_fns(self.env_fns, env_ids, one) for env_ids, one in zip(shares, names)]
+        self._known = common_names(names)
         common = self._common_boot()
         server = self._prepare_server(common)
         if self.options.context == "fork" and self.num_workers > 1:
@@ -282,7 +287,7 @@ class ProcessEngine:
         """Return the fields of `Boot` that are the same for all workers."""
         running, sources = running_modules(), find_sources()
         return {
-            "adapt": dump_by_value(self._adapt),
+            "adapt": dump_with_main(self._adapt),
             "registrations": pickle_registrations(),
             "environ": dict(os.environ),
             "cwd": working_directory(),
@@ -294,7 +299,7 @@ class ProcessEngine:
             "parent_started": started_at(os.getpid()),
             "implementation": self._implementation,
             "builds_serially": self.options.build == "serial",
-            "snapshotter": dump_by_value(self._snapshotter),
+            "snapshotter": dump_with_main(self._snapshotter),
             "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
             "imports": find_env_modules(self.env_fns, running),
@@ -463,6 +468,7 @@ class ProcessEngine:
             slots=self._slots,
             journal=self.journal,
             listener=self._listeners(),
+            dump_payload=functools.partial(messages.dump, known=self._known),
             before_request=self._recycle if self._may_recycle() else None,
             waiting_check=self._make_waiting_check(plan, counters),
             first_env_id=self._first_env_id,

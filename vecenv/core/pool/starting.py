@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
 from ...own_log import own_logger
-from ...pickling import dump_by_value
+from ...pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns
@@ -18,6 +18,7 @@ __all__ = [
     "ConstructReports",
     "Progress",
     "StartLimits",
+    "common_names",
     "pickle_env_fns",
     "running_constructors",
     "working_directory",
@@ -28,19 +29,26 @@ _LOG = own_logger()
 _FIRST_LINE_SECONDS = 5.0
 
 
-def pickle_env_fns(env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int]) -> bytes:
-    """Return the pickle of {env_id: constructor} of these envs.
+def pickle_env_fns(
+    env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int], names: dict[str, Any] | None = None
+) -> bytes:
+    """Return the pickle of {env_id: constructor} of these envs, as `pickling.dump_with_main` makes it.
+
+    Args:
+        env_fns: all constructors.
+        env_ids: the envs.
+        names: receives the classes and functions of `__main__` in the pickle, by name.
 
     Raises:
         ConfigError: a constructor cannot be pickled.
     """
     fns = {env_id: env_fns[env_id] for env_id in env_ids}
     try:
-        return dump_by_value(fns)
+        return dump_with_main(fns, names)
     except Exception:  # find out which one it is
         for env_id, env_fn in fns.items():
             try:
-                dump_by_value(env_fn)
+                dump_with_main(env_fn)
             except Exception as error:
                 raise ConfigError(
                     f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
@@ -48,6 +56,15 @@ def pickle_env_fns(env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int])
                     key="env_fns",
                 ) from error
         raise
+
+
+def common_names(names: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the objects that have the same name everywhere.
+
+    Args:
+        names: objects by their names, for each process; see `pickle_env_fns`.
+    """
+    return {name: value for name, value in names[0].items() if all(one.get(name) is value for one in names)}
 
 
 def working_directory() -> str | None:

@@ -205,7 +205,7 @@ class Worker:
             raise EOFError
         frame = self._frames.popleft()
         try:
-            return pickle.loads(frame)
+            return messages.load(frame)
         except Exception as error:  # for example, the class of a space is missing here
             text = f"{self.name} has sent a message that cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
@@ -307,7 +307,7 @@ class Worker:
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
             self.read_frames()
             while self.exit_report is None and self._frames:
-                message = pickle.loads(self._frames.popleft())
+                message = messages.load(self._frames.popleft())
                 self.exit_report = message if isinstance(message, ExitReport) else None
 
 

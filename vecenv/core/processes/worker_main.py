@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from ... import registrations
+from ...pickling import adopt_main, load_with_main
 from ..fallback import parent_watch
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs
@@ -94,7 +95,7 @@ class Boot:
         num_threads: limit for the threads of numeric libraries.
         parent_pid, parent_started: identify the parent process; see `started_at`.
         implementation: 'native' or 'python'.
-        snapshotter: pickled `replay.Snapshotter` or None.
+        snapshotter: pickled `replay.Snapshotter` or None, as `adapt`.
         keeps_records: whether records and states are kept, so that the envs can be restored after a crash.
         has_stack_file: whether the descriptor of a file for stacks follows.
         worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
@@ -258,7 +259,7 @@ def _construct(
         note_modules(import_from(boot.sources))
         with rngs.fork_guard:  # around the import of the envs' modules, too
             registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
-            adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
+            adapt, env_fns = load_with_main(boot.adapt), load_with_main(boot.env_fns)
             builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
             builder.build(serially=boot.builds_serially)
             errors = builder.errors
@@ -277,6 +278,7 @@ def _set_up_process(boot: Boot) -> None:
     """Copy the parent's environment variables, working directory and search path, and limit library threads."""
     global _modules_of_pool
     _modules_of_pool = boot.pool_modules
+    adopt_main()
     suppress_missing_warning()
     imported = import_server.surroundings_after_imports(boot.environ)
     environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
@@ -395,7 +397,7 @@ def _set_notice(notice: Array, event_fd: int) -> None:
 
 
 def _build(boot: Boot, rngs: GlobalRngs, env_id: int) -> Any:
-    return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), rngs.of(env_id))
+    return build_env(load_with_main(boot.env_fns)[env_id], load_with_main(boot.adapt), rngs.of(env_id))
 
 
 def _catch_exceptions(
@@ -415,7 +417,7 @@ def _catch_exceptions(
 
 def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:
     plan = attach.plan
-    snapshotter: Snapshotter | None = pickle.loads(boot.snapshotter)
+    snapshotter: Snapshotter | None = load_with_main(boot.snapshotter)
     final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
 
     def rebuild(env_id: int) -> Any:

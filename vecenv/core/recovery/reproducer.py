@@ -22,6 +22,7 @@ import numpy as np
 
 from ...errors import ConfigError, DependencyError
 from ...first_seeds import is_seeded_by, seed_generators
+from ...pickling import load_with_main
 from ...registrations import registered
 from ...replaying import replaying
 from ..fallback.values import load_action
@@ -48,10 +49,11 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other
+#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them; 5: other flags of commands, and
+#: more of Gymnasium's settings in `registrations`; 4: other
 #: names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received
 #: them, sys.path and the working directory.
-_FORMAT = 5
+_FORMAT = 6
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
@@ -91,7 +93,7 @@ class Reproducer:
     """An episode that can be run again.
 
     Attributes:
-        env_fns, adapt, snapshotter, registrations: pickled by value, as workers receive them.
+        env_fns, adapt, snapshotter, registrations: pickled as workers receive them, see `pickling.dump_with_main`.
         env_id, step_id: the env that failed, and its command.
         why: text of the error.
         restore_point, entries, persistent_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
@@ -195,9 +197,8 @@ class Reproducer:
         try:
             try:
                 settings.enter_context(registered(self.registrations))
-                env_fn = pickle.loads(self.env_fns)[self.env_id]
-                adapt: Callable[[Any], Any] = pickle.loads(self.adapt)
-                snapshotter: Snapshotter | None = pickle.loads(self.snapshotter)
+                env_fn = load_with_main(self.env_fns)[self.env_id]
+                adapt, snapshotter = load_with_main(self.adapt), load_with_main(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
             calls.build(env_fn, adapt)

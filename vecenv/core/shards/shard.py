@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
+from ...pickling import adopt_main, load_with_main
 from ...registrations import apply_registrations
 from ..layout import messages
 from ..layout.commands import RestorePoint
@@ -82,6 +83,7 @@ class Shard:
     @classmethod
     def in_own_process(cls, boot: bytes) -> Shard:
         """Make the shard of a process that has no other purpose. Log records of this process go to the driver."""
+        adopt_main()
         return cls(boot, LogCollector())
 
     def open(self) -> bytearray:
@@ -104,10 +106,10 @@ class Shard:
             self._is_resuming, self._is_one_by_one = True, boot.is_one_by_one
             self._num_queued = len(boot.resume.queued)
         self._engine = ProcessEngine(
-            list(pickle.loads(boot.env_fns).values()),
+            list(load_with_main(boot.env_fns).values()),
             boot.options,
-            adapt=pickle.loads(boot.adapt),
-            snapshotter=pickle.loads(boot.snapshotter),
+            adapt=load_with_main(boot.adapt),
+            snapshotter=load_with_main(boot.snapshotter),
             first_env_id=boot.first_env_id,
             resume=boot.resume,
             files=boot.files,

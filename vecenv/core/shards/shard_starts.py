@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
-from ...pickling import dump_by_value
+from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
 from ..host.replay import Snapshotter
 from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions
-from ..pool.starting import pickle_env_fns
+from ..pool.starting import common_names, pickle_env_fns
 from ..processes.worker_main import find_difference
 from ..recovery.resume import Resume
 from ..system.clock import NEVER_NS, now_ns
@@ -48,6 +48,9 @@ class ShardStarts:
         shards: the state of each shard.
         log_records: gets the log records of reports.
         shard_timeout, replace_timeout: as for `ShardedEngine`.
+
+    Attributes:
+        known: the objects of `__main__` that all shards have, by name; see `pickling.dump_message`.
     """
 
     def __init__(
@@ -74,6 +77,9 @@ class ShardStarts:
         self._replace_timeout = replace_timeout
         self._report: ShardReport | None = None  # of shard 0
         self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
+        self._pickled: dict[str, bytes] = {}  # for all shards, and `env_fns` of each: successors get what the first had
+        self._env_fns_of: list[bytes] = []
+        self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations for the processes that are started from now on."""
@@ -90,6 +96,16 @@ class ShardStarts:
         Raises:
             Exception: see `Engine.open`.
         """
+        names: list[dict[str, Any]] = [{} for _ in self._shards]
+        self._env_fns_of = [
+            pickle_env_fns(self._env_fns, status.env_ids, one) for status, one in zip(self._shards, names)
+        ]
+        self.known = common_names(names)
+        self._pickled = {
+            "adapt": dump_with_main(self._adapt),
+            "snapshotter": dump_with_main(self._snapshotter),
+            "registrations": pickle_registrations(),
+        }
         for shard in range(len(self._shards)):
             self.start(shard)
         reports = self._await_reports(check_not_closing)
@@ -98,6 +114,10 @@ class ShardStarts:
             self._compare(shard, report)
             self._files[shard] = report.files
         return first
+
+    def pickles_of(self, shard: int) -> dict[str, Any]:
+        """Return the constructors and settings of a shard as its first process got them, by field of `ShardBoot`."""
+        return {"env_fns": self._env_fns_of[shard], **self._pickled}
 
     def start(self, shard: int, info_keys: Sequence[str] = (), resume: Resume | None = None) -> None:
         """Start a process for a shard that has none.
@@ -122,10 +142,7 @@ class ShardStarts:
             self._options, depth=2, leases=0, debug=False, warns_of_views=False, monitor=False, failures=failures
         )
         boot = ShardBoot(
-            env_fns=pickle_env_fns(self._env_fns, status.env_ids),
-            adapt=dump_by_value(self._adapt),
-            snapshotter=dump_by_value(self._snapshotter),
-            registrations=pickle_registrations(),
+            **self.pickles_of(shard),
             options=options,
             first_env_id=status.env_ids[0],
             log_levels=LogLevels.now(),

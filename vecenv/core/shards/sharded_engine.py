@@ -16,15 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import StateError, WorkerTimeoutError
-from ...pickling import dump_by_value
-from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
+from ..layout import messages
 from ..layout.spec import Spec
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..pool.engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from ..pool.slots import split_evenly
-from ..pool.starting import pickle_env_fns, working_directory
+from ..pool.starting import working_directory
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
@@ -165,6 +164,7 @@ class ShardedEngine:
             num_slots=len(self._shards),
             journal=journals,
             listener=journals if recovers else None,
+            dump_payload=functools.partial(messages.dump, known=self._starts.known),
             tasks=hub,
         )
 
@@ -184,10 +184,7 @@ class ShardedEngine:
         among_all = self._shares[shard][env_id]
         restore_point, entries, persistent_calls = newest_episode(journals.recoveries[shard].journal, env_id)
         episode = Reproducer(
-            env_fns=pickle_env_fns(self.env_fns, [among_all]),
-            adapt=dump_by_value(self._adapt),
-            snapshotter=dump_by_value(self._snapshotter),
-            registrations=pickle_registrations(),
+            **self._starts.pickles_of(shard),
             autoreset=self.options.autoreset,
             env_id=among_all,
             step_id=step_id,

@@ -12,7 +12,7 @@ from typing import Any
 
 from vecenv.envs.check.actions import is_ding
 from vecenv.envs.check.data import Violation
-from vecenv.pickling import dump_by_value
+from vecenv.pickling import dump_with_main
 from vecenv.registrations import pickle_registrations
 
 __all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "pickling_violations"]
@@ -44,14 +44,15 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         The error, or None if the value was loaded.
     """
     try:
-        data = dump_by_value(value)
+        data = dump_with_main(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
     sent = pickle.dumps((pickle_registrations(), data))
     program = (
-        "import pickle, sys; from vecenv.registrations import apply_registrations; "
+        "import pickle, sys; from vecenv.pickling import adopt_main, load_with_main; "
+        "from vecenv.registrations import apply_registrations; adopt_main(); "
         "settings, data = pickle.load(sys.stdin.buffer); apply_registrations(settings); "
-        f"value = pickle.loads(data){use}"
+        f"value = load_with_main(data){use}"
     )
     try:
         child = subprocess.run(

@@ -19,7 +19,7 @@ from typing import Any
 from vecenv.envs.check.data import Violation
 from vecenv.envs.check.episodes import Run, find_difference
 from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment
-from vecenv.pickling import dump_by_value
+from vecenv.pickling import dump_with_main
 from vecenv.registrations import pickle_registrations
 
 __all__ = ["play_copies", "sharing_violations"]
@@ -31,10 +31,12 @@ _CASTS = ((0,), (0,), (1,), (0, 1))
 _PROGRAM = """\
 import pickle, sys
 from vecenv.envs.check.sharing import play_copies
+from vecenv.pickling import adopt_main, load_with_main
 from vecenv.registrations import apply_registrations
+adopt_main()
 settings, call, path = pickle.load(sys.stdin.buffer)
 apply_registrations(settings)
-result = pickle.dumps(play_copies(*pickle.loads(call)))
+result = pickle.dumps(play_copies(*load_with_main(call)))
 with open(path, "wb") as file:
     file.write(result)
 """
@@ -108,7 +110,7 @@ def _play_in_interpreters(env_fn: Callable[[], Any], seed: int) -> list[dict[int
         children = []
         for number, cast in enumerate(_CASTS):
             sent, result = Path(folder, f"sent{number}"), Path(folder, f"result{number}")
-            call = dump_by_value((env_fn, seed, cast))
+            call = dump_with_main((env_fn, seed, cast))
             sent.write_bytes(pickle.dumps((pickle_registrations(), call, str(result))))
             child = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM],

@@ -40,7 +40,7 @@ from vecenv.envs.state.adapters import (
 from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
-from vecenv.pickling import dump_by_value
+from vecenv.pickling import dump_by_value, load
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 
@@ -141,7 +141,7 @@ class Snapshotter:
             StateError: the stack has other classes, or no adapter is registered here for one of them.
             Exception: any exception of a layer's own `set_state`.
         """
-        names, states, values, places, generators = pickle.loads(state)
+        names, states, values, places, generators = load(state)
         layers = _restore_layers(env, names, states)
         for depth, name, value in values:
             present = get_own_attr(layers[depth], name)
