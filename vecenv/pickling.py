@@ -27,9 +27,11 @@ import copyreg
 import functools
 import importlib.machinery
 import io
+import linecache
 import operator
 import os
 import pickle
+import re
 import sys
 import types
 import typing
@@ -260,12 +262,20 @@ def _main_globals(attributes: dict[str, Any], spec_name: str | None) -> dict[str
     if _adopted is None:
         return dict(attributes)
     main = sys.modules["__main__"]
+    file = attributes.get("__file__")
+    if getattr(main, "__file__", None) != file:  # otherwise this process has it already, such as a forked one
+        # Children of this process that `multiprocessing` spawns import the module with this name, or else the file. A
+        # file without a main guard would start its pools again there: nothing is imported for the name `__main__`.
+        spec_name = spec_name if _has_main_guard(file) else "__main__"
+        main.__spec__ = None if spec_name is None else importlib.machinery.ModuleSpec(spec_name, None, origin=file)
     if not _adopted:
         vars(main).update(attributes)
-        if spec_name is not None and main.__spec__ is None:  # the program was started by `python -m`
-            main.__spec__ = importlib.machinery.ModuleSpec(spec_name, None, origin=attributes.get("__file__"))
         sys.modules[main.__name__] = main
     return vars(main)
+
+
+def _has_main_guard(file: str | None) -> bool:
+    return file is not None and re.search(r"__name__\s*(==|!=)", "".join(linecache.getlines(file))) is not None
 
 
 def _make_named(name: str, make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -403,6 +413,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if make is internals._make_skeleton_class:
             kwargs = args[3]
             kwargs["__qualname__"] = cls.__qualname__
+            if issubclass(cls, tuple) and "__orig_bases__" in attributes:  # else `typing.NamedTuple` makes another class
+                kwargs["__orig_bases__"] = attributes["__orig_bases__"]
+                args = (*args[:2], cls.__bases__, *args[3:])
             if "__slots__" in attributes:
                 kwargs["__slots__"] = attributes["__slots__"]
                 attributes = {name: one for name, one in attributes.items() if not _is_made_from_slots(cls, name, one)}
