@@ -13,7 +13,7 @@ The messages over the control socket of a worker:
 
 A worker leads its own session, so that Ctrl-C in the terminal does not reach it and its whole process tree can be
 killed. A thread that watches the parent ends the worker when the parent ends. A worker never imports the caller's
-`__main__`: everything that it needs is sent by value.
+`__main__`: the objects in it that the constructors use are sent by value, and live in the `__main__` of the worker.
 """
 
 from __future__ import annotations
