@@ -413,7 +413,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if make is internals._make_skeleton_class:
             kwargs = args[3]
             kwargs["__qualname__"] = cls.__qualname__
-            if issubclass(cls, tuple) and "__orig_bases__" in attributes:  # else `typing.NamedTuple` makes another class
+            if issubclass(cls, tuple) and "__orig_bases__" in attributes:  # else NamedTuple makes another class
                 kwargs["__orig_bases__"] = attributes["__orig_bases__"]
                 args = (*args[:2], cls.__bases__, *args[3:])
             if "__slots__" in attributes:

@@ -49,10 +49,10 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them; 5: other flags of commands, and
-#: more of Gymnasium's settings in `registrations`; 4: other
-#: names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received
-#: them, sys.path and the working directory.
+#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them; 5: other flags of commands,
+#: and more of Gymnasium's settings in `registrations`; 4: other names of the fields; 3: registrations as
+#: `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path and the working
+#: directory.
 _FORMAT = 6
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
