@@ -49,10 +49,10 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them; 5: other flags of commands,
-#: and more of Gymnasium's settings in `registrations`; 4: other names of the fields; 3: registrations as
-#: `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path and the working
-#: directory.
+#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them, and calls with their effects;
+#: 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other names of the fields; 3:
+#: registrations as `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path and the
+#: working directory.
 _FORMAT = 6
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
@@ -198,7 +198,8 @@ class Reproducer:
             try:
                 settings.enter_context(registered(self.registrations))
                 env_fn = load_with_main(self.env_fns)[self.env_id]
-                adapt, snapshotter = load_with_main(self.adapt), load_with_main(self.snapshotter)
+                adapt: Callable[[Any], Any] = load_with_main(self.adapt)
+                snapshotter: Snapshotter | None = load_with_main(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
             calls.build(env_fn, adapt)
