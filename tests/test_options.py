@@ -93,7 +93,7 @@ def test_values_are_frozen_compared_hashed_replaced_and_pickled(value: Any) -> N
         value.step = 1.0
     for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), dataclasses.replace(value)):
         assert again == value and again is not value and hash(again) == hash(value)
-    name = FIELDS[type(value)][3]
+    name = {Timeouts: "call", FailurePolicy: "max_restarts"}[type(value)]
     other = dataclasses.replace(value, **{name: 9})
     assert other != value and getattr(other, name) == 9
     assert eval(repr(value), {**globals(), "inf": math.inf}) == value

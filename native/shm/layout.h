@@ -33,7 +33,7 @@
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 12
+#define VECENV_ABI 13
 #define VECENV_COUNTERS_MAGIC INT64_C(0x766e6365766e6302)
 #define VECENV_COUNTERS_VERSION 1 /* of the layout of the counters */
 #define VECENV_LINE 64

@@ -1,4 +1,4 @@
-"""Envs that start helper processes, and every front end that steps them, for tests of what the ends of these cost."""
+"""Envs that start helper processes, and every front end that steps them, for tests of the ends of these processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 
 #: Called before each step, with the number of the step.
 Hook = Callable[[int], object]
-#: Two env factories, the start method, a hook, and further options -> what the envs have answered.
+#: (two env factories, start method, hook, further options) -> the answers of the envs.
 Face = Callable[[list[Any], str, Hook], Any]
 _STEPS = 9
 

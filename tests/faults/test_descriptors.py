@@ -145,7 +145,7 @@ def test_worker_that_was_restarted_lives_although_a_forked_process_keeps_the_pid
 def test_start_without_a_descriptor_leaves_none_open(
     call: str, number: int, start_method: str, helpers: Helpers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leak guard looks for what is left."""
+    """The leak guard finds leftover descriptors."""
     original, calls, pid = getattr(os, call), itertools.count(), os.getpid()
 
     def refuse(*args: Any, **kwargs: Any) -> Any:

@@ -108,7 +108,7 @@ def test_names_units_and_help_follow_the_conventions(served: Exporter) -> None:
     families = list(text_string_to_metric_families(_fetch(served)))
     units = "seconds", "bytes", "ratio"
     without_unit = {"vecenv_env_steps", "vecenv_steps_replayed", "vecenv_workers", "vecenv_workers_recycled"}
-    without_unit |= {"vecenv_workers_added", "vecenv_worker_restarts"}
+    without_unit |= {"vecenv_workers_added", "vecenv_worker_restarts", "vecenv_env_exceptions"}
     for family in families:
         name = family.name.removesuffix("_total")
         assert name.startswith("vecenv_") and family.documentation.endswith(".")

@@ -1,4 +1,4 @@
-"""Classes and functions of the program's own file: what workers send back leaves them as they are."""
+"""Messages of workers leave the classes and functions of the program's own file as they are."""
 
 from __future__ import annotations
 

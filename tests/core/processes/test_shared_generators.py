@@ -120,7 +120,7 @@ def test_generators_of_a_module_are_named() -> None:
 
 
 def test_fork_of_a_generator_gives_one_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Workers share what the caller has, as in Gymnasium."""
+    """Workers share the generators of the caller, as in Gymnasium."""
     module = import_source(KINDS["class attribute"], monkeypatch, tmp_path)
     with pytest.warns(RuntimeWarning, match=rf"^{module.__name__}\.Env\.rng is a random generator") as warned:
         VectorEnv([module.Env] * 2, num_workers=2, context="fork").close()

@@ -6,6 +6,7 @@ file as it was when the module was loaded, even if the file has changed before t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -22,12 +23,6 @@ __all__ = ["ModuleFile", "ModuleFiles", "note_modules", "noted_modules", "stamp_
 #: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
 FileStamp = tuple[int, int] | None
 
-_PATHS = sysconfig.get_paths()
-_STDLIB = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
-#: Folders of installed packages. Their files are many, and seldom edited, so they are not read.
-_INSTALLED = tuple(
-    {os.path.join(folder, "") for folder in (_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages())}
-)
 #: Largest file that is read, in bytes: extension modules may be large.
 _MOST_BYTES = 4_000_000
 
@@ -94,8 +89,16 @@ def stamp_of(path: str) -> FileStamp:
     return found.st_mtime_ns, found.st_size
 
 
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of Python and of installed packages: their files are many, seldom edited, and not read."""
+    paths = sysconfig.get_paths()
+    names = "stdlib", "platstdlib", "purelib", "platlib"
+    return tuple({os.path.join(folder, "") for folder in (*map(paths.__getitem__, names), *site.getsitepackages())})
+
+
 def _digest_of(path: str, stamp: FileStamp) -> bytes:
-    if stamp is None or stamp[1] > _MOST_BYTES or path.startswith((*_INSTALLED, *_STDLIB)):
+    if stamp is None or stamp[1] > _MOST_BYTES or path.startswith(_installed()):
         return b""
     try:
         with open(path, "rb") as file:
