@@ -202,8 +202,12 @@ class AlfGymWrapper(AlfEnvironment):
         self._env.close()
 
     def as_gym_env(self) -> Any:
-        """Return the wrapped env, or None for subclasses and if `auto_reset` is False; a seed set by `seed` is kept."""
-        return _GymEnv(self) if type(self) is AlfGymWrapper and self._auto_reset else None
+        """Return the wrapped env; a seed set by `seed` is kept.
+
+        None for subclasses, for objects with methods of their own, and if `auto_reset` is False.
+        """
+        is_plain = type(self) is AlfGymWrapper and not self._has_own_methods()
+        return _GymEnv(self) if is_plain and self._auto_reset else None
 
     def take_seed(self) -> int | None:
         """Return the seed for the next reset, or None, and clear it."""

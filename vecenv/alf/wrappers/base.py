@@ -211,8 +211,9 @@ class TimeLimit(TruncatingMixin, AlfEnvironmentBaseWrapper):
         return num_steps >= self._duration
 
     def as_gym_env(self) -> Any:
-        """Return the wrapped environment's Gymnasium env with this limit, or None; None for subclasses."""
-        inner = self._env.as_gym_env() if type(self) is TimeLimit else None
+        """Return the wrapped environment's Gymnasium env with this limit, or None; None as for `AlfGymWrapper`."""
+        is_plain = type(self) is TimeLimit and not self._has_own_methods()
+        inner = self._env.as_gym_env() if is_plain else None
         return None if inner is None else _LimitedGymEnv(inner, self._duration)
 
 
