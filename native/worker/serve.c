@@ -25,6 +25,16 @@ take_exception(void)
     return value;
 }
 
+/* Write the next words of the env's own generators into the global ones, so that its first draws
+ * in a step are its own. Envs whose calls swap their state in have no window. */
+static inline void
+load_window(const Slot *self, const hosted_env *env)
+{
+    for (uint32_t i = 0; i < self->num_windows && env->has_window; i++) {
+        memcpy(self->windows[i], env->window[i], WINDOW_NBYTES);
+    }
+}
+
 /* Call on_draw(env_id, exception of the env or None) if a watched word has changed: the env that was
  * just called has drawn from a global random generator, or this process is a fork of the worker.
  * Returns `result`, and keeps a pending exception of the env. If on_draw raises, drops `result` and
@@ -67,6 +77,7 @@ call_reset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
     self->command.argument = RESULT_OF_RESET; /* the origin of an exception, too */
+    load_window(self, env);
     PyObject *result = check_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
     if (result == NULL || env->step == NULL) {
         return result;
@@ -254,6 +265,7 @@ step(Slot *self)
     if (action == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
+    load_window(self, env);
     PyObject *result = check_for_draw(self, call_step(self, env, action));
     Py_DECREF(action);
     if (result == NULL) {

@@ -174,8 +174,14 @@ fail:
 static PyObject *
 slot_host(PyObject *op, PyObject *args)
 {
-    PyObject *env_id, *step, *env = Py_None;
-    if (!PyArg_ParseTuple(args, "OO|O:host", &env_id, &step, &env)) {
+    PyObject *env_id, *step, *env = Py_None, *window = Py_None;
+    if (!PyArg_ParseTuple(args, "OO|OO:host", &env_id, &step, &env, &window)) {
+        return NULL;
+    }
+    if (window != Py_None
+        && (!PyBytes_Check(window) || PyBytes_GET_SIZE(window) != MAX_WINDOWS * WINDOW_NBYTES)) {
+        PyErr_Format(PyExc_ValueError, "window: expected %d bytes or None",
+                     MAX_WINDOWS * WINDOW_NBYTES);
         return NULL;
     }
     hosted_env *hosted = parse_env((Slot *)op, env_id);
@@ -188,6 +194,10 @@ slot_host(PyObject *op, PyObject *args)
     }
     Py_XSETREF(hosted->step, step == Py_None ? NULL : Py_NewRef(step));
     Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
+    hosted->has_window = window != Py_None;
+    if (hosted->has_window) {
+        memcpy(hosted->window, PyBytes_AS_STRING(window), sizeof(hosted->window));
+    }
     Py_RETURN_NONE;
 }
 
@@ -195,8 +205,14 @@ static PyObject *
 slot_watch(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
-    PyObject *words, *on_draw;
-    if (!PyArg_ParseTuple(args, "O!O:watch", &PyTuple_Type, &words, &on_draw)) {
+    PyObject *words, *on_draw, *windows = NULL;
+    if (!PyArg_ParseTuple(args, "O!O|O!:watch", &PyTuple_Type, &words, &on_draw, &PyTuple_Type,
+                          &windows)) {
+        return NULL;
+    }
+    Py_ssize_t num_windows = windows == NULL ? 0 : PyTuple_GET_SIZE(windows);
+    if (num_windows != 0 && num_windows != MAX_WINDOWS) {
+        PyErr_Format(PyExc_ValueError, "windows: expected 0 or %d", MAX_WINDOWS);
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(words);
@@ -204,7 +220,7 @@ slot_watch(PyObject *op, PyObject *args)
         PyErr_Format(PyExc_ValueError, "at most %d words", MAX_WATCHED);
         return NULL;
     }
-    self->num_watched = 0;
+    self->num_watched = self->num_windows = 0;
     Py_XSETREF(self->on_draw, Py_NewRef(on_draw));
     for (Py_ssize_t i = 0; i < count; i++) {
         unsigned long long address;
@@ -214,7 +230,15 @@ slot_watch(PyObject *op, PyObject *args)
         }
         self->watched[i] = (watched_word){(const uint32_t *)(uintptr_t)address, value};
     }
+    for (Py_ssize_t i = 0; i < num_windows; i++) {
+        unsigned long long address = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(windows, i));
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        self->windows[i] = (uint8_t *)(uintptr_t)address;
+    }
     self->num_watched = (uint32_t)count;
+    self->num_windows = (uint32_t)num_windows;
     Py_RETURN_NONE;
 }
 
@@ -297,8 +321,8 @@ static PyMethodDef slot_methods[] = {
     {"finish", vecenv_slot_finish, METH_NOARGS, SLOT_DOC("finish($self, /)")},
     {"current", slot_current, METH_NOARGS, SLOT_DOC("current($self, /)")},
     {"host", slot_host, METH_VARARGS,
-     SLOT_DOC("host($self, env_id, step, env=None, /)")},
-    {"watch", slot_watch, METH_VARARGS, SLOT_DOC("watch($self, words, on_draw, /)")},
+     SLOT_DOC("host($self, env_id, step, env=None, window=None, /)")},
+    {"watch", slot_watch, METH_VARARGS, SLOT_DOC("watch($self, words, on_draw, windows=(), /)")},
     {"set_preferred_core", slot_set_preferred_core, METH_VARARGS, set_preferred_core_doc},
     {"set_seed", slot_set_seed, METH_VARARGS,
      SLOT_DOC("set_seed($self, env_id, seed, /)")},

@@ -26,6 +26,10 @@ enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
 /* The kind of an event, the first item that serve() returns. */
 enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
+/* Words of an env's own random generators that are written into the global ones before its step. */
+#define MAX_WINDOWS 3
+#define WINDOW_NBYTES 64
+
 typedef struct {
     PyObject *step;  /* a function that steps the env; NULL: `env.step` is looked up at each step */
     PyObject *env;   /* its `reset` is called here for autoresets; NULL: the host resets it. If
@@ -40,6 +44,8 @@ typedef struct {
     int64_t busy_ns;        /* duration of its commands since the last snapshot */
     int64_t snapshot_after_ns; /* the busy_ns after which a snapshot is due; 0: never */
     vecenv_timed_env timed;
+    int has_window;
+    char window[MAX_WINDOWS][WINDOW_NBYTES]; /* for each address of the slot's windows */
 } hosted_env;
 
 /* A word that envs do not change in most calls, and its value until then: of a global random
@@ -49,7 +55,7 @@ typedef struct {
     uint32_t value;
 } watched_word;
 
-#define MAX_WATCHED 5
+#define MAX_WATCHED 7
 
 typedef struct {
     PyObject_HEAD
@@ -89,6 +95,8 @@ typedef struct {
     size_t final_offset; /* offset in a block of the columns of final observations */
     watched_word watched[MAX_WATCHED];
     uint32_t num_watched;
+    uint8_t *windows[MAX_WINDOWS];
+    uint32_t num_windows;
     /* called with (env_id, exception) after a watched word changed; owns their memory */
     PyObject *on_draw;
     PyObject *take_snapshot; /* called with (env_id, step_id) before an autoreset; or NULL */

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
+from .host.global_rngs import pool_entropy
 from .layout.info_cells import Infos
 from .layout.rows import Autoreset, Op
 from .system.clock import is_number, limit_of
@@ -127,6 +128,8 @@ class PoolOptions:
             used again; for callers that refer to a batch only until the next one has been received.
         limits: time limits of operations.
         failures: the policy for workers that die or hang.
+        rng_entropy: the number of 128 bits from which the states of the global random generators of each env begin;
+            see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
         choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
     """
 
@@ -150,6 +153,7 @@ class PoolOptions:
     warns_of_views: bool = False
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
+    rng_entropy: int = dataclasses.field(default_factory=pool_entropy)
     choice: str = ""
 
 

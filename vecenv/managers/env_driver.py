@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from ..core.host.global_rngs import reseed_running_env
 from ..envs.adapt import AdaptedEnv, adapt_and_build, reward_space_of
 from ..envs.own_attributes import get_own_attr
 from ..envs.seeding import EpisodeSeeds, episode_seed
@@ -276,6 +277,7 @@ class EnvDriver:
     def _start_seeds(self, seed: tuple[int, bool | None]) -> None:
         self._seed = seed
         number, dynamic = seed
+        reseed_running_env(number)
         self._seeds.seed(number, dynamic is not False)
         if self._adapted is not None:  # it makes the seeds of episodes itself, and must not repeat those of others
             self._adapted.seed(

@@ -107,7 +107,9 @@ def test_draws_do_not_depend_on_the_other_envs_of_a_process(
     monkeypatch: pytest.MonkeyPatch, seed: int, autoreset: Autoreset
 ) -> None:
     env_fns = some_envs(seed)
-    options = functools.partial(PoolOptions, autoreset=autoreset, final_obs=autoreset is Autoreset.SAME_STEP)
+    options = functools.partial(
+        PoolOptions, autoreset=autoreset, final_obs=autoreset is Autoreset.SAME_STEP, rng_entropy=3
+    )
     expected = play(ProcessPool(env_fns, options(num_workers=len(env_fns))))
     assert play(ProcessPool(env_fns, options(num_workers=2))) == expected
     assert play(ProcessPool(env_fns, options(num_workers=1, context="spawn" if seed == 0 else "fork"))) == expected
@@ -128,7 +130,7 @@ class DrawsInLaterResets(Draws):
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_first_draw_in_an_autoreset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
     env_fns = [functools.partial(DrawsInLaterResets, "random", "nothing", length=3)] * 2
-    options = functools.partial(PoolOptions, autoreset=autoreset)
+    options = functools.partial(PoolOptions, autoreset=autoreset, rng_entropy=3)
     expected = play(ProcessPool(env_fns, options(num_workers=2)))
     assert play(ProcessPool(env_fns, options(num_workers=1))) == expected
 
@@ -140,11 +142,47 @@ def test_envs_of_one_kind_draw_different_numbers() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-def test_first_draw_starts_from_the_neutral_state_and_the_second_from_the_envs_own() -> None:
-    env_fns = [functools.partial(Draws, "random", "step", first) for first in (1, 3, 3)]
-    first, second, third = play(SerialPool(env_fns), steps=8)
-    assert first[1] == second[3] == third[3]
-    assert len({first[2], second[4], third[4]}) == 3
+SMALL = sorted(KINDS.keys() - {"bytes"})  # kinds that take few words in a call
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_first_draws_in_steps_are_the_envs_own(kind: str) -> None:
+    with GlobalRngs(entropy=3) as rngs:
+        lazily = [rngs.call_lazily(1, KINDS[kind]) for _ in range(5)]
+    with GlobalRngs(entropy=3) as rngs:
+        assert [rngs.call_swapped(1, KINDS[kind]) for _ in range(5)] == lazily
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_envs_draw_the_same_numbers_whenever_they_begin_to(kind: str, implementation: str) -> None:
+    def drawn(first: int) -> list[list[float]]:
+        pool = SerialPool([functools.partial(Draws, kind, "step", first)] * 2)
+        return [list(dict.fromkeys(filter(None, stream)))[:4] for stream in play(pool, steps=9)]
+
+    assert drawn(1) == drawn(3)
+
+
+def test_first_draws_beyond_the_window_differ() -> None:
+    with GlobalRngs(entropy=3) as rngs:
+        first, second = (rngs.call_lazily(env_id, np.random.random, 30) for env_id in (1, 2))
+        assert not set(first[:8]) & set(second[:8]) and rngs.has_drawn(1)
+        assert rngs.call_lazily(1, np.random.random) != rngs.call_lazily(2, np.random.random)
+
+
+def test_reset_with_a_seed_begins_the_streams_anew() -> None:
+    with GlobalRngs(entropy=3) as rngs, GlobalRngs(entropy=4) as others:
+        streams = []
+        for seed, pool, env_id in (
+            (7, rngs, 0),
+            (np.int64(7), others, 5),
+            (8, rngs, 0),
+            ([7, 8], rngs, 0),
+            (None, rngs, 0),
+        ):
+            pool.reseed(env_id, seed)
+            streams.append([pool.call_lazily(env_id, random.random), pool.call_lazily(env_id, np.random.random)])
+    assert streams[0] == streams[1], "of another pool"
+    assert len({stream[0] for stream in streams}) == 4
 
 
 def test_generators_of_the_caller_are_restored_after_an_env_draws() -> None:
@@ -182,7 +220,7 @@ def test_step_that_draws_and_raises(num_workers: int | None) -> None:
         for _ in range(2):
             pool.send(np.zeros(2, np.int64))
             values.append([error.args[0] for error in pool.recv().errors().values()])
-    assert values[0][0] == values[0][1] and len({*values[0], *values[1]}) == 3
+    assert len({*values[0], *values[1]}) == 4
 
 
 def test_quick_call_that_draws_and_raises_keeps_the_neutral_state() -> None:
@@ -190,14 +228,14 @@ def test_quick_call_that_draws_and_raises_keeps_the_neutral_state() -> None:
         raise LookupError(random.random())
 
     with GlobalRngs() as rngs:
-        values = [rngs.call_lazily(0, random.random)]
-        with pytest.raises(LookupError) as caught:
-            rngs.call_lazily(1, fail)
-        values += [*caught.value.args, rngs.call_lazily(2, random.random)]
-        assert rngs.has_drawn(1) and len(set(values)) == 1
-        with pytest.raises(LookupError) as caught:
-            rngs.call_lazily(1, fail)
-        assert caught.value.args[0] != values[0], "the second is the env's own"
+        values = []
+        for _ in range(2):
+            with pytest.raises(LookupError) as caught:
+                rngs.call_lazily(1, fail)
+            values += caught.value.args
+        assert rngs.has_drawn(1) and not rngs.restore_neutral()
+    with GlobalRngs() as rngs:
+        assert [rngs.call_swapped(1, random.random) for _ in range(2)] == values
 
 
 def test_streams_go_on_from_a_state() -> None:
@@ -217,7 +255,7 @@ def test_cached_second_gaussian_stays_with_its_env() -> None:
         alone = rngs.call_lazily(1, random.gauss, 0, 1)
     random.gauss(0, 1)
     with GlobalRngs() as rngs:
-        assert rngs.call_lazily(2, random.gauss, 0, 1) == alone, "the caller has one left over"
+        assert rngs.call_lazily(1, random.gauss, 0, 1) == alone, "the caller has one left over"
     with GlobalRngs() as rngs:
         rngs.call_swapped(0, random.gauss, 0, 1)
         assert rngs.call_lazily(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
@@ -284,14 +322,10 @@ def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None
 
 def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     env_fns = [functools.partial(Draws, kind, "construct reset step call", length=4) for kind in KINDS]
-    expected = play(SerialPool(env_fns))
-    rngs_module._neutral_state.cache_clear()
+    expected = play(SerialPool(env_fns, PoolOptions(rng_entropy=3)))
     monkeypatch.setattr(rngs_module, "_gauss_offset", lambda: None)
-    try:
-        assert not rngs_module.is_exact() and GlobalRngs().watched_words == ()
-        assert play(SerialPool(env_fns)) == expected
-    finally:
-        rngs_module._neutral_state.cache_clear()
+    assert not rngs_module.is_exact() and GlobalRngs().watched_words == ()
+    assert play(SerialPool(env_fns, PoolOptions(rng_entropy=3))) == expected
 
 
 @pytest.mark.native

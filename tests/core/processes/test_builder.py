@@ -148,10 +148,10 @@ def test_first_error_by_env_id_of_threads_is_raised() -> None:
 @pytest.mark.parametrize("how", ["numpy", "random", "seed"])
 def test_draws_of_constructors_depend_on_no_thread(how: str, build: str, threads: int) -> None:
     env_fns = [functools.partial(DrawsAtInit, "not" if env_id % 4 else how) for env_id in range(8)]
-    with SerialPool(env_fns) as serial:
+    with SerialPool(env_fns, PoolOptions(rng_entropy=3)) as serial:
         serial.start()
         expected = [drawn for drawn, _ in serial.call(DrawsAtInit.report)]
-    with start(env_fns, build=build, threads_per_worker=threads) as pool:
+    with start(env_fns, build=build, threads_per_worker=threads, rng_entropy=3) as pool:
         reports = pool.call(DrawsAtInit.report)
     assert [drawn for drawn, _ in reports] == expected
     closed = reports[0][1]

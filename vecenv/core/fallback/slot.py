@@ -60,6 +60,7 @@ class _HostedEnv(RecordedState):
 
     timed: TimedEnv | None  # None: nothing is timed
     step: Callable[[Any], Any] = _no_step
+    window: bytes | None = None  # see `host`
     needs_reset: bool = False
 
 
@@ -87,6 +88,7 @@ class FallbackSlot(Slot):
         self._command: Command | None = None  # the current command
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
         self._on_draw: OnDraw | None = None
+        self._windows: tuple[int, ...] = ()
         self._records = Records(words, len(attach.plan.obs.leaves))
         self._timings = None if words.timings is None else timed_envs(words.timings)
         self._timer = SlotTimer()
@@ -163,6 +165,7 @@ class FallbackSlot(Slot):
     def _step(self, env: _HostedEnv) -> SlotEvent | None:
         """Step the env of the current command; return None if its row was written, else the event for the host."""
         action = self.action()
+        self._load_window(env)
         try:
             try:
                 result = env.step(action)
@@ -294,7 +297,9 @@ class FallbackSlot(Slot):
             is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
             self._records.write(row, command.step_id, env, is_over)
 
-    def host(self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, /) -> None:
+    def host(
+        self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, window: bytes | None = None, /
+    ) -> None:
         if not 0 <= env_id < self._plan.num_envs:
             raise ValueError("env_id out of range")
         if step is None:
@@ -302,15 +307,21 @@ class FallbackSlot(Slot):
             def step(action: Any) -> Any:
                 return env.step(action)
 
-        if env_id in self._envs:
-            self._envs[env_id].step = step
-        else:
+        if env_id not in self._envs:
             timed = None if self._timings is None else TimedEnv(self._timings[env_id])
             self._envs[env_id] = _HostedEnv(timed=timed, step=step)
+        self._envs[env_id].step, self._envs[env_id].window = step, window
 
-    def watch(self, words: WatchedWords, on_draw: OnDraw | None, /) -> None:
+    def watch(self, words: WatchedWords, on_draw: OnDraw | None, windows: tuple[int, ...] = (), /) -> None:
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
         self._on_draw = on_draw
+        self._windows = windows
+
+    def _load_window(self, env: _HostedEnv) -> None:
+        if env.window is not None and self._windows:
+            nbytes = len(env.window) // len(self._windows)
+            for number, address in enumerate(self._windows):
+                ctypes.memmove(address, env.window[number * nbytes :], nbytes)
 
     def _check_for_draw(self, error: BaseException | None) -> None:
         if any(word.value != value for word, value in self._watched):

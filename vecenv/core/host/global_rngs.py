@@ -3,18 +3,23 @@
 This module wraps every call into an env. Envs in one process share these generators, so without it the
 random values of one env would depend on the other envs. The rules that prevent this:
 
-* Each env has its own RNG state, seeded from its env_id. It is swapped in while the env is constructed,
-  reset by a command, called or closed. After the call it is saved, and the generators get the neutral
-  state: a constant that is the same for every env, pool and process.
-* A swap would be too expensive for a plain step or an autoreset. Such a call starts from the neutral
-  state. After it, a comparison of a few words of memory shows whether the env drew random values (a few
-  ns, in native/worker/serve.c). After a draw the neutral state is restored. The first draw of an env
-  therefore does not depend on the steps of other envs.
-* Once an env has drawn in any call, its own RNG state is also swapped in for steps and autoresets, from
-  its next call on. This takes about a microsecond per call.
+* Each env has its own RNG state. It begins from the entropy of the pool and the env's id. The entropy is a
+  digest of the caller's generators, which are read and not moved, and of the number of the pool in its
+  process. So runs without seeds differ, runs with equal seeds are equal, and two pools differ.
+* A reset with a seed sets the env's RNG state from this seed alone.
+* The env's own state is swapped in while the env is constructed, reset by a command, called or closed. After
+  the call it is saved, and the generators get the neutral state of the pool.
+* A swap would be too expensive for a plain step or an autoreset. Such a call starts from the neutral state,
+  of which only the next words, the window, are replaced by those of the env's own state. After the call, a
+  comparison of a few words of memory shows whether the env drew random values (a few ns, in
+  native/worker/serve.c). After a draw the env's own state continues behind the words that were drawn.
+* Once an env has drawn in any call since its last reset with a seed, its own RNG state is also swapped in
+  for steps and autoresets, from its next call on. This takes about a microsecond per call.
 
 The random values of an env are therefore a function of its own calls. It does not matter which other envs
 share the process, and whether that is a worker or the caller's. The caller's generators are restored exactly.
+One limit is left: if the first draw in steps takes more words than the window has, the words behind it are
+those of the neutral state, which the envs of a pool share. This concerns that one step only.
 
 Both generators are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
 state through their functions takes 60 us; copying the memory takes 0.2 us. The memory layout is not
@@ -33,6 +38,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import itertools
 import os
 import pickle
@@ -48,19 +54,22 @@ import numpy as np
 from ..layout.native import load
 from ..system.fork_guard import ForkGuard
 
-__all__ = ["EnvRngs", "GlobalRngs", "RngSwappingEnv", "is_exact"]
+__all__ = ["EnvRngs", "GlobalRngs", "RngSwappingEnv", "is_exact", "pool_entropy", "reseed_running_env"]
 
 _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
 _GAUSS_NBYTES = 16  # has_gauss, padding, gauss
 _HEADER_NBYTES = object.__basicsize__
 
-# The entropy of all seeds: alone for the neutral state, together with an env_id for the state of this env.
-_ENTROPY = 0x76656365_6E76
-
-# Number of draws between seeding and the neutral state. The positions then differ from those after seeding,
-# so that seeding by an env is detected in the same way as a draw.
-_NEUTRAL_DRAWS = 3
+# Position of every state that no env has drawn from. A draw and seeding both move it.
+_POSITION = 6
+#: Words of an env's own state that a plain step finds in the neutral state, so that its first draws are its own.
+_WINDOW_WORDS = 16
+_WINDOW_NBYTES = 4 * _WINDOW_WORDS
+# Offsets in a saved state: position and words of `random`; words and position of NumPy's generator.
+_PYTHON_WORDS, _NUMPY_WORDS = 4, _STATE_NBYTES
+_PYTHON_WINDOW = _PYTHON_WORDS + 4 * _POSITION
+_NUMPY_WINDOW = _NUMPY_WORDS + 4 * _POSITION
 
 #: The state of both generators; its form depends on the accessor, see `_MemoryAccessor` and `_CallAccessor`.
 State = tuple[Any, Any]
@@ -73,9 +82,38 @@ def _global_pair() -> tuple[random.Random, Any]:
     return random.random.__self__, np.random.mtrand._rand  # type: ignore[attr-defined]
 
 
-def _seeded_pair(seed: int | tuple[int, ...]) -> tuple[random.Random, Any]:
-    words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
-    return random.Random(int(words[0])), np.random.RandomState(words[1:])
+def _digest(*parts: object) -> int:
+    """Return a number of 128 bits that depends on all parts."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=16).digest(), "little")
+
+
+# Numbers of the pools that this process makes outside its envs.
+_pool_numbers = itertools.count()
+
+
+def pool_entropy() -> int:
+    """Return the number of 128 bits from which the RNG states of the envs of a new pool begin.
+
+    It is a digest of the states of the caller's global generators, which are not moved, and of the number of the pool
+    in this process, or in the env that makes it.
+    """
+    numbers = _pool_numbers if _running_env is None else _running_env.pool_numbers
+    states = pickle.dumps((random.getstate(), np.random.get_state(legacy=False)), protocol=5)
+    return _digest("pool", hashlib.blake2b(states).digest(), next(numbers))
+
+
+def _entropy_of_seed(seed: Any) -> int | None:
+    """Return the number from which the RNG state of an env begins in a reset with this seed; None for no valid seed."""
+    seeds = seed if isinstance(seed, list | tuple | np.ndarray) else [seed]
+    if all(one is None for one in seeds) or not all(one is None or isinstance(one, int | np.integer) for one in seeds):
+        return None
+    return _digest("seed", *(None if one is None else int(one) for one in seeds))
+
+
+def _words_of(entropy: int) -> tuple[bytes, bytes]:
+    """Return the 624 words of each generator that begin from a number."""
+    words = hashlib.shake_128(entropy.to_bytes(16, "little")).digest(8 * _WORDS)
+    return words[: 4 * _WORDS], words[4 * _WORDS :]
 
 
 def _memory_at(address: int, nbytes: int) -> memoryview:
@@ -97,7 +135,14 @@ class _MemoryAccessor:
         else:
             self._exchange = functools.partial(native.exchange, struct.pack("=6Q", *itertools.chain(*areas)))
         self._positions = start, words + 4 * _WORDS
-        self._first_words = start + 4, words
+        self._first_words = start + _PYTHON_WORDS, words
+        self.window_addresses = start + _PYTHON_WINDOW, words + 4 * _POSITION
+
+    def state_of(self, entropy: int) -> State:
+        """Return the state that begins from a number."""
+        python, numpy = _words_of(entropy)
+        position = struct.pack("=i", _POSITION)
+        return bytearray(b"".join((position, python, numpy, position, bytes(_GAUSS_NBYTES)))), None
 
     def save(self) -> State:
         words = bytearray(2 * _STATE_NBYTES + _GAUSS_NBYTES)
@@ -114,6 +159,30 @@ class _MemoryAccessor:
         self._exchange(words, state[0])
         gauss, self._python.gauss_next = self._python.gauss_next, state[1]
         return words, gauss
+
+    def window_of(self, state: State) -> bytes:
+        """Return the next words of both generators, 2 * 64 bytes."""
+        words = state[0]
+        python = words[_PYTHON_WINDOW : _PYTHON_WINDOW + _WINDOW_NBYTES]
+        return bytes(python + words[_NUMPY_WINDOW : _NUMPY_WINDOW + _WINDOW_NBYTES])
+
+    def load_window(self, window: bytes) -> None:
+        """Replace the next words of the neutral state; as the slot does in C."""
+        for number, address in enumerate(self.window_addresses):
+            ctypes.memmove(address, window[number * _WINDOW_NBYTES :], _WINDOW_NBYTES)
+
+    def continued(self, own: State, seen: State, neutral: State) -> State:
+        """Return the state of an env after its first draws from the neutral state with the window of its own state.
+
+        A generator that still has the words of the neutral state continues those of the env. One whose words were
+        refilled, or that was seeded, has the state that the env has left.
+        """
+        words = bytearray(seen[0])
+        for start, position in (_PYTHON_WORDS, 0), (_NUMPY_WORDS, _NUMPY_WORDS + 4 * _WORDS):
+            (at,) = struct.unpack_from("=i", words, position)
+            if words[start : start + 4] == neutral[0][start : start + 4] and at >= _POSITION:
+                words[start : start + 4 * _WORDS] = own[0][start : start + 4 * _WORDS]
+        return words, seen[1]
 
     def watched_words(self, state: State) -> WatchedWords:
         # A draw changes the position. After seeding or exactly 624 draws the position may be the same, but
@@ -156,6 +225,22 @@ class _CallAccessor:
         self.load(state)
         return saved
 
+    window_addresses = ()
+
+    def state_of(self, entropy: int) -> State:
+        python, numpy = _words_of(entropy)
+        words = struct.unpack(f"={_WORDS}I", python)
+        return (3, (*words, _POSITION), None), ("MT19937", numpy, _POSITION, 0, 0.0)
+
+    def window_of(self, state: State) -> bytes:
+        return b""
+
+    def load_window(self, window: bytes) -> None:
+        raise AssertionError("every call swaps the state")
+
+    def continued(self, own: State, seen: State, neutral: State) -> State:
+        return seen
+
     def watched_words(self, state: State) -> WatchedWords:
         return ()
 
@@ -163,7 +248,7 @@ class _CallAccessor:
 @functools.cache
 def _gauss_offset() -> int | None:
     """Return the offset of the second Gaussian in a RandomState; None if any part of the layout is unknown."""
-    python, numpy = _seeded_pair(1)
+    python, numpy = random.Random(1), np.random.RandomState(1)
     python.random(), numpy.random_sample()
     words = python.getstate()[1]
     if type(python).__basicsize__ < _HEADER_NBYTES + _STATE_NBYTES:
@@ -196,14 +281,6 @@ def _accessor_of(python: random.Random, numpy: Any) -> _MemoryAccessor | _CallAc
     return _MemoryAccessor(python, numpy, offset) if offset is not None and is_known else _CallAccessor(python, numpy)
 
 
-@functools.cache
-def _neutral_state() -> State:
-    python, numpy = _seeded_pair(_ENTROPY)
-    for _ in range(_NEUTRAL_DRAWS):
-        python.random(), numpy.random_sample()
-    return _accessor_of(python, numpy).save()
-
-
 # The generators are global to the process. If two threads serve pools in it, only one of them can swap states.
 _process_lock = threading.RLock()
 
@@ -223,27 +300,61 @@ class EnvRngs:
 
     Attributes:
         state: the state after the env's last call.
-        has_drawn: whether the env has drawn from this state, or from the neutral state in a step.
+        entropy: the number from which this state began.
+        has_drawn: whether the env has drawn since then.
+        window: the next words of the state, for the first draws in a step.
+        pool_numbers: numbers of the pools that the env makes while its state is swapped in.
     """
 
     def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
         self._rngs = rngs
         self._generators = rngs.generators
-        self.state = _accessor_of(*_seeded_pair((_ENTROPY, rngs.first_env_id + env_id))).save()
-        self.has_drawn = not is_exact()
+        self._outer: EnvRngs | None = None
+        self.pool_numbers = itertools.count()
+        self.begin_from(_digest(rngs.entropy, rngs.first_env_id + env_id))
+
+    def begin_from(self, entropy: int) -> None:
+        """Replace the state by the one that begins from a number."""
+        self.entropy = entropy
+        self.state = self._generators.state_of(entropy)
+        self.window = self._generators.window_of(self.state)
+        self.has_drawn = not self._generators.window_addresses
+
+    def load(self) -> None:
+        """Load the state into the generators."""
+        self._generators.load(self.state)
 
     def __enter__(self) -> None:
+        global _running_env
         if self._rngs.is_active:
             self._generators.load(self.state)
+            self._outer, _running_env = _running_env, self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global _running_env
         self._rngs.fork_guard.check(error)
         if self._rngs.is_active:
+            _running_env = self._outer
             state = self._generators.swap(self._rngs.neutral_state)
             self.has_drawn = self.has_drawn or state != self.state
             self.state = state
+
+
+# The env whose RNG state is swapped in, in the thread that holds `_process_lock`.
+_running_env: EnvRngs | None = None
+
+
+def reseed_running_env(seed: int) -> None:
+    """Set the RNG state of the env that is being called from a seed, as a reset with this seed does.
+
+    It is called within a call of the env that swaps the state in: construct, reset, call or close.
+    """
+    running, entropy = _running_env, _entropy_of_seed(seed)
+    if running is not None and entropy is not None:
+        running.begin_from(entropy)
+        running.load()
 
 
 class RngSwappingEnv:
@@ -273,6 +384,7 @@ class GlobalRngs:
     Args:
         first_env_id: number of env 0 among all envs whose random values must differ: those of other pools of this run
             count, too.
+        entropy: result of `pool_entropy`; see `PoolOptions.rng_entropy`.
 
     Attributes:
         watched_words: (address of a uint32, value) of words that a draw from the neutral state changes; empty
@@ -291,10 +403,11 @@ class GlobalRngs:
         (True, False, True)
     """
 
-    def __init__(self, first_env_id: int = 0) -> None:
+    def __init__(self, first_env_id: int = 0, entropy: int = 0) -> None:
         self.first_env_id = first_env_id
+        self.entropy = entropy
         self.generators = _accessor_of(*_global_pair())
-        self.neutral_state = _neutral_state()
+        self.neutral_state = self.generators.state_of(entropy)
         self.watched_words = self.generators.watched_words(self.neutral_state)
         self.is_active = False
         self.is_threaded = False
@@ -330,11 +443,26 @@ class GlobalRngs:
         """Return whether the env's RNG state must be swapped in at every call."""
         return self.of(env_id).has_drawn
 
+    def reseed(self, env_id: int, seed: Any) -> None:
+        """Set the RNG state of an env from the seed of a reset: a whole number, or a sequence of them for a batch.
+
+        Other seeds are ignored; None is one of them.
+        """
+        entropy = _entropy_of_seed(seed)
+        if entropy is not None:
+            self.of(env_id).begin_from(entropy)
+
+    def begin_anew(self, env_id: int, number: int) -> None:
+        """Give an env that replaces an abandoned one another state, which depends on this number, too."""
+        self.of(env_id).begin_from(_digest(self.entropy, self.first_env_id + env_id, number))
+
     def note_draw(self, env_id: int) -> None:
-        """Record that an env drew from the neutral state, and restore the neutral state."""
-        self.of(env_id).has_drawn = True
+        """Record that an env drew from the neutral state with its window, and restore the neutral state."""
+        env_rngs = self.of(env_id)
+        env_rngs.has_drawn = True
         if self.is_active:
-            self.generators.load(self.neutral_state)
+            seen = self.generators.swap(self.neutral_state)
+            env_rngs.state = self.generators.continued(env_rngs.state, seen, self.neutral_state)
 
     def restore_neutral(self) -> bool:
         """Restore the neutral state; return whether the generators had another one, because an env drew or seeded."""
@@ -354,12 +482,18 @@ class GlobalRngs:
         if env_rngs.has_drawn:
             with env_rngs:
                 return call(*args)
+        if self.is_active:
+            self.generators.load_window(env_rngs.window)
         try:
             with self.fork_guard:
                 return call(*args)
         finally:
-            if self.is_active and self.generators.save() != self.neutral_state:
+            if self.is_active and self.has_moved():
                 self.note_draw(env_id)
+
+    def has_moved(self) -> bool:
+        """Return whether a watched word has changed: an env has drawn from the neutral state, or seeded."""
+        return any(ctypes.c_uint32.from_address(address).value != value for address, value in self.watched_words)
 
     def disable_swapping(self, env_id: int) -> None:
         """Stop swapping, because several threads call envs at once; continue from this env's state, and detect draws.
@@ -376,14 +510,16 @@ class GlobalRngs:
         self._env_rngs.pop(env_id, None)
 
     def pack_state(self, env_id: int, state: bytes) -> bytes:
-        """Return `state` pickled together with the env's RNG state (None if it has not drawn); between two calls."""
+        """Return `state` pickled with the env's RNG state, or the number from which that begins; between two calls."""
         env_rngs = self.of(env_id)
-        return pickle.dumps((env_rngs.state if env_rngs.has_drawn else None, state), protocol=5)
+        return pickle.dumps((env_rngs.state if env_rngs.has_drawn else env_rngs.entropy, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:
         """Restore the env's RNG state from the result of `pack_state`; return the state of the env."""
         drawn, state = pickle.loads(packed)
-        if drawn is not None:
-            env_rngs = self.of(env_id)
+        env_rngs = self.of(env_id)
+        if isinstance(drawn, int):
+            env_rngs.begin_from(drawn)
+        elif drawn is not None:  # files of earlier releases may contain None
             env_rngs.state, env_rngs.has_drawn = drawn, True
         return bytes(state)

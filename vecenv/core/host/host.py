@@ -139,7 +139,8 @@ class Host:
         self._rngs = rngs
         for env_id in envs:
             self._register_env(env_id)
-        slot.watch((*rngs.watched_words, *rngs.fork_guard.watched_words), self._note_draw)
+        self._loads_windows = rngs.is_active
+        self._watch_generators()
 
     def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
         """Keep records and snapshots of the envs from now on, so that they can be restored after a crash.
@@ -202,6 +203,9 @@ class Host:
             SystemExit: in the caller's own process only, while the pool is being closed.
             BaseException: the exception of a signal handler that ran between two commands.
         """
+        if self._loads_windows != self._rngs.is_active:
+            self._loads_windows = self._rngs.is_active
+            self._watch_generators()
         while True:
             try:
                 kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
@@ -335,24 +339,25 @@ class Host:
             self._slot.count_step()
             self._answer_step(env_id, result)
 
-    def _begin_episode(
-        self, env_id: int, *, seeded: bool = False, drawn: int | None = None, forced: bool = False
-    ) -> None:
-        """Seed the generator of an env that has none, and take a snapshot, if one is due, before a reset.
+    def _begin_episode(self, env_id: int, *, seed: Any = None, drawn: int | None = None, forced: bool = False) -> None:
+        """Seed the generators of an env, and take a snapshot, if one is due, before a reset.
 
         Args:
             env_id: the env.
-            seeded: whether the reset has a seed.
+            seed: that of the reset; None if it has none.
             drawn: the drawn seed for the generator; None if there is none.
             forced: take a snapshot even if none is due.
         """
+        if seed is not None:
+            self._rngs.reseed(env_id, seed)
+            self._register_env(env_id)  # it may have drawn before
         has_new_generator = drawn is not None and self._rngs.call_swapped(
             env_id, seed_generators, self._envs[env_id], drawn
         )
         if self._snapshots is not None:
             self._snapshots.before_reset(
                 *(env_id, self._current[1], self._envs[env_id]),
-                seeded=seeded,
+                seeded=seed is not None,
                 has_new_generator=has_new_generator,
                 forced=forced,
             )
@@ -379,7 +384,7 @@ class Host:
         forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
         if seed is None and drawn is None:
             drawn = self._fresh_seeds.get(env_id)
-        self._begin_episode(env_id, seeded=seed is not None, drawn=drawn, forced=forced)
+        self._begin_episode(env_id, seed=seed, drawn=drawn, forced=forced)
         call = self._call_lazily if flag == RowFlag.AUTORESET else self._rngs.call_swapped
         obs, info = unpack_reset(self._reset(env_id, call, kwargs))
         if seed is None and drawn is not None and is_seeded_by(self._envs[env_id], drawn):
@@ -538,6 +543,7 @@ class Host:
             self._slot.start_digest(env_id)
         if is_abandoned:
             self._fresh_seeds[env_id] = job.fresh_seed
+            self._rngs.begin_anew(env_id, job.fresh_seed)
             self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # the end of the episode was already delivered, so nothing is lost
                 outcome = replace(outcome, kind=RESTARTED)
@@ -584,10 +590,22 @@ class Host:
             callee: Any = RngSwappingEnv(env, self._rngs.of(env_id))
         else:
             callee = Shortcut.to(env)
+        window = self._window_of(env_id)
         if env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED:
-            self._slot.host(env_id, callee.step, None)
+            self._slot.host(env_id, callee.step, None, window)
         else:
-            self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee)
+            self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee, window)
+
+    def _window_of(self, env_id: int) -> bytes | None:
+        """Return the words that the slot loads before plain steps of an env; None if its calls swap its state in."""
+        env_rngs = self._rngs.of(env_id)
+        return None if env_rngs.has_drawn else env_rngs.window
+
+    def _watch_generators(self) -> None:
+        """Have the slot notice draws and, while this process's generators are swapped, load the windows of envs."""
+        words = *self._rngs.watched_words, *self._rngs.fork_guard.watched_words
+        windows = self._rngs.generators.window_addresses if self._loads_windows else ()
+        self._slot.watch(words, self._note_draw, windows)
 
     def _call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
         """Step or autoreset an env with the RNG rules of the slot; register it again after its first draw."""

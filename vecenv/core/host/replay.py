@@ -277,6 +277,7 @@ class Restorer:
                 kwargs = reset_kwargs(env, payload.kwargs if payload else {}, entry.flags, entry.argument)
                 starts_digest = starts_digest or kwargs.get("seed") is not None
                 self._slot.touch(Op.RESET)
+                self._rngs.reseed(env_id, kwargs.get("seed"))
                 if entry.flags & CommandFlag.DRAWN:
                     drawn = entry.argument
                     self._rngs.call_swapped(env_id, seed_generators, env, entry.argument)
@@ -347,6 +348,7 @@ class Restorer:
         self, env_id: int, env: Any, kwargs: dict[str, Any], flag: int, drawn: int | None, fresh: int | None
     ) -> Any:
         """Return the first observation of an env, as `Host._answer_reset` does; `fresh`: the seed of a new env."""
+        self._rngs.reseed(env_id, kwargs.get("seed"))
         if kwargs.get("seed") is None and (seed := fresh if drawn is None else drawn) is not None:
             self._rngs.call_swapped(env_id, seed_generators, env, seed)
         call = self._rngs.call_swapped if flag == RowFlag.RESET else self._rngs.call_lazily

@@ -80,22 +80,26 @@ class Slot(Protocol):
     def current(self) -> tuple[int, int, int] | None:
         """Return (env_id, op, step_id) of the current command; None if there is none."""
 
-    def host(self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, /) -> None:
+    def host(
+        self, env_id: int, step: Callable[[Any], Any] | None, env: Any = None, window: bytes | None = None, /
+    ) -> None:
         """Register how an env is stepped from now on.
 
         Args:
             env_id: the env.
             step: called with an action; None: `env.step` is looked up at each step.
             env: the slot calls its `reset` for autoresets; None leaves autoresets to the host.
+            window: words that are written to the addresses of `watch` before each step and autoreset; None: nothing is.
         """
 
-    def watch(self, words: WatchedWords, on_draw: OnDraw | None, /) -> None:
+    def watch(self, words: WatchedWords, on_draw: OnDraw | None, windows: tuple[int, ...] = (), /) -> None:
         """Call on_draw(env_id, exception) right after each step or autoreset that changed one of these words.
 
         Args:
             words: at most five pairs (address of a uint32, value). Their memory must exist until the next `watch`.
             on_draw: gets the exception that the env raised, or None. It must restore the values, watch other words or
                 end the process. None only if `words` is empty.
+            windows: at most two addresses, to which the equal parts of an env's window are written; (): none is.
         """
 
     def count_step(self) -> None:

@@ -307,6 +307,7 @@ class ProcessEngine:
             "sources": sources,
             "first_env_id": self._first_env_id,
             "exception_limit": self.options.failures.exception_limit,
+            "rng_entropy": self.options.rng_entropy,
         }
 
     def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:
@@ -762,6 +763,7 @@ class ProcessEngine:
             cwd=boot.cwd,
             first_env_id=self._first_env_id,
             exception_limit=self.options.failures.exception_limit,
+            rng_entropy=self.options.rng_entropy,
         )
         plan = self._opened.plan
         records = plan.records(self._opened.memory)[env_id]

@@ -141,7 +141,7 @@ class SerialEngine:
         """Build all envs, one after the other."""
         self._check_not_closing = check_not_closing
         options = self.options
-        rngs = self._rngs = GlobalRngs()
+        rngs = self._rngs = GlobalRngs(entropy=options.rng_entropy)
         progress = Progress(self.num_envs)
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):

@@ -110,6 +110,7 @@ class Boot:
         measures: whether the worker only measures its env, and ends.
         first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
         exception_limit: see `PoolFailurePolicy.exception_limit`.
+        rng_entropy: see `PoolOptions`.
     """
 
     worker_id: int
@@ -140,6 +141,7 @@ class Boot:
     measures: bool = False
     first_env_id: int = 0
     exception_limit: tuple[int, float] | None = None
+    rng_entropy: int = 0
 
 
 @dataclass
@@ -494,7 +496,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         log.install(boot.log_levels)
         import_server.repeat_output(boot.imports)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
-        with GlobalRngs(boot.first_env_id) as rngs:
+        with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs:
             rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):

@@ -100,6 +100,7 @@ class Reproducer:
         path, cwd: sys.path and working directory of the workers; `cwd` is None if it did not exist.
         first_env_id: number of env 0 in messages and for the global random generators.
         exception_limit: see `PoolFailurePolicy.exception_limit`.
+        rng_entropy: see `PoolOptions`.
         versions: versions of Python and NumPy where the file was written.
     """
 
@@ -118,6 +119,7 @@ class Reproducer:
     cwd: str | None
     first_env_id: int = 0
     exception_limit: tuple[int, float] | None = None
+    rng_entropy: int = 0
     versions: dict[str, str] = field(
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
@@ -139,7 +141,7 @@ class Reproducer:
             Exception: any exception of the env.
         """
         with self._original_cwd_and_path(), contextlib.ExitStack() as settings:
-            calls = _Calls(self.env_id, self.first_env_id, self.exception_limit)
+            calls = _Calls(self.env_id, GlobalRngs(self.first_env_id, self.rng_entropy), self.exception_limit)
             snapshotter = self._build(calls, settings)
             try:
                 with replaying():
@@ -249,6 +251,7 @@ class Reproducer:
                 if kwargs.get("seed") is None:
                     drawn = entry.argument if entry.flags & CommandFlag.DRAWN else seed
                     calls.call_swapped(seed_generators, calls.env, drawn)
+                calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
                 obs, info = calls.call_swapped(calls.env.reset, **kwargs)
                 calls.needs_reset = False
                 yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
@@ -272,6 +275,7 @@ class Reproducer:
             yield Event(entry.step_id, "call", result, 0.0, False, False, {})
         elif entry.op == Op.RESET:
             kwargs, seed = _reset_kwargs(env, entry), None
+            calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
             if entry.flags & CommandFlag.DRAWN:
                 calls.call_swapped(seed_generators, env, entry.argument)
             obs, info = calls.call_swapped(env.reset, **kwargs)
@@ -297,6 +301,7 @@ class _Calls:
     """Calls the env with its global random generators; between calls the process has its own.
 
     Attributes:
+        env_id: the env's id.
         env: the env, after `build`.
         pause: called once, before the next call.
         needs_reset: whether the next step begins an episode.
@@ -304,14 +309,14 @@ class _Calls:
         caught: builds the env again; None: exceptions have reached the caller.
     """
 
-    def __init__(self, env_id: int, first_env_id: int, limit: tuple[int, float] | None) -> None:
-        self.rngs = GlobalRngs(first_env_id)
+    def __init__(self, env_id: int, rngs: GlobalRngs, limit: tuple[int, float] | None) -> None:
+        self.rngs = rngs
         self.env: Any = None
         self.pause: Callable[[], object] | None = None
         self.needs_reset = self.is_stepping = False
         self.caught: CaughtExceptions | None = None
         self._limit = limit
-        self._env_id = env_id
+        self.env_id = env_id
 
     def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> None:
         """Build the env."""
@@ -320,7 +325,7 @@ class _Calls:
             return build_env(env_fn, adapt, self.rngs.of(env_id))
 
         with self.rngs:
-            self.env = build(self._env_id)
+            self.env = build(self.env_id)
         if self._limit is not None:
             self.caught = CaughtExceptions(self._limit, build, self.rngs, None)
 
@@ -328,25 +333,25 @@ class _Calls:
         """Build the env again; return a seed for its generator."""
         assert self.caught is not None
         with self.rngs:
-            self.env, seed = self.caught.rebuild(self._env_id, self.env, step_id)
+            self.env, seed = self.caught.rebuild(self.env_id, self.env, step_id)
         return seed
 
     def call(self, payload: messages.Payload) -> Any:
         """Return the result of a call of the env."""
         result = self.call_swapped(payload.function, self.env)  # type: ignore[arg-type]  # calls have one
         if self.caught is not None:
-            self.caught.note_call(self._env_id, payload)
+            self.caught.note_call(self.env_id, payload)
         return result
 
     def call_swapped(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self.rngs:
             self._take_pause()
-            return self.rngs.call_swapped(self._env_id, call, *args, **kwargs)
+            return self.rngs.call_swapped(self.env_id, call, *args, **kwargs)
 
     def call_lazily(self, call: Callable[..., Any], *args: Any) -> Any:
         with self.rngs:
             self._take_pause()
-            return self.rngs.call_lazily(self._env_id, call, *args)
+            return self.rngs.call_lazily(self.env_id, call, *args)
 
     def _take_pause(self) -> None:
         pause, self.pause = self.pause, None

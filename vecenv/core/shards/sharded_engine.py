@@ -195,6 +195,7 @@ class ShardedEngine:
             path=list(sys.path),
             cwd=working_directory(),
             exception_limit=self.options.failures.exception_limit,
+            rng_entropy=self.options.rng_entropy,
         )
         records = journals.records(shard)[env_id]
         return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)

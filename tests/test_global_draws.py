@@ -1,0 +1,237 @@
+"""Envs that draw from global random generators: equal numbers in equal runs, and other numbers in all others.
+
+A run is described by the states of the caller's generators at its start, and by the number of pools made before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import vecenv
+from tests.collection.sharded import ShardedVectorEnv
+from tests.faults.front_ends import FRONT_END_CLASSES
+from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv.core.host import global_rngs
+
+NUM_ENVS, STEPS = 4, 6
+WORKERS: dict[str, dict[str, Any]] = {
+    "serial": {"backend": "serial"},
+    "forkserver": {"num_workers": 2, "context": "forkserver"},
+    "fork": {"num_workers": 1, "context": "fork"},
+    "spawn": {"num_workers": 1, "context": "spawn"},
+}
+Play = Callable[[dict[str, Any], Any], Any]
+
+
+class DrawsInSteps(gymnasium.Env[Any, Any]):
+    """Draws in steps only, from both generators; the worker of env 0 can be killed."""
+
+    observation_space, action_space = spaces.Box(0.0, 1.0, (2,), np.float64), spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.drawn = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.num_steps = 0
+        self.drawn = self.draw_at_reset()
+        return self.drawn, {}
+
+    def draw_at_reset(self) -> Any:
+        return np.zeros(2)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        self.drawn = np.array([random.random(), np.random.random()])
+        return self.drawn, float(self.drawn[0]), self.num_steps == 4, False, {}
+
+
+class Draws(DrawsInSteps):
+    """Draws in resets and steps."""
+
+    def draw_at_reset(self) -> Any:
+        return np.array([np.random.random(), random.random()])
+
+
+def kill_one(pids: tuple[int, ...]) -> None:
+    if pids:
+        os.kill(pids[0], signal.SIGKILL)
+
+
+def play_vector_env(options: dict[str, Any], env: Any, cls: Any = vecenv.VectorEnv, kills: bool = False) -> Any:
+    with contextlib.closing(cls([env] * NUM_ENVS, **options)) as envs:
+        rows = [envs.reset()[0].tolist()]
+        for step in range(STEPS):
+            if kills and step == 3:
+                kill_one(envs.worker_pids)
+            rows.append(envs.step(np.zeros(NUM_ENVS, np.int64))[0].tolist())
+    return rows
+
+
+def play_killed(options: dict[str, Any], env: Any) -> Any:
+    return play_vector_env(options, env, kills=True)
+
+
+def play_shards(options: dict[str, Any], env: Any) -> Any:
+    given = {key: value for key, value in options.items() if key != "backend"}
+    return play_vector_env(given, env, ShardedVectorEnv)
+
+
+def play_batched(options: dict[str, Any], env: Any) -> Any:
+    def make() -> Any:
+        return gymnasium.vector.SyncVectorEnv([env] * 2)
+
+    with contextlib.closing(vecenv.BatchedVectorEnv([make] * 2, **options)) as envs:
+        rows = [envs.reset()[0].tolist()]
+        return rows + [envs.step(np.zeros(NUM_ENVS, np.int64))[0].tolist() for _ in range(STEPS)]
+
+
+def play_sb3(options: dict[str, Any], env: Any) -> Any:
+    from vecenv.integrations.sb3 import SB3VecEnv
+
+    with contextlib.closing(SB3VecEnv([env] * NUM_ENVS, **options)) as envs:
+        return [envs.reset().tolist(), *(envs.step(np.zeros(NUM_ENVS, np.int64))[0].tolist() for _ in range(STEPS))]
+
+
+def play_alf(options: dict[str, Any], env: Any) -> Any:
+    constructors = [lambda env_id: AlfGymWrapper(env(), env_id)] * NUM_ENVS
+    with ParallelAlfEnvironment(constructors, tensors=False, **options) as envs:
+        rows = [envs.reset().observation.tolist()]
+        return rows + [envs.step(np.zeros(NUM_ENVS, np.int64)).observation.tolist() for _ in range(STEPS)]
+
+
+def play_collect(options: dict[str, Any], env: Any) -> Any:
+    with contextlib.closing(vecenv.VectorEnv([env] * NUM_ENVS, **options)) as envs:
+        return vecenv.collect(envs, lambda obs, env_id: np.zeros(len(obs), np.int64), steps=24).obs.tolist()
+
+
+def play_manager(name: str) -> Play:
+    def play(options: dict[str, Any], env: Any) -> Any:
+        front_end: Any = FRONT_END_CLASSES[name]([lambda: vecenv.DingEnvWrapper(env())] * NUM_ENVS, "", rounds=STEPS)
+        front_end.manager = front_end.cls(front_end.env_fns, options)
+        front_end.manager.launch()
+        with contextlib.closing(front_end):
+            front_end.play()
+        return front_end.rows
+
+    return play
+
+
+FACES: dict[str, Play] = {
+    "VectorEnv": play_vector_env,
+    "killed": play_killed,
+    "BatchedVectorEnv": play_batched,
+    "SB3VecEnv": play_sb3,
+    "ALF": play_alf,
+    "collect": play_collect,
+    "shards": play_shards,
+    **{name: play_manager(name) for name in ("sync", "async", "V2")},
+}
+
+
+@pytest.fixture
+def new_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Begin a run: no pool has been made, and the caller's generators are seeded."""
+    states = random.getstate(), np.random.get_state()
+
+    def begin(seed: int) -> None:
+        monkeypatch.setattr(global_rngs, "_pool_numbers", itertools.count())
+        random.seed(seed), np.random.seed(seed)
+
+    yield begin
+    random.setstate(states[0]), np.random.set_state(states[1])
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_numbers_follow_from_the_run_and_not_from_its_workers(face: str, new_run: Callable[[int], None]) -> None:
+    play = FACES[face]
+    if face == "SB3VecEnv":  # its import moves the generators
+        pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    new_run(1)
+    expected, second = play(WORKERS["serial"], Draws), play(WORKERS["serial"], Draws)
+    assert second != expected, "the second pool of a run"
+    new_run(2)
+    assert play(WORKERS["serial"], Draws) != expected
+    for name, options in WORKERS.items():
+        new_run(1)
+        assert play(options, Draws) == expected, name
+
+
+def test_numbers_do_not_depend_on_the_implementation(
+    new_run: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_run(1)
+    expected = play_vector_env(WORKERS["serial"], DrawsInSteps)
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+    for options in WORKERS["serial"], WORKERS["forkserver"]:
+        new_run(1)
+        assert play_vector_env(options, DrawsInSteps) == expected
+
+
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
+def test_first_draws_in_steps_differ(options: dict[str, Any]) -> None:
+    _, first, *_ = play_vector_env(options, DrawsInSteps)
+    assert len({value for row in first for value in row}) == 2 * NUM_ENVS
+
+
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
+def test_seeded_reset_alone_decides_the_numbers(options: dict[str, Any]) -> None:
+    def episode(seed: int) -> Any:
+        obs = envs.reset(seed=seed)[0].tolist()
+        return obs, envs.step(np.zeros(NUM_ENVS, np.int64))[0].tolist()
+
+    with contextlib.closing(vecenv.VectorEnv([Draws] * NUM_ENVS, **options)) as envs:
+        first, other, again = episode(5), episode(50), episode(5)
+    assert first == again != other
+
+
+def test_evaluation_of_the_same_seeds_gives_the_same(new_run: Callable[[int], None]) -> None:
+    def returns(options: dict[str, Any], num_envs: int) -> list[float]:
+        def policy(obs: Any, env_id: Any) -> Any:
+            return np.zeros(len(obs), np.int64)
+
+        found = vecenv.evaluate(Draws, policy, seeds=range(6), num_envs=num_envs, **options)
+        return list(found.returns)
+
+    expected = returns(WORKERS["serial"], 1)
+    assert len(set(expected)) == 6
+    assert returns(WORKERS["forkserver"], 3) == expected
+
+
+def test_two_runs_without_seeds_differ() -> None:
+    program = (
+        "import vecenv, numpy; from tests.test_global_draws import *; "
+        "print(play_vector_env(WORKERS['serial'], Draws))"
+    )
+    one, two = (subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in "12")
+    assert one != two
+
+
+class MakesPools(DrawsInSteps):
+    """Each reset draws from two pools of this env."""
+
+    def draw_at_reset(self) -> Any:
+        rows = [play_vector_env(WORKERS["serial"], DrawsInSteps)[1][0][0] for _ in range(2)]
+        assert rows[0] != rows[1]
+        return np.array(rows)
+
+
+def test_pools_of_envs_do_not_depend_on_the_workers(new_run: Callable[[int], None]) -> None:
+    new_run(1)
+    expected = play_vector_env(WORKERS["serial"], MakesPools)[0]
+    for options in WORKERS["forkserver"], WORKERS["fork"]:
+        new_run(1)
+        assert play_vector_env(options, MakesPools)[0] == expected
