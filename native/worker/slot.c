@@ -179,8 +179,8 @@ slot_host(PyObject *op, PyObject *args)
         return NULL;
     }
     if (window != Py_None
-        && (!PyBytes_Check(window) || PyBytes_GET_SIZE(window) != MAX_WINDOWS * WINDOW_NBYTES)) {
-        PyErr_Format(PyExc_ValueError, "window: expected %d bytes or None",
+        && (!PyBytes_Check(window) || PyBytes_GET_SIZE(window) > MAX_WINDOWS * WINDOW_NBYTES)) {
+        PyErr_Format(PyExc_ValueError, "window: expected at most %d bytes, or None",
                      MAX_WINDOWS * WINDOW_NBYTES);
         return NULL;
     }
@@ -196,7 +196,7 @@ slot_host(PyObject *op, PyObject *args)
     Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
     hosted->has_window = window != Py_None;
     if (hosted->has_window) {
-        memcpy(hosted->window, PyBytes_AS_STRING(window), sizeof(hosted->window));
+        memcpy(hosted->window, PyBytes_AS_STRING(window), (size_t)PyBytes_GET_SIZE(window));
     }
     Py_RETURN_NONE;
 }
@@ -211,8 +211,8 @@ slot_watch(PyObject *op, PyObject *args)
         return NULL;
     }
     Py_ssize_t num_windows = windows == NULL ? 0 : PyTuple_GET_SIZE(windows);
-    if (num_windows != 0 && num_windows != MAX_WINDOWS) {
-        PyErr_Format(PyExc_ValueError, "windows: expected 0 or %d", MAX_WINDOWS);
+    if (num_windows == 1 || num_windows > MAX_WINDOWS) {
+        PyErr_Format(PyExc_ValueError, "expected 0, 2 or %d windows", MAX_WINDOWS);
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(words);

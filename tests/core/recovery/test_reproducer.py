@@ -174,7 +174,7 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(reproducer, "_FORMAT", 99)
     path = write(episode, str(tmp_path))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="another version of vecenv: its format is 99, this one reads 6"):
+    with pytest.raises(ValueError, match="another version of vecenv: its format is 99, this one reads 7"):
         load(path)
 
 

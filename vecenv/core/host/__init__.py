@@ -7,6 +7,7 @@ checks          validation of the values that an env returned
 caught          exceptions that end an episode, and envs that are built again
 failure_budget  counts the failures of envs within a window of time
 global_rngs     a separate state of the global random generators for each env
+torch_generator torch's global generator, and when torch is imported
 snapshots       saved states of envs, usually taken between two episodes
 replay          repeats the commands of an env in the worker that replaces a dead one
 """

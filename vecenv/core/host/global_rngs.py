@@ -1,4 +1,4 @@
-"""Gives each env of a process its own state of the global random generators (`random`, `numpy.random`).
+"""Gives each env of a process its own state of the global random generators (`random`, `numpy.random`, torch's).
 
 This module wraps every call into an env. Envs in one process share these generators, so without it the
 random values of one env would depend on the other envs. The rules that prevent this:
@@ -19,9 +19,10 @@ random values of one env would depend on the other envs. The rules that prevent 
 The random values of an env are therefore a function of its own calls. It does not matter which other envs
 share the process, and whether that is a worker or the caller's. The caller's generators are restored exactly.
 One limit is left: if the first draw in steps takes more words than the window has, the words behind it are
-those of the neutral state, which the envs of a pool share. This concerns that one step only.
+those of the neutral state, which the envs of a pool share. This concerns that one step only, unless it takes
+more than 600 words: then these generators stay alike for some time.
 
-Both generators are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
+All three generators are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
 state through their functions takes 60 us; copying the memory takes 0.2 us. The memory layout is not
 documented. It is therefore first compared with the states that private generators report. If it differs,
 the state is swapped at every call of every env, through the slow functions.
@@ -29,9 +30,14 @@ the state is swapped at every call of every env, through the slow functions.
     random.Random       header | int position | uint32 words[624]          (and the attribute gauss_next)
     numpy's MT19937     uint32 words[624] | int position                   at `ctypes.state_address`
     RandomState         ... | int has_gauss | 4 bytes | double gauss | ... at an offset that is searched
+    torch.Generator     see `torch_generator`
 
-Two cases are not covered: draws by another thread of an env between its calls, and draws at the import
-of a module, which happens once per process and not once per env.
+torch's CPU generator takes part only while torch is imported; nothing here imports it. If the call of an env
+imports torch, the states of all envs get their part for torch right then. So it does not matter which env
+imports it first.
+
+Not covered are draws by another thread of an env between its calls, draws at the import of a module, which
+happens once per process and not once per env, and torch's generators of other devices.
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ import os
 import pickle
 import random
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -53,8 +60,17 @@ import numpy as np
 
 from ..layout.native import load
 from ..system.fork_guard import ForkGuard
+from . import torch_generator
 
-__all__ = ["EnvRngs", "GlobalRngs", "RngSwappingEnv", "is_exact", "pool_entropy", "reseed_running_env"]
+__all__ = [
+    "EnvRngs",
+    "GlobalRngs",
+    "RngSwappingEnv",
+    "is_exact",
+    "pool_entropy",
+    "reseed_running_env",
+    "torch_imports",
+]
 
 _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
@@ -68,18 +84,29 @@ _WINDOW_WORDS = 16
 _WINDOW_NBYTES = 4 * _WINDOW_WORDS
 # Offsets in a saved state: position and words of `random`; words and position of NumPy's generator.
 _PYTHON_WORDS, _NUMPY_WORDS = 4, _STATE_NBYTES
-_PYTHON_WINDOW = _PYTHON_WORDS + 4 * _POSITION
-_NUMPY_WINDOW = _NUMPY_WORDS + 4 * _POSITION
 
-#: The state of both generators; its form depends on the accessor, see `_MemoryAccessor` and `_CallAccessor`.
-State = tuple[Any, Any]
+_BASE_NBYTES = 2 * _STATE_NBYTES + _GAUSS_NBYTES  # without torch
+_TORCH_WORDS = _BASE_NBYTES + torch_generator.WORDS
+# The words and the position of each generator in a saved state.
+_PLACES = (
+    (_PYTHON_WORDS, 0),
+    (_NUMPY_WORDS, _NUMPY_WORDS + 4 * _WORDS),
+    (_TORCH_WORDS, _BASE_NBYTES + torch_generator.NEXT),
+)
+
+#: The state of all generators; its form depends on the accessor, see `_MemoryAccessor` and `_CallAccessor`.
+State = tuple[Any, ...]
 
 #: (address of a uint32, its value before any draw)
 WatchedWords = tuple[tuple[int, int], ...]
 
 
-def _global_pair() -> tuple[random.Random, Any]:
-    return random.random.__self__, np.random.mtrand._rand  # type: ignore[attr-defined]
+def _global_generators() -> tuple[random.Random, Any, Any]:
+    torch = torch_generator.loaded_generator()
+    return random.random.__self__, np.random.mtrand._rand, torch  # type: ignore[attr-defined]
+
+
+_HALF_BITS = 128
 
 
 def _digest(*parts: object) -> int:
@@ -92,14 +119,23 @@ _pool_numbers = itertools.count()
 
 
 def pool_entropy() -> int:
-    """Return the number of 128 bits from which the RNG states of the envs of a new pool begin.
+    """Return the number of 256 bits from which the RNG states of the envs of a new pool begin.
 
     It is a digest of the states of the caller's global generators, which are not moved, and of the number of the pool
-    in this process, or in the env that makes it.
+    in this process, or in the env that makes it. The upper half comes from torch's generator, and concerns only this
+    one: many programs import torch without seeding it.
     """
     numbers = _pool_numbers if _running_env is None else _running_env.pool_numbers
     states = pickle.dumps((random.getstate(), np.random.get_state(legacy=False)), protocol=5)
-    return _digest("pool", hashlib.blake2b(states).digest(), next(numbers))
+    torch = torch_generator.loaded_generator()
+    upper = 0 if torch is None else _digest(torch.get_state().numpy().tobytes())
+    return _digest("pool", hashlib.blake2b(states).digest(), next(numbers)) | upper << _HALF_BITS
+
+
+def _entropy_of_env(entropy: int, env_id: int) -> int:
+    """Return the number from which the RNG state of an env begins, in both halves, from that of its pool."""
+    lower, upper = entropy % (1 << _HALF_BITS), entropy >> _HALF_BITS
+    return _digest(lower, env_id) | _digest(lower, upper, env_id) << _HALF_BITS
 
 
 def _entropy_of_seed(seed: Any) -> int | None:
@@ -110,10 +146,11 @@ def _entropy_of_seed(seed: Any) -> int | None:
     return _digest("seed", *(None if one is None else int(one) for one in seeds))
 
 
-def _words_of(entropy: int) -> tuple[bytes, bytes]:
-    """Return the 624 words of each generator that begin from a number."""
-    words = hashlib.shake_128(entropy.to_bytes(16, "little")).digest(8 * _WORDS)
-    return words[: 4 * _WORDS], words[4 * _WORDS :]
+def _words_of(entropy: int) -> tuple[bytes, bytes, bytes]:
+    """Return the 624 words of each generator, of torch's too, that begin from a number of 256 bits."""
+    both = entropy.to_bytes(32, "little")
+    words = hashlib.shake_128(both[:16]).digest(8 * _WORDS)
+    return words[: 4 * _WORDS], words[4 * _WORDS :], hashlib.shake_128(both).digest(4 * _WORDS)
 
 
 def _memory_at(address: int, nbytes: int) -> memoryview:
@@ -121,31 +158,51 @@ def _memory_at(address: int, nbytes: int) -> memoryview:
 
 
 class _MemoryAccessor:
-    """Saves and loads the state of a pair of generators by copying memory."""
+    """Saves and loads the state of the generators by copying memory.
 
-    def __init__(self, python: random.Random, numpy: Any, gauss_offset: int) -> None:
+    A state consists of the memory and the second Gaussian of `random`. The memory of torch's generator comes last.
+
+    Args:
+        python, numpy: the generators.
+        gauss_offset: result of `_gauss_offset`.
+        torch_address: result of `torch_generator.memory_of`; None while torch is not imported.
+    """
+
+    def __init__(self, python: random.Random, numpy: Any, gauss_offset: int, torch_address: int | None) -> None:
         bits = numpy._bit_generator
         self._owners = numpy, bits  # keeps the memory alive
         self._python: Any = python
         start, words = id(python) + _HEADER_NBYTES, bits.ctypes.state_address
-        areas = (start, _STATE_NBYTES), (words, _STATE_NBYTES), (id(numpy) + gauss_offset, _GAUSS_NBYTES)
+        areas = [(start, _STATE_NBYTES), (words, _STATE_NBYTES), (id(numpy) + gauss_offset, _GAUSS_NBYTES)]
+        self._positions = [start, words + 4 * _WORDS]
+        self._first_words = [start + _PYTHON_WORDS, words]
+        self.has_torch = torch_address is not None
+        if torch_address is not None:
+            areas.append((torch_address, torch_generator.NBYTES))
+            self._positions.append(torch_address + torch_generator.NEXT)
+            self._first_words.append(torch_address + torch_generator.WORDS)
+        self._places = _PLACES[: len(self._positions)]
+        self._nbytes = sum(nbytes for _, nbytes in areas)
         native = load()
         if native is None:
             self._exchange = functools.partial(_exchange, [_memory_at(*area) for area in areas])
         else:
-            self._exchange = functools.partial(native.exchange, struct.pack("=6Q", *itertools.chain(*areas)))
-        self._positions = start, words + 4 * _WORDS
-        self._first_words = start + _PYTHON_WORDS, words
-        self.window_addresses = start + _PYTHON_WINDOW, words + 4 * _POSITION
+            self._exchange = functools.partial(
+                native.exchange, struct.pack(f"={2 * len(areas)}Q", *itertools.chain(*areas))
+            )
+        self.window_addresses = tuple(address + 4 * _POSITION for address in self._first_words)
 
     def state_of(self, entropy: int) -> State:
         """Return the state that begins from a number."""
-        python, numpy = _words_of(entropy)
+        python, numpy, torch = _words_of(entropy)
         position = struct.pack("=i", _POSITION)
-        return bytearray(b"".join((position, python, numpy, position, bytes(_GAUSS_NBYTES)))), None
+        words = bytearray(b"".join((position, python, numpy, position, bytes(_GAUSS_NBYTES))))
+        if self.has_torch:
+            words += torch_generator.state_of_words(torch, _POSITION)
+        return words, None
 
     def save(self) -> State:
-        words = bytearray(2 * _STATE_NBYTES + _GAUSS_NBYTES)
+        words = bytearray(self._nbytes)
         self._exchange(words, None)
         return words, self._python.gauss_next
 
@@ -155,16 +212,15 @@ class _MemoryAccessor:
 
     def swap(self, state: State) -> State:
         """Load a state and return the one before it."""
-        words = bytearray(2 * _STATE_NBYTES + _GAUSS_NBYTES)
+        words = bytearray(self._nbytes)
         self._exchange(words, state[0])
         gauss, self._python.gauss_next = self._python.gauss_next, state[1]
         return words, gauss
 
     def window_of(self, state: State) -> bytes:
-        """Return the next words of both generators, 2 * 64 bytes."""
-        words = state[0]
-        python = words[_PYTHON_WINDOW : _PYTHON_WINDOW + _WINDOW_NBYTES]
-        return bytes(python + words[_NUMPY_WINDOW : _NUMPY_WINDOW + _WINDOW_NBYTES])
+        """Return the next words of all generators, 64 bytes each."""
+        starts = (start + 4 * _POSITION for start, _ in self._places)
+        return b"".join(state[0][start : start + _WINDOW_NBYTES] for start in starts)
 
     def load_window(self, window: bytes) -> None:
         """Replace the next words of the neutral state; as the slot does in C."""
@@ -178,7 +234,7 @@ class _MemoryAccessor:
         refilled, or that was seeded, has the state that the env has left.
         """
         words = bytearray(seen[0])
-        for start, position in (_PYTHON_WORDS, 0), (_NUMPY_WORDS, _NUMPY_WORDS + 4 * _WORDS):
+        for start, position in self._places:
             (at,) = struct.unpack_from("=i", words, position)
             if words[start : start + 4] == neutral[0][start : start + 4] and at >= _POSITION:
                 words[start : start + 4 * _WORDS] = own[0][start : start + 4 * _WORDS]
@@ -187,10 +243,23 @@ class _MemoryAccessor:
     def watched_words(self, state: State) -> WatchedWords:
         # A draw changes the position. After seeding or exactly 624 draws the position may be the same, but
         # then the first word differs.
-        words = np.frombuffer(state[0], np.uint32)
-        last = 2 * (_WORDS + 1) - 1
-        values = words[0], words[last], words[1], words[_WORDS + 1]
-        return tuple(zip(self._positions + self._first_words, map(int, values)))
+        values = [struct.unpack_from("=I", state[0], position)[0] for _, position in self._places]
+        values += [struct.unpack_from("=I", state[0], start)[0] for start, _ in self._places]
+        return tuple(zip([*self._positions, *self._first_words], values))
+
+    def torch_part(self, state: State) -> Any:
+        """Return the part of a state that is torch's; None if it has none."""
+        return bytes(state[0][_BASE_NBYTES:]) or None
+
+    def with_torch(self, state: State, part: Any) -> State:
+        """Return a state with another part for torch; None removes it."""
+        return state[0][:_BASE_NBYTES] + (part or b""), state[1]
+
+    def with_torch_window(self, state: State, own: Any) -> Any:
+        """Return torch's part of a state, with the window of another one."""
+        part, start = bytearray(self.torch_part(state)), torch_generator.WORDS + 4 * _POSITION
+        part[start : start + _WINDOW_NBYTES] = own[start : start + _WINDOW_NBYTES]
+        return bytes(part)
 
 
 def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray | None) -> None:
@@ -208,29 +277,38 @@ def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray |
 class _CallAccessor:
     """Saves and loads the state through the generators' own functions, for an unknown memory layout."""
 
-    def __init__(self, python: random.Random, numpy: Any) -> None:
-        self._python, self._numpy = python, numpy
+    window_addresses = ()
+
+    def __init__(self, python: random.Random, numpy: Any, torch: Any) -> None:
+        self._python, self._numpy, self._torch = python, numpy, torch
+        self.has_torch = torch is not None
 
     def save(self) -> State:
         name, words, *rest = self._numpy.get_state()
-        return self._python.getstate(), (name, words.tobytes(), *rest)
+        torch = () if self._torch is None else (self._torch.get_state().numpy().tobytes(),)
+        return self._python.getstate(), (name, words.tobytes(), *rest), *torch
 
     def load(self, state: State) -> None:
         self._python.setstate(state[0])
         name, words, *rest = state[1]
         self._numpy.set_state((name, np.frombuffer(words, np.uint32), *rest))
+        if self._torch is not None:
+            torch: Any = sys.modules["torch"]
+            self._torch.set_state(torch.frombuffer(bytearray(state[2]), dtype=torch.uint8))
 
     def swap(self, state: State) -> State:
         saved = self.save()
         self.load(state)
         return saved
 
-    window_addresses = ()
-
     def state_of(self, entropy: int) -> State:
-        python, numpy = _words_of(entropy)
+        python, numpy, torch = _words_of(entropy)
         words = struct.unpack(f"={_WORDS}I", python)
-        return (3, (*words, _POSITION), None), ("MT19937", numpy, _POSITION, 0, 0.0)
+        state: State = (3, (*words, _POSITION), None), ("MT19937", numpy, _POSITION, 0, 0.0)
+        if self._torch is not None:
+            generator = type(self._torch)().manual_seed(int.from_bytes(torch[:8], "little"))
+            state = *state, generator.get_state().numpy().tobytes()
+        return state
 
     def window_of(self, state: State) -> bytes:
         return b""
@@ -243,6 +321,15 @@ class _CallAccessor:
 
     def watched_words(self, state: State) -> WatchedWords:
         return ()
+
+    def torch_part(self, state: State) -> Any:
+        return state[2] if len(state) > 2 else None
+
+    def with_torch(self, state: State, part: Any) -> State:
+        return state[:2] if part is None else (*state[:2], part)
+
+    def with_torch_window(self, state: State, own: Any) -> Any:
+        return own
 
 
 @functools.cache
@@ -275,10 +362,13 @@ def is_exact() -> bool:
     return _gauss_offset() is not None
 
 
-def _accessor_of(python: random.Random, numpy: Any) -> _MemoryAccessor | _CallAccessor:
+def _accessor_of(python: random.Random, numpy: Any, torch: Any) -> _MemoryAccessor | _CallAccessor:
     offset = _gauss_offset()
     is_known = type(python) is random.Random and type(numpy._bit_generator) is np.random.MT19937
-    return _MemoryAccessor(python, numpy, offset) if offset is not None and is_known else _CallAccessor(python, numpy)
+    address = None if torch is None else torch_generator.memory_of(torch)
+    if offset is None or not is_known or (torch is not None and address is None):
+        return _CallAccessor(python, numpy, torch)
+    return _MemoryAccessor(python, numpy, offset, address)
 
 
 # The generators are global to the process. If two threads serve pools in it, only one of them can swap states.
@@ -303,22 +393,34 @@ class EnvRngs:
         entropy: the number from which this state began.
         has_drawn: whether the env has drawn since then.
         window: the next words of the state, for the first draws in a step.
+        late_torch: the part of torch's generator until torch is imported, for an env whose state was restored.
         pool_numbers: numbers of the pools that the env makes while its state is swapped in.
     """
 
     def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
-        self._rngs = rngs
+        self.rngs = rngs
         self._generators = rngs.generators
-        self._outer: EnvRngs | None = None
+        self.outer: EnvRngs | None = None
+        self.late_torch: Any = None
         self.pool_numbers = itertools.count()
-        self.begin_from(_digest(rngs.entropy, rngs.first_env_id + env_id))
+        self.begin_from(_entropy_of_env(rngs.entropy, rngs.first_env_id + env_id))
 
     def begin_from(self, entropy: int) -> None:
         """Replace the state by the one that begins from a number."""
-        self.entropy = entropy
+        self.entropy, self.late_torch = entropy, None
         self.state = self._generators.state_of(entropy)
         self.window = self._generators.window_of(self.state)
         self.has_drawn = not self._generators.window_addresses
+
+    def take_up_torch(self, generators: _MemoryAccessor | _CallAccessor) -> None:
+        """Add the part of torch's generator to the state, and use this accessor from now on."""
+        self._generators.load(self.state)
+        self._generators = generators
+        part = self.late_torch or generators.torch_part(generators.state_of(self.entropy))
+        self.state = generators.with_torch(generators.save(), part)
+        self.late_torch = None
+        self.window = generators.window_of(self.state)
+        self.has_drawn = self.has_drawn or not generators.window_addresses
 
     def load(self) -> None:
         """Load the state into the generators."""
@@ -326,24 +428,54 @@ class EnvRngs:
 
     def __enter__(self) -> None:
         global _running_env
-        if self._rngs.is_active:
+        if self.rngs.is_active:
             self._generators.load(self.state)
-            self._outer, _running_env = _running_env, self
+            self.outer, _running_env = _running_env, self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         global _running_env
-        self._rngs.fork_guard.check(error)
-        if self._rngs.is_active:
-            _running_env = self._outer
-            state = self._generators.swap(self._rngs.neutral_state)
+        self.rngs.fork_guard.check(error)
+        if self.rngs.is_active:
+            _running_env = self.outer
+            state = self._generators.swap(self.rngs.neutral_state)
             self.has_drawn = self.has_drawn or state != self.state
             self.state = state
 
 
-# The env whose RNG state is swapped in, in the thread that holds `_process_lock`.
+# In the thread that holds `_process_lock`: the env whose RNG state is swapped in, and the innermost `with` block.
 _running_env: EnvRngs | None = None
+_innermost: GlobalRngs | None = None
+
+
+def _take_up_torch() -> None:
+    """Give torch's generator, which was imported just now, the state of the env that is being called.
+
+    In another thread than that of the envs, this waits for the next `with` block.
+    """
+    if torch_generator.loaded_generator() is None or not _process_lock.acquire(False):
+        return
+    try:
+        rngs, running = _innermost, _running_env
+        if rngs is not None and rngs.is_active:
+            accessor = _accessor_of(*_global_generators())
+            live = accessor.save()
+            callers_part = accessor.torch_part(live)
+            live = accessor.with_torch(live, rngs.take_up_torch(accessor, running))
+            while rngs is not None:
+                if running is not None and running.rngs is rngs:
+                    running = running.outer
+                outer = rngs.outer
+                rngs.keep_for_caller(callers_part if outer is None else outer.take_up_torch(accessor, running))
+                rngs = outer
+            accessor.load(live)
+    finally:
+        _process_lock.release()
+
+
+#: Notices that torch is imported; to be entered where envs are called.
+torch_imports = torch_generator.TorchImports(_take_up_torch)
 
 
 def reseed_running_env(seed: int) -> None:
@@ -391,6 +523,8 @@ class GlobalRngs:
             where memory cannot be read.
         is_active: whether this object controls the generators, so that states are swapped.
         is_threaded: whether `disable_swapping` was called.
+        on_torch: called when torch's generator was added; returns the env that a slot is calling, or None.
+        outer: the `with` block of this thread around that of this object.
         fork_guard: goes around all calls into envs, too. A worker installs it.
 
     Example:
@@ -406,19 +540,29 @@ class GlobalRngs:
     def __init__(self, first_env_id: int = 0, entropy: int = 0) -> None:
         self.first_env_id = first_env_id
         self.entropy = entropy
-        self.generators = _accessor_of(*_global_pair())
+        self.generators = _accessor_of(*_global_generators())
         self.neutral_state = self.generators.state_of(entropy)
         self.watched_words = self.generators.watched_words(self.neutral_state)
         self.is_active = False
         self.is_threaded = False
         self.fork_guard = ForkGuard()
+        self.outer: GlobalRngs | None = None
+        self.on_torch: Callable[[], int | None] | None = None
+        self._plain_env: EnvRngs | None = None
         self._callers_state: State | None = None
         self._lock = _process_lock
         self._env_rngs: dict[int, EnvRngs] = {}
 
     def __enter__(self) -> GlobalRngs:
+        global _innermost
         self._lock = _process_lock
         if self._lock.acquire(False):
+            if not self.generators.has_torch and torch_generator.loaded_generator() is not None:
+                before = self.generators
+                live = before.save()
+                self.take_up_torch(_accessor_of(*_global_generators()), None)
+                before.load(live)
+            self.outer, _innermost = _innermost, self
             self._callers_state = self.generators.swap(self.neutral_state)
             self.is_active = True
         return self
@@ -426,11 +570,38 @@ class GlobalRngs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global _innermost
         if self.is_active:
             assert self._callers_state is not None
             self.is_active = False
+            _innermost = self.outer
             self.generators.load(self._callers_state)
             self._lock.release()
+
+    def take_up_torch(self, generators: _MemoryAccessor | _CallAccessor, running: EnvRngs | None) -> Any:
+        """Add torch's generator to all states; return its part for the env that is being called.
+
+        Args:
+            generators: the accessor from now on. The generators are left with any state.
+            running: the env whose state is swapped in, if it is one of these.
+        """
+        self.generators = generators
+        self.neutral_state = generators.state_of(self.entropy)
+        self.watched_words = generators.watched_words(self.neutral_state)
+        for env_rngs in self._env_rngs.values():
+            env_rngs.take_up_torch(generators)
+        env_id = None if self.on_torch is None else self.on_torch()
+        plain = self._plain_env if env_id is None else self.of(env_id)
+        if running is not None and running.rngs is self:
+            return generators.torch_part(running.state)
+        if plain is not None:
+            return generators.with_torch_window(self.neutral_state, generators.torch_part(plain.state))
+        return generators.torch_part(self.neutral_state)
+
+    def keep_for_caller(self, part: Any) -> None:
+        """Have the end of the block leave this part of a state to torch's generator."""
+        assert self._callers_state is not None
+        self._callers_state = self.generators.with_torch(self._callers_state, part)
 
     def of(self, env_id: int) -> EnvRngs:
         """Return the RNG state of an env; enter it with `with` around a call into the env."""
@@ -484,10 +655,12 @@ class GlobalRngs:
                 return call(*args)
         if self.is_active:
             self.generators.load_window(env_rngs.window)
+        self._plain_env = env_rngs
         try:
             with self.fork_guard:
                 return call(*args)
         finally:
+            self._plain_env = None
             if self.is_active and self.has_moved():
                 self.note_draw(env_id)
 
@@ -512,14 +685,20 @@ class GlobalRngs:
     def pack_state(self, env_id: int, state: bytes) -> bytes:
         """Return `state` pickled with the env's RNG state, or the number from which that begins; between two calls."""
         env_rngs = self.of(env_id)
-        return pickle.dumps((env_rngs.state if env_rngs.has_drawn else env_rngs.entropy, state), protocol=5)
+        part = self.generators.torch_part(env_rngs.state) or env_rngs.late_torch
+        drawn = (self.generators.with_torch(env_rngs.state, None), part) if env_rngs.has_drawn else None
+        return pickle.dumps((env_rngs.entropy, drawn, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:
         """Restore the env's RNG state from the result of `pack_state`; return the state of the env."""
-        drawn, state = pickle.loads(packed)
+        entropy, drawn, state = pickle.loads(packed)
         env_rngs = self.of(env_id)
-        if isinstance(drawn, int):
-            env_rngs.begin_from(drawn)
-        elif drawn is not None:  # files of earlier releases may contain None
-            env_rngs.state, env_rngs.has_drawn = drawn, True
+        env_rngs.begin_from(entropy)
+        if drawn is not None:
+            base, part = drawn
+            if self.generators.has_torch:
+                base = self.generators.with_torch(base, part or self.generators.torch_part(env_rngs.state))
+            else:
+                env_rngs.late_torch = part
+            env_rngs.state, env_rngs.has_drawn = base, True
         return bytes(state)

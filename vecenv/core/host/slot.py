@@ -96,10 +96,10 @@ class Slot(Protocol):
         """Call on_draw(env_id, exception) right after each step or autoreset that changed one of these words.
 
         Args:
-            words: at most five pairs (address of a uint32, value). Their memory must exist until the next `watch`.
+            words: at most seven pairs (address of a uint32, value). Their memory must exist until the next `watch`.
             on_draw: gets the exception that the env raised, or None. It must restore the values, watch other words or
                 end the process. None only if `words` is empty.
-            windows: at most two addresses, to which the equal parts of an env's window are written; (): none is.
+            windows: none, two or three addresses, to which the equal parts of an env's window are written; (): none is.
         """
 
     def count_step(self) -> None:

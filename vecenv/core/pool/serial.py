@@ -7,6 +7,7 @@ crash of an env ends the program.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 from ...errors import DifferentSpacesError, StateError, add_notes
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.caught import CaughtExceptions
-from ..host.global_rngs import GlobalRngs
+from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
 from ..layout.counters import CountersPlan
@@ -128,6 +129,7 @@ class SerialEngine:
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
         self._rngs: GlobalRngs | None = None
+        self._imports = contextlib.ExitStack()
         self._hub: Hub | None = None
         self._host: Host | None = None
         self._watchdog: Watchdog | None = None
@@ -142,6 +144,7 @@ class SerialEngine:
         self._check_not_closing = check_not_closing
         options = self.options
         rngs = self._rngs = GlobalRngs(entropy=options.rng_entropy)
+        self._imports.enter_context(torch_imports)
         progress = Progress(self.num_envs)
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):
@@ -240,6 +243,7 @@ class SerialEngine:
             return error
         finally:
             with signals_deferred():
+                self._imports.close()
                 self._end_monitor()
                 if self._epoll is not None:
                     self._epoll.close()

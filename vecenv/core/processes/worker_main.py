@@ -37,7 +37,7 @@ from ... import registrations
 from ...pickling import adopt_main, load_with_main
 from ..fallback import parent_watch
 from ..host.caught import CaughtExceptions
-from ..host.global_rngs import GlobalRngs
+from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
@@ -496,7 +496,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         log.install(boot.log_levels)
         import_server.repeat_output(boot.imports)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
-        with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs:
+        with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):

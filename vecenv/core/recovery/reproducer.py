@@ -28,7 +28,7 @@ from ...replaying import replaying
 from ..fallback.values import load_action
 from ..host.caught import CaughtExceptions
 from ..host.checks import shorten
-from ..host.global_rngs import GlobalRngs
+from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.commands import Entry, RestorePlan, RestorePoint, reset_kwargs
@@ -49,11 +49,11 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 6: constructors as `pickling.dump_with_main` returns them, and calls with their effects;
-#: 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other names of the fields; 3:
-#: registrations as `pickle_registrations` returns them; 2: env factories as the worker received them, sys.path and the
-#: working directory.
-_FORMAT = 6
+#: Version of the file format. 7: other states of global random generators; 6: constructors as `pickling.dump_with_main`
+#: returns them, and calls with their effects; 5: other flags of commands, and more of Gymnasium's settings in
+#: `registrations`; 4: other names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env
+#: factories as the worker received them, sys.path and the working directory.
+_FORMAT = 7
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
@@ -140,7 +140,7 @@ class Reproducer:
             ConfigError: such a module lacks an object that it had.
             Exception: any exception of the env.
         """
-        with self._original_cwd_and_path(), contextlib.ExitStack() as settings:
+        with self._original_cwd_and_path(), torch_imports, contextlib.ExitStack() as settings:
             calls = _Calls(self.env_id, GlobalRngs(self.first_env_id, self.rng_entropy), self.exception_limit)
             snapshotter = self._build(calls, settings)
             try:
