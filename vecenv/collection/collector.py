@@ -303,9 +303,7 @@ class _Work:
     def _fill(self, plan: Plan, num_rows: int, num_columns: int | None) -> Transitions:
         """Return the batch that a plan describes; `num_columns` is N if it is time-major."""
         envs, progress = self._envs, self._progress
-        columns = Columns(
-            progress, self._policy.spec, num_rows, num_columns is not None and self._policy.can_bootstrap
-        )
+        columns = Columns(progress, self._policy.spec, num_rows, num_columns is not None and self._policy.can_bootstrap)
         with DelayedInterrupts() as interrupts:
             driver = Driver(envs, self._policy, progress, plan, columns, interrupts)
             try:

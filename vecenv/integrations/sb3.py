@@ -46,7 +46,7 @@ _NAMES = SettingNames(overlap="", views="", collect="")  # Stable-Baselines3 wai
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 #: Methods that read the envs of the rows only.
-_READS = ("has_attr", "get_attr", "env_is_wrapped")
+_READS = ("has_attr", "get_attr", "env_is_wrapped", "get_images")
 
 Infos = list[dict[str, Any]]
 
@@ -335,12 +335,13 @@ class SB3VecEnv(_VecEnv):
         name: str | None = None,
     ) -> list[Any]:
         self._check_open(what)
+        is_pure = what in _READS
         if indices is None:  # without ids, spare envs are called too
-            return self._pool.call(function, self._ids if what in _READS else None, name=name)
+            return self._pool.call(function, pure=is_pure, name=name)
         each = [indices] if isinstance(indices, int | np.integer) else indices
         asked = [self._ids[operator.index(env_id)] for env_id in each]  # from the end, if negative
         env_ids = sorted(set(asked))
-        results = dict(zip(env_ids, self._pool.call(function, env_ids, name=name))) if env_ids else {}
+        results = dict(zip(env_ids, self._pool.call(function, env_ids, pure=is_pure, name=name))) if env_ids else {}
         return [results[env_id] for env_id in asked]
 
     def get_images(self) -> list[Any]:
@@ -349,7 +350,7 @@ class SB3VecEnv(_VecEnv):
             mode = self.render_mode
             warn_caller(f"get_images: the envs were made with render_mode {mode!r}; images need 'rgb_array'")
             return [None for _ in self._ids]
-        return self.env_method("render", indices=self._ids)
+        return self._call("get_images", CallMethod("render"), None)
 
     # ---- end ---------------------------------------------------------------------------------
 

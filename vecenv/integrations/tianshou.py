@@ -336,7 +336,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
         self._check_open("render")
         if self.waiting_id:
             raise StateError(f"render: envs {self.waiting_id} are stepping; receive them by step(None) before")
-        return self._pool.call(CallMethod("render", (), kwargs))
+        return self._pool.call(CallMethod("render", (), kwargs), pure=True)
 
     # ---- end ---------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class DriverSnapshotter:
         inner = SNAPSHOTTER.capture(driver.env)
         if inner is None:
             return None
-        return Snapshot(dump_by_value((driver.get_state(), inner.state)), inner.is_complete)
+        return Snapshot(dump_by_value((driver.get_state(), inner.state)), inner.is_complete, inner.holds_calls)
 
     def is_built_alike(self, driver: EnvDriver) -> bool:
         """Return whether a new driver's env has no state that its next construction may not repeat."""
@@ -126,6 +126,18 @@ class DriverSnapshotter:
         driver.set_state(own)
         if inner is not None:
             SNAPSHOTTER.restore(driver.env, inner)
+
+    def watch(self, driver: EnvDriver, *, is_deep: bool) -> Any:
+        """Read the attributes of a driver's env, so that `changes` can compare them after a call."""
+        return SNAPSHOTTER.watch(driver.env, is_deep=is_deep)
+
+    def changes(self, driver: EnvDriver, watch: Any) -> dict[tuple[int, str], bytes] | None:
+        """Return the attributes of a driver's env that have changed since `watch`; None if they are unknown."""
+        return SNAPSHOTTER.changes(driver.env, watch)
+
+    def set_attributes(self, driver: EnvDriver, changes: dict[tuple[int, str], bytes]) -> None:
+        """Set attributes of a driver's env to the values that `changes` has returned."""
+        SNAPSHOTTER.set_attributes(driver.env, changes)
 
 
 class EnvDriver:

@@ -31,6 +31,10 @@ def rebuild_env(driver: EnvDriver) -> None:
     driver.rebuild()
 
 
+#: Functions whose last call of an env stands for all earlier ones.
+_NAMES: dict[Any, str] = {disable_autoreset: "disable_autoreset", rebuild_env: "rebuild_env"}
+
+
 # ---- the part of the manager ---------------------------------------------------------------
 
 
@@ -80,7 +84,7 @@ class RemoteAccess:
             if env_ids is not None and not len(env_ids):
                 return []
             try:
-                return pool.call(function, env_ids, pure=is_pure)
+                return pool.call(function, env_ids, pure=is_pure, name=_NAMES.get(function))
             except (WorkerTimeoutError, WorkerDiedError) as error:
                 if not self._launch.has_workers:
                     raise

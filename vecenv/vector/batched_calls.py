@@ -43,7 +43,8 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
         """Do the same as `call` for a method of this name, `what`, which error messages begin with."""
         self._check_idle(what)
         check_method(what, name)
-        results = self._call_batches(what, [CallBatch(name, args, kwargs)] * self._pool.num_envs)
+        functions = [CallBatch(name, args, kwargs)] * self._pool.num_envs
+        results = self._call_batches(what, functions, pure=what == "get_attr")
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)
         return tuple(values for _, values in results)
@@ -81,13 +82,13 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
     def render(self) -> tuple[Any, ...]:
         """Return one frame per env; None for each env of a batch that renders nothing."""
         self._check_idle("render")
-        found = self._call_batches("render", [render] * self._pool.num_envs)
+        found = self._call_batches("render", [render] * self._pool.num_envs, pure=True)
         return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
 
     def _call_batches(
-        self, what: str, functions: Sequence[Callable[[Any], Any]], *, name: str | None = None
+        self, what: str, functions: Sequence[Callable[[Any], Any]], *, pure: bool = False, name: str | None = None
     ) -> list[Any]:
         try:
-            return self._pool.call_each(functions, name=name)
+            return self._pool.call_each(functions, pure=pure, name=name)
         except StateError as error:
             self._raise_as_gymnasium(what, error)

@@ -71,9 +71,8 @@ class CallableVectorEnv(BaseVectorEnv):
         self._pool.abandon_calls()  # those of an interrupted `call_wait`
         count = self.num_envs if env_ids is None else len(env_ids)
         try:
-            # Without ids, spare envs are called too: the call may change them.
-            called = range(self.num_envs) if env_ids is None and what in _READS else env_ids
-            self._pool.submit_calls([GetOrCall(name, args, dict(kwargs))] * count, called)
+            is_pure = what in _READS  # other calls may change the env, and reach spare envs, too
+            self._pool.submit_calls([GetOrCall(name, args, dict(kwargs))] * count, env_ids, pure=is_pure)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
         self._pending = "call"

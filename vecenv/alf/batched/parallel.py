@@ -423,7 +423,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def render(self, mode: str = "rgb_array") -> Any:
         """Render the env in row 0; `mode` is one of Gymnasium's render modes."""
-        return self._pool.call(CallMethod("render", (mode,)), [int(self._spare_envs.env_ids[0])])[0]
+        return self._pool.call(CallMethod("render", (mode,)), [int(self._spare_envs.env_ids[0])], pure=True)[0]
 
     def sync_progress(self) -> None:
         """Call `sync_progress` of every env and wait for them."""

@@ -20,12 +20,13 @@ from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import reset_kwargs
+from ..layout.commands import CallEffect, reset_kwargs
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
+from .call_effects import CallEffects
 from .caught import CaughtExceptions, UnbuiltEnv, describe
 from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
 from .global_rngs import GlobalRngs, RngSwappingEnv
@@ -127,6 +128,8 @@ class Host:
         self._caught: CaughtExceptions | None = None
         self._error_texts: dict[int, str] = {}  # info["error"] of the next reply, by env_id
         self._snapshots: Snapshots | None = None
+        self._effects: CallEffects | None = None
+        self._effect: CallEffect | None = None  # of the current call
         self._restoring: _Restoring | None = None
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
         # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
@@ -157,6 +160,7 @@ class Host:
             lambda reply: self._slot.send_message(messages.dump_reply(reply)),
             lambda *w: self._warnings.append(w),
         )
+        self._effects = CallEffects(snapshotter, self._rngs)
         self._slot.keep_records(final_offset, self._take_snapshot)
 
     def catch_exceptions(self, caught: CaughtExceptions) -> None:
@@ -217,7 +221,7 @@ class Host:
                 self._handle(kind, env_id, op, argument, flags, result)
             except BaseException as error:  # any exception of an env is its reply, SystemExit too
                 self._answer_exception(error)
-            self._given = ()
+            self._given, self._effect = (), None
 
     def _answer_exception(self, error: BaseException) -> None:
         """Reply to the current command after an exception; raise those that are not replies."""
@@ -325,7 +329,7 @@ class Host:
                 self._answer_abandoned(env_id, *last_delivered)
                 return
         if op == Op.CALL:
-            self._answer_call(env_id, payload)
+            self._answer_call(env_id, payload, flags)
         elif op == Op.RESET:
             kwargs = reset_kwargs(self._envs[env_id], payload.kwargs if payload else {}, flags, seed)
             self._given = (kwargs["seed"],) if "seed" in kwargs else ()
@@ -501,18 +505,27 @@ class Host:
         if self._snapshots is not None:
             self._snapshots.resume(env_id, env, is_newly_built=True)
 
-    def _answer_call(self, env_id: int, payload: messages.Payload) -> None:
+    def _answer_call(self, env_id: int, payload: messages.Payload, flags: int) -> None:
         function = payload.function
         assert function is not None
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
             self._snapshots.within_episode(
                 env_id, self._current[1], self._envs[env_id], forced=function is snapshot_now
             )
-        value = self._rngs.call_swapped(env_id, function, self._envs[env_id])
+        env, effects = self._envs[env_id], self._effects if flags & CommandFlag.WATCH else None
+        if effects is not None:
+            effects.begin(env_id, env, function)
+        try:
+            value = self._rngs.call_swapped(env_id, function, env)
+        finally:
+            if effects is not None:
+                self._effect = effects.end(env_id, env)
         self._register_env(env_id)  # as after a reset
         if self._caught is not None:
             self._caught.note_call(env_id, payload)
-        self._slot.send_message(self._dump_reply(messages.Reply(self._current[1], env_id, value=value)))
+        reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)
+        reply.is_rebuilt = env_id in self._abandoned
+        self._slot.send_message(self._dump_reply(reply))
         self._slot.finish()
 
     # ---- restoring --------------------------------------------------------------------
@@ -699,7 +712,9 @@ class Host:
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
         reply = messages.Reply(step_id, env_id, error=messages.pack_error(error), request=self._describe_request())
-        if op != Op.CALL:
+        if op == Op.CALL:
+            reply.effect, reply.is_rebuilt = self._effect, env_id in self._abandoned
+        else:
             reply.objects = self._last_objects.get(env_id)
         self._slot.send_message(self._dump_reply(reply))
         if op == Op.CALL:

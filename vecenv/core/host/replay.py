@@ -1,6 +1,6 @@
 """Replay: in a replacement worker, brings a new env to the state that the old env had when its worker died.
 
-    constructor -> persistent calls -> restore point (seeded reset, or a state) -> the same commands again
+    constructor -> lasting calls -> restore point (seeded reset, or a state) -> the same commands again
 
 Each repeated reply is added to the env's digest in the same way as the original row. If the slot has a
 record of the original digest, the two must be equal. Repeated replies are not published.
@@ -22,7 +22,7 @@ from ...nested import copy_arrays
 from ...replaying import replaying
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Entry, RestorePlan, reset_kwargs
+from ..layout.commands import Changes, Entry, LastingCall, RestorePlan, reset_kwargs
 from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
@@ -46,6 +46,10 @@ class Snapshot(Protocol):
     def is_complete(self) -> bool:
         """Whether the state is known to contain every layer of the env."""
 
+    @property
+    def holds_calls(self) -> bool:
+        """Whether the state contains everything that methods of the env may have changed."""
+
 
 class Snapshotter(Protocol):
     """Captures and restores the states of envs for the engine; `envs.state.SNAPSHOTTER` implements it."""
@@ -62,6 +66,15 @@ class Snapshotter(Protocol):
     def restore(self, env: Any, state: bytes) -> None:
         """Set the state of an env that has just been built."""
 
+    def watch(self, env: Any, *, is_deep: bool) -> Any:
+        """Read the attributes of an env before a call, with the contents of their values if `is_deep`."""
+
+    def changes(self, env: Any, watch: Any) -> Changes | None:
+        """Return the attributes that have changed since `watch`; None if they are unknown or no plain data."""
+
+    def set_attributes(self, env: Any, changes: Changes) -> None:
+        """Set attributes of an env to the values that `changes` has returned."""
+
 
 @dataclass
 class RestoreJob:
@@ -69,7 +82,8 @@ class RestoreJob:
 
     Attributes:
         attempts: the restore plans, the most reliable one first.
-        persistent_calls: the last call of each name, for an env whose episode is abandoned.
+        lasting_calls: calls that may have changed the env, for an env whose episode is abandoned.
+        lost_until: step_id of the newest such call that was given up; 0 if there was none.
         marks_recovery: whether the next info marks the env as recovered.
         has_changed_code: whether the new worker has loaded other code than the one that failed.
         abandon_reason: why the episode ends here without a replay; '' if there is a replay.
@@ -84,7 +98,8 @@ class RestoreJob:
     """
 
     attempts: list[RestorePlan] = field(default_factory=list)
-    persistent_calls: list[Entry] = field(default_factory=list)
+    lasting_calls: list[LastingCall] = field(default_factory=list)
+    lost_until: int = 0
     marks_recovery: bool = True
     has_changed_code: bool = False
     abandon_reason: str = ""
@@ -98,6 +113,8 @@ class RestoreJob:
 
 #: Each attempt except the last one may use this part of the time that is left.
 _SHARE_OF_FIRST = 0.5
+#: The lasting calls before a restore point may use this part of the time for one attempt.
+_SHARE_OF_CALLS = 0.5
 #: Entries and seconds of replay before its total time is estimated from them.
 _LEAST_TO_JUDGE, _SECONDS_TO_JUDGE = 100, 0.5
 
@@ -166,6 +183,7 @@ class Restorer:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._needs_reset = False
+        self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
 
     def run(
@@ -183,7 +201,7 @@ class Restorer:
         Returns:
             (env, needs_reset, outcome): the env, which is a new object if the first attempt failed; whether its next
             step resets it (NEXT_STEP); the `Outcome`. Its kind is 'truncated' if all attempts failed: then the env has
-            only had the persistent calls, or also a part of the last attempt.
+            only had the lasting calls, or also a part of the last attempt.
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
         self._takes_seed = job.takes_seed
@@ -208,13 +226,13 @@ class Restorer:
             kind = "replayed" if attempt.restore_point.is_complete else "unproven"
             if not attempt.entries and attempt.restore_point.state is None:
                 kind = "fresh"
-            if job.has_changed_code:
+            if job.has_changed_code or self._missing_calls:
                 kind = "unproven"
-            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent, changed)
+            reason = "; ".join(filter(None, (changed, self._missing_calls)))
+            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent, reason)
         self.starts_digest = False
         with replaying():
-            for entry in job.persistent_calls:
-                self._call(env_id, env, entry)
+            self._repeat_calls(env_id, env, job.lasting_calls, job.seconds)
         return env, False, Outcome("truncated", reason=reason)
 
     def last_record(self, env_id: int, before: int) -> tuple[int, int]:
@@ -232,13 +250,17 @@ class Restorer:
         seconds: float,
     ) -> Any:
         """Repeat the commands of a plan; return the env, which is a new object if it had to be built again."""
-        restore_point, entries, persistent_calls = attempt
+        restore_point, entries, lasting_calls, lacks_calls = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
-        budget = _TimeBudget(seconds, len(entries))
         self._needs_reset = False
-        for entry in persistent_calls:
-            self._call(env_id, env, entry)
+        began_ns = now_ns()
+        self._missing_calls = self._repeat_calls(env_id, env, lasting_calls, _SHARE_OF_CALLS * seconds)
+        if restore_point.holds_calls:
+            self._missing_calls = ""
+        if lacks_calls:
+            self._missing_calls = "all calls together exceed half of max_log_bytes"
+        budget = _TimeBudget(seconds - (now_ns() - began_ns) / 1e9, len(entries))
         if restore_point.state is not None:
             assert self._snapshotter is not None
             try:
@@ -254,7 +276,7 @@ class Restorer:
             budget.check(number)
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
-                self._call(env_id, env, entry)
+                self._call(env_id, env, entry.payload)
                 continue
             env = self._step_or_reset(env_id, env, entry, resets_only)
             resets_only = False
@@ -395,14 +417,32 @@ class Restorer:
         if not self._slot.add_to_digest(env_id, step_id, *answer, starts_digest):
             raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
-    def _call(self, env_id: int, env: Any, entry: Entry) -> None:
+    def _repeat_calls(self, env_id: int, env: Any, calls: list[LastingCall], seconds: float) -> str:
+        """Repeat the calls before a restore point; return why some are missing, '' if none is."""
+        budget = _TimeBudget(seconds, len(calls))
+        for number, call in enumerate(calls):
+            try:
+                budget.check(number)
+                self._slot.touch(Op.CALL)
+                if call.payload is not None:
+                    self._call(env_id, env, call.payload)
+                if call.changes is not None and self._snapshotter is not None:
+                    # The call was made in the middle of an episode, perhaps, and has read state that is not there now.
+                    self._snapshotter.set_attributes(env, call.changes)
+            except ReplayError as error:
+                return str(error)
+            except Exception as error:
+                return f"the attributes that a call has set cannot be set: {type(error).__name__}: {error}"
+        return ""
+
+    def _call(self, env_id: int, env: Any, payload: Any) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
-        assert isinstance(entry.payload, bytes)
-        payload = messages.load(entry.payload)
+        assert isinstance(payload, bytes)
+        call = messages.load(payload)
         with suppress(BaseException):  # includes SystemExit
-            self._rngs.call_swapped(env_id, payload.function, env)
+            self._rngs.call_swapped(env_id, call.function, env)
             if self._caught is not None:
-                self._caught.note_call(env_id, payload)
+                self._caught.note_call(env_id, call)
 
     def _action_of(self, entry: Entry) -> Any:
         """Return the action of an entry from its bytes. The env's action row may already contain the next action."""

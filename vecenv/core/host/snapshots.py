@@ -152,7 +152,8 @@ class Snapshots:
             return
         state = self._rngs.pack_state(env_id, snapshot.state)
         # The state of a newly built env is complete: a new env does not depend on earlier calls.
-        self._send(Reply(step_id, env_id, snapshot=(state, snapshot.is_complete or is_newly_built, is_mid_episode)))
+        is_complete = snapshot.is_complete or is_newly_built
+        self._send(Reply(step_id, env_id, snapshot=(state, is_complete, is_mid_episode, snapshot.holds_calls)))
         self._slot.start_digest(env_id)
         # If the system ran another process during a snapshot, its time is too long. The next snapshot would be seconds
         # later, with all commands until then kept and repeated. The time may therefore grow by at most a quarter.

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 from ...reset_options import accepts_options
 from .rows import CommandFlag
 
-__all__ = ["RestorePlan", "Entry", "History", "RestorePoint", "reset_kwargs"]
+__all__ = ["CallEffect", "Changes", "Entry", "History", "LastingCall", "RestorePlan", "RestorePoint", "reset_kwargs"]
+
+#: Attributes that a call has changed: (number of the layer, from the outermost on, and name) -> the pickled new value.
+#: The value is b"" for a random generator, which every restore point contains.
+Changes = dict[tuple[int, str], bytes]
 
 
 def reset_kwargs(env: Any, given: dict[str, Any], flags: int, argument: int) -> dict[str, Any]:
@@ -42,6 +46,42 @@ class Entry(NamedTuple):
     payload: bytes | tuple[bytes, ...] | None
 
 
+class CallEffect(NamedTuple):
+    """What a worker has found out about the effect of a call.
+
+    Attributes:
+        name: of the function or method that was called.
+        changes: the attributes that it changed; None if they are unknown, or have values that are not plain data.
+        is_compared: False if the env was not compared, because calls of this name have never changed anything.
+    """
+
+    name: str
+    changes: Changes | None
+    is_compared: bool = True
+
+
+class LastingCall(NamedTuple):
+    """A call that may have changed an env.
+
+    Attributes:
+        step_id: its number.
+        payload: the pickled `Payload`; None if its `changes` stand for it.
+        flags: `CommandFlag` bits.
+        name: of an attribute; a later call with the same name replaces it. None for any other call.
+        changes: the attributes that it changed, if they are known and their values are plain data.
+        uncompared_name: the name of the function if the worker has not compared the env; else None.
+        num_sharing: how many calls have the same payload, in other envs.
+    """
+
+    step_id: int
+    payload: bytes | None = None
+    flags: int = 0
+    name: str | None = None
+    changes: Changes | None = None
+    uncompared_name: str | None = None
+    num_sharing: int = 1
+
+
 class RestorePoint(NamedTuple):
     """A point from which an env can be restored.
 
@@ -51,12 +91,14 @@ class RestorePoint(NamedTuple):
             this command.
         is_complete: whether the state is known to contain everything that the env depends on.
         is_mid_episode: whether the state was taken during an episode, so that the next command is a step.
+        holds_calls: whether the state contains everything that earlier calls may have changed.
     """
 
     step_id: int
     state: bytes | None = None
     is_complete: bool = True
     is_mid_episode: bool = False
+    holds_calls: bool = False
 
 
 class RestorePlan(NamedTuple):
@@ -65,12 +107,14 @@ class RestorePlan(NamedTuple):
     Attributes:
         restore_point: where to begin.
         entries: commands to repeat after it.
-        persistent_calls: earlier calls with a lasting effect: the last one of each name, in call order.
+        lasting_calls: calls before the restore point that may have changed the env, in order.
+        lacks_calls: whether some of these were given up.
     """
 
     restore_point: RestorePoint
     entries: list[Entry]
-    persistent_calls: list[Entry]
+    lasting_calls: list[LastingCall]
+    lacks_calls: bool = False
 
 
 @dataclass
@@ -80,9 +124,11 @@ class History:
     Attributes:
         attempts: restore plans, in the order in which to try them. Plans with a complete restore point come first,
             even if they begin earlier. Empty if the env cannot be restored.
-        persistent_calls: the last call of each name, from the whole run. They are repeated in an env that
-            begins a new episode because it cannot be restored.
+        lasting_calls: calls of the whole run that may have changed the env. They are repeated in an env that begins a
+            new episode because it cannot be restored.
+        lost_until: step_id of the newest such call that was given up; 0 if there was none.
     """
 
     attempts: list[RestorePlan] = field(default_factory=list)
-    persistent_calls: list[Entry] = field(default_factory=list)
+    lasting_calls: list[LastingCall] = field(default_factory=list)
+    lost_until: int = 0

@@ -31,6 +31,7 @@ import numpy as np
 from ...errors import EnvError, RemoteTraceback, WorkerError, locate
 from ...pickling import copy_by_pickle, dump_by_value, dump_message
 from ...pickling import load as load_pickle
+from .commands import CallEffect
 
 __all__ = [
     "Outcome",
@@ -80,10 +81,12 @@ class Reply:
         request: the operation that raised it ('step', 'reset', 'autoreset' or 'call') and its arguments as text.
         worker_id: the worker that sent an exception; set on this side.
         value: result of a call.
-        snapshot: (state, is_complete, is_mid_episode) of the env, taken before this call or before the reset that this
-            command makes; see `commands.RestorePoint`.
+        snapshot: (state, is_complete, is_mid_episode, holds_calls) of the env, taken before this call or before the reset
+            that this command makes; see `commands.RestorePoint`.
         outcome: how the env was restored after the death of its worker.
         warnings: (key, text) pairs, to be shown once per key.
+        effect: of a call, if it is known what it changed in the env; None if it may have changed anything.
+        is_rebuilt: whether a call was answered by an env that was built again, and whose episode is lost.
         is_unread: whether the `error` was made on this side because the reply could not be unpickled.
     """
 
@@ -97,9 +100,11 @@ class Reply:
     request: tuple[str, str] | None = None
     worker_id: int | None = None
     value: Any = None
-    snapshot: tuple[bytes, bool, bool] | None = None
+    snapshot: tuple[bytes, bool, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
+    effect: CallEffect | None = None
+    is_rebuilt: bool = False
     is_unread: bool = False
 
 
@@ -115,7 +120,8 @@ class Outcome:
             'fresh': there were no commands to repeat; 'exception': the env has raised, and only its episode ends.
         num_steps: number of commands repeated.
         seconds: how long restoring took.
-        reason: text that explains 'truncated', 'restarted', 'exception', or 'unproven' with changed code.
+        reason: text that explains 'truncated', 'restarted', 'exception', or 'unproven' if code has changed or calls are
+            missing.
     """
 
     kind: str

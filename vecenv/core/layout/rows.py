@@ -48,9 +48,13 @@ class RowFlag:
 
 
 class CommandFlag:
-    """Bits of the flags of a command, beside the form of its action. OPTIONS is for resets, which have no form."""
+    """Bits of the flags of a command, beside the form of its action.
+
+    Resets and calls have no form, so OPTIONS and WATCH use its bits.
+    """
 
     OPTIONS = 0x01  #: pass options=None to this reset, if the env's `reset` accepts it
+    WATCH = 0x01  #: find out what this call changes in its env
     PAYLOAD = 0x10  #: further values come in a message
     SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
     SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it

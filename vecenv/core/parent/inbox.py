@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import warn_caller
 from ..layout import messages
-from ..layout.commands import RestorePoint
+from ..layout.commands import CallEffect, RestorePoint
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
 from ..layout.rows import RowFlag, Rows
@@ -30,6 +30,9 @@ class Listener(Protocol):
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Note how restoring an env has ended."""
 
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Note what a call has changed in its env."""
+
 
 class Listeners:
     """Passes the reports of workers to several listeners, in this order."""
@@ -44,6 +47,10 @@ class Listeners:
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         for listener in self._listeners:
             listener.note_outcome(env_id, outcome)
+
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        for listener in self._listeners:
+            listener.note_effect(env_id, step_id, effect)
 
 
 class Inbox:
@@ -128,6 +135,8 @@ class Inbox:
             self._notify_listener(reply)
             return
         self.payloads.pop(reply.step_id, None)
+        if reply.effect is not None and self._listener is not None:
+            self._listener.note_effect(reply.env_id, reply.step_id, reply.effect)
         if self._relay is not None:
             self._relay(data)
         if self._is_awaited(reply, delivered):

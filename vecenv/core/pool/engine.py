@@ -155,9 +155,6 @@ class CommandLog(Protocol):
     def forget(self, env_id: int) -> None:
         """Start the log of an env again, because the env was built again."""
 
-    def forget_call(self, env_id: int, step_id: int) -> None:
-        """Drop a call that raised."""
-
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped."""
 

@@ -230,9 +230,10 @@ class ProcessEngine:
         if self._resume is None:
             return
         histories = {
-            env_id: History(job.attempts, job.persistent_calls) for env_id, job in self._resume.restore_jobs.items()
+            env_id: History(job.attempts, job.lasting_calls, job.lost_until)
+            for env_id, job in self._resume.restore_jobs.items()
         }
-        journal.restore(histories, self._resume.call_names, self._resume.next_step_id)
+        journal.restore(histories, self._resume.next_step_id)
 
     def _choose_setting(self) -> None:
         """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
@@ -746,7 +747,7 @@ class ProcessEngine:
         assert self.journal is not None and self._opened is not None
         boot = self._group.workers[self._slots.worker_of_env(env_id)].boot
         assert boot is not None
-        restore_point, entries, persistent_calls = reproducer.newest_episode(self.journal, env_id)
+        restore_point, entries, lasting_calls, _ = reproducer.newest_episode(self.journal, env_id)
         episode = reproducer.Reproducer(
             env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
             adapt=boot.adapt,
@@ -758,7 +759,7 @@ class ProcessEngine:
             why="",
             restore_point=restore_point,
             entries=entries,
-            persistent_calls=persistent_calls,
+            lasting_calls=lasting_calls,
             path=boot.path,
             cwd=boot.cwd,
             first_env_id=self._first_env_id,

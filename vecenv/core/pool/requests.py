@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from ...errors import ConfigError, SpaceError, StateError, add_notes
+from ...errors import ConfigError, SpaceError, StateError, add_notes, warn_caller
 from ...own_log import own_logger
 from ..fallback.values import load_action
 from ..layout import messages
@@ -35,6 +35,10 @@ from .waiter import Waiter, env_id_array
 __all__ = ["ActionLeaves", "Requests", "ResetNeededError", "check_count", "refuse_busy_env", "refuse_ordered"]
 
 _LOG = own_logger(__name__)
+_REBUILT = (
+    "call: env {} answered after it was built again: its worker died, and its episode could not be restored. Earlier "
+    "calls were repeated. The mark `recovered` of its next row shows the lost episode"
+)
 #: Drawn seeds are below this limit, which some simulators require.
 _DRAWN_LIMIT = 2**31
 #: Larger seeds do not fit into a command; they travel in its payload.
@@ -311,9 +315,10 @@ class Requests:
         payloads = [payload_of[id(function)] for function in functions]
         numbers = np.zeros(len(ids), np.int64)
         names = [effect] * len(ids)
+        flags = CommandFlag.WATCH if effect is None else 0
         try:
             with signals_deferred():
-                first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
+                first = self._command("call", Op.CALL, ids, numbers, flags, payloads, False, names=names)
                 self._calls = dict(zip(ids.tolist(), range(first, first + len(ids))))
         except BaseException:  # a deferred signal handler raised: the caller does not know that the calls have begun
             self.abandon_calls()
@@ -326,11 +331,12 @@ class Requests:
             replies: to all calls under way.
         """
         errors: dict[int, Exception] = {}
+        rebuilt = [reply.env_id for reply in replies if reply.is_rebuilt]
+        if rebuilt:
+            warn_caller(_REBUILT.format(", ".join(map(str, rebuilt))), RuntimeWarning)
         for reply in replies:
             if reply.error is None:
                 continue
-            if self._journal is not None and not reply.is_unread:
-                self._journal.forget_call(reply.env_id, reply.step_id)
             env_ids, worker_id = (reply.env_id,), reply.worker_id
             where: dict[str, Any] = {"env_ids": env_ids, "op": "call", "step_id": reply.step_id, "worker_id": worker_id}
             errors[reply.env_id] = unpack_error(reply.error, **where)

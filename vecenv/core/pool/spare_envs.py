@@ -359,13 +359,13 @@ class SpareEnvs:
         """Begin calls of the envs that serve rows; see `Pool.submit_calls`.
 
         Without `env_ids`, spare envs are called too, unless the function is `pure`: env N + j with the function of row
-        j % N. With `env_ids` and a `name`, which means a lasting effect, so are the own spare envs of these rows. A
-        call waits for a reset of its env that is under way. Only the results of rows are returned.
+        j % N. With `env_ids`, so are the own spare envs of these rows; shared ones serve all rows. A call waits for a
+        reset of its env that is under way. Only the results of rows are returned.
         """
         rows = self._read_rows("call", env_ids)
         check_count("call", "functions", functions, len(rows))
         envs, asked = self._queues.env_of[rows].tolist(), list(functions)
-        if not pure and (env_ids is None or (name is not None and self._queues.are_own)):
+        if not pure and (env_ids is None or self._queues.are_own):
             function_of = dict(zip(rows.tolist(), functions))
             for env_id in np.flatnonzero(self._queues.row_of < 0).tolist():
                 row = env_id % self._num_rows

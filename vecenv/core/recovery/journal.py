@@ -3,7 +3,8 @@
 The journal is in the parent, outside the workers, so that it survives them:
 
     steps                  pages of actions (`action_pages`), one row per step
-    resets, calls          one entry each, in the list of its env
+    resets                 one entry each, in the list of its env
+    calls                  for the life of the env, or until they are known to have no effect (`lasting_calls`)
     restore points         per env: a seeded reset, or a snapshot of its state, mostly between episodes
 
 Recording a request of steps takes one copy per action leaf, for any number of envs. Pages that precede the
@@ -17,10 +18,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ..layout.commands import Entry, History, RestorePlan, RestorePoint
+from ..layout.commands import CallEffect, Entry, History, LastingCall, RestorePlan, RestorePoint
 from ..layout.rows import FORM_MASK, CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
+from .lasting_calls import LastingCalls
 
 __all__ = ["Journal"]
 
@@ -47,7 +49,6 @@ class Journal:
         gather_restore_points: called before old entries are dropped: unread messages may contain newer restore points.
 
     Attributes:
-        nbytes: bytes kept now.
         next_step_id: step_id of the next command.
     """
 
@@ -58,9 +59,8 @@ class Journal:
         self._pages: deque[Page] = deque()
         self._open_page: Page | None = None  # last page of requests to all envs, while it has room
         self._open_mixed_page: Page | None = None  # the same for requests to some envs
-        self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # all commands but plain steps
-        #: by name: the last call before the oldest restore point, and all calls after it
-        self._persistent_calls: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
+        self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
+        self._calls = LastingCalls(num_envs, max_nbytes)
         self._restore_points = [RestorePoint(0)] * num_envs
         self._older_points: dict[int, RestorePoint] = {}  # the complete restore point before incomplete ones
         self._incomplete: dict[int, list[int]] = {}  # step_ids of the incomplete ones since then
@@ -74,8 +74,13 @@ class Journal:
         self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
         self._is_noting = False  # still True if `note_steps` was interrupted
-        self.nbytes = 0
+        self._nbytes = 0  # without calls
         self.gather_restore_points = gather_restore_points or _do_nothing
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept now."""
+        return self._nbytes + self._calls.nbytes
 
     # ---- writing -------------------------------------------------------------------------
 
@@ -119,7 +124,7 @@ class Journal:
             self.note_steps(leaves, env_ids, form)
 
     def _drop_transient(self) -> None:
-        """Drop everything but persistent calls and payloads, because the last record is incomplete.
+        """Drop everything but calls and payloads, because the last record is incomplete.
 
         An env can be restored again as soon as it has a new restore point.
         """
@@ -156,9 +161,9 @@ class Journal:
 
     def _add(self, page: Page) -> None:
         self._pages.append(page)
-        self.nbytes += page.nbytes
+        self._nbytes += page.nbytes
         self._until_prune -= 1
-        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+        if self._until_prune <= 0 or self._is_over(1.0):
             self._prune()
 
     def note_commands(
@@ -180,28 +185,29 @@ class Journal:
             arguments: seeds of resets.
             flags: `CommandFlag` bits.
             payloads: pickled payloads or None.
-            names: for a call with a lasting effect, a name, of which the last call is kept permanently; '' for a call
-                without an effect, which is not recorded; else None.
+            names: for a call that sets an attribute, a name that later calls replace it by; '' for a call without an
+                effect, which is not recorded; else None.
             seeded: for a reset, whether it brings a new env to the same state by itself.
         """
         self.next_step_id = first + len(env_ids)
         for i, env_id in enumerate(env_ids):
-            if op != Op.CALL:
-                self._confirm_one(env_id)
-                if (payload := payloads[i]) is not None:
-                    self._payloads[env_id] = first + i, payload
-            name = names[i]
-            if name == "":
+            payload = payloads[i]
+            if op == Op.CALL:
+                if names[i] != "":
+                    num_sharing = len(env_ids) if payload is payloads[0] is payloads[-1] else 1
+                    call = LastingCall(first + i, payload, int(flags[i]), names[i], num_sharing=num_sharing)
+                    self._calls.note(env_id, call)
                 continue
-            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payloads[i])
-            if name is not None:
-                self._persistent_calls[env_id].setdefault(name, []).append(entry)
+            self._confirm_one(env_id)
+            if payload is not None:
+                self._payloads[env_id] = first + i, payload
+            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payload)
             self._rare_entries[env_id].append(entry)
-            self.nbytes += _nbytes_of(entry)
+            self._nbytes += _nbytes_of(entry)
             if seeded[i]:
                 self._pending_restore_points[env_id] = RestorePoint(first + i)
         self._until_prune -= 1
-        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+        if self._until_prune <= 0 or self._is_over(1.0):
             self._prune()
 
     def note_restore_point(self, env_id: int, point: RestorePoint, is_answered: bool) -> None:
@@ -224,7 +230,7 @@ class Journal:
             self.note_restore_point(env_id, point, True)
             self._pending_restore_points[env_id] = later
             return
-        self.nbytes += len(point.state or b"")
+        self._nbytes += len(point.state or b"")
         self._pending_restore_points[env_id] = point
         if not point.is_complete:
             self._incomplete.setdefault(env_id, []).append(point.step_id)
@@ -247,7 +253,7 @@ class Journal:
         self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
         self._set_restore_point(env_id, RestorePoint(self.next_step_id))
-        self._persistent_calls[env_id].clear()
+        self._calls.forget(env_id)
 
     def _confirm(self, env_ids: Array | None) -> None:
         for env_id in list(self._pending_restore_points) if env_ids is None else env_ids.tolist():
@@ -269,7 +275,7 @@ class Journal:
         if before.is_complete:
             self._older_points[env_id] = before
         else:
-            self.nbytes -= len(before.state or b"")
+            self._nbytes -= len(before.state or b"")
         self._restore_points[env_id] = point
 
     def _is_barrier(self, env_id: int, point: RestorePoint) -> bool:
@@ -284,12 +290,12 @@ class Journal:
         self._incomplete.pop(env_id, None)
         older = self._older_points.pop(env_id, None)
         if older is not None:
-            self.nbytes -= len(older.state or b"")
+            self._nbytes -= len(older.state or b"")
 
     def _set_restore_point(self, env_id: int, point: RestorePoint, first_needed: int | None = None) -> None:
         """Set the restore point of an env, and drop its commands before that, or before `first_needed`."""
         first_needed = point.step_id if first_needed is None else first_needed
-        self.nbytes -= len(self._restore_points[env_id].state or b"")
+        self._nbytes -= len(self._restore_points[env_id].state or b"")
         self._restore_points[env_id] = point
         self._first_needed[env_id] = first_needed
         if env_id in self._cancelled:
@@ -298,10 +304,8 @@ class Journal:
         rare_entries = self._rare_entries[env_id]
         if rare_entries and rare_entries[0].step_id < first_needed:
             self._rare_entries[env_id] = [entry for entry in rare_entries if entry.step_id >= first_needed]
-            self.nbytes -= sum(_nbytes_of(entry) for entry in rare_entries if entry.step_id < first_needed)
-        for calls in self._persistent_calls[env_id].values():
-            while len(calls) > 1 and calls[1].step_id < first_needed:
-                del calls[0]
+            self._nbytes -= sum(_nbytes_of(entry) for entry in rare_entries if entry.step_id < first_needed)
+        self._calls.settle(env_id, first_needed)
 
     # ---- continuing another journal --------------------------------------------------------
 
@@ -309,18 +313,17 @@ class Journal:
         """Number the next command as the hub does after its `continue_from`."""
         self.next_step_id = step_id
 
-    def restore(self, histories: Mapping[int, History], call_names: Mapping[int, str], next_step_id: int) -> None:
+    def restore(self, histories: Mapping[int, History], next_step_id: int) -> None:
         """Continue the journal of another pool; called once, before anything else is recorded.
 
         Args:
             histories: the result of its `history` for each env, without the commands that will be executed again.
-            call_names: the result of its `call_names`.
             next_step_id: step_id of the next command.
         """
         self.next_step_id = next_step_id
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
-            self._restore_calls(env_id, history, call_names)
+            self._calls.restore(env_id, history.lasting_calls, history.lost_until)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
                     steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
@@ -328,16 +331,16 @@ class Journal:
             self._add(_page_of(self._num_envs, form, sorted(actions)))
 
     def _restore_env(self, env_id: int, history: History) -> list[Entry]:
-        """Restore the restore points of an env, and its commands but plain steps; return all commands since then."""
+        """Restore the restore points of an env, and its resets; return all commands since then."""
         by_id = {entry.step_id: entry for attempt in history.attempts for entry in attempt.entries}
         entries = [by_id[step_id] for step_id in sorted(by_id)]
-        rare = [_as_noted(entry) for entry in entries if not isinstance(entry.payload, tuple)]
+        rare = [_as_noted(one) for one in entries if one.op != Op.CALL and not isinstance(one.payload, tuple)]
         self._rare_entries[env_id] = rare
-        self.nbytes += sum(_nbytes_of(entry) for entry in rare)
+        self._nbytes += sum(_nbytes_of(entry) for entry in rare)
         self._restore_points[env_id] = RestorePoint(int(_NEVER))
         self._first_needed[env_id] = _NEVER
         for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
-            self.nbytes += len(point.state or b"")
+            self._nbytes += len(point.state or b"")
             self._pending_restore_points[env_id] = point
             self._confirm_one(env_id)
         needed = [entry for entry in entries if entry.step_id >= self._first_needed[env_id]]
@@ -346,16 +349,6 @@ class Journal:
         digest_starts = [entry.step_id for entry in needed if entry.flags & CommandFlag.NEW_DIGEST]
         self._incomplete.update({env_id: digest_starts} if digest_starts else {})
         return needed
-
-    def _restore_calls(self, env_id: int, history: History, call_names: Mapping[int, str]) -> None:
-        """Restore the calls of an env that have a lasting effect."""
-        found = list(history.persistent_calls)
-        for attempt in history.attempts:
-            found += attempt.persistent_calls
-            found += [entry for entry in attempt.entries if entry.op == Op.CALL]
-        by_id = {entry.step_id: _as_noted(entry) for entry in found if entry.step_id in call_names}
-        for step_id in sorted(by_id):
-            self._persistent_calls[env_id].setdefault(call_names[step_id], []).append(by_id[step_id])
 
     # ---- limiting the size ---------------------------------------------------------------
 
@@ -374,22 +367,30 @@ class Journal:
             page = pages.popleft()
             self._open_page = None if page is self._open_page else self._open_page
             self._open_mixed_page = None if page is self._open_mixed_page else self._open_mixed_page
-            self.nbytes -= page.nbytes
+            self._nbytes -= page.nbytes
             if page.is_whole:
                 self._free_pages.append(page)
-        excess = self.nbytes + sum(page.nbytes for page in self._free_pages) - self._max_nbytes // 2
+        excess = self._nbytes + sum(page.nbytes for page in self._free_pages) - self._max_nbytes // 2
         while self._free_pages and excess > 0:
             excess -= self._free_pages.pop().nbytes
-        if self.nbytes > self._max_nbytes:
+        if self._is_over(1.0):
+            self._calls.drop_uncompared()
+            self._calls.limit()
             self._compact()
-            while self.nbytes > _TARGET_FILL * self._max_nbytes and self._drop_oldest_restore_points():
+            while self._is_over(_TARGET_FILL) and self._drop_oldest_restore_points():
                 self._compact()
+            self._calls.limit()
         self._dropped_before = self.next_step_id
+
+    def _is_over(self, fill: float) -> bool:
+        """Return whether more than this part of `max_nbytes` is used; calls count for half of it at most."""
+        most = self._max_nbytes
+        return self._calls.is_over() or self._nbytes + min(self._calls.nbytes, most // 2) > fill * most
 
     def _drop_unreachable(self) -> None:
         """Drop the commands of envs without a restore point, except those from a pending one on."""
         for env_id in np.flatnonzero(self._first_needed == _NEVER).tolist():
-            if self._rare_entries[env_id]:
+            if self._rare_entries[env_id] or self._calls.has_unsettled(env_id):
                 pending = self._pending_restore_points.get(env_id)
                 first_needed = int(_NEVER) if pending is None else pending.step_id
                 self._set_restore_point(env_id, self._restore_points[env_id], first_needed)
@@ -404,10 +405,10 @@ class Journal:
             if wanted.any():
                 kept.append(page.select(wanted))
         self._pages = kept
-        self.nbytes = sum(page.nbytes for page in kept)
-        self.nbytes += sum(_nbytes_of(entry) for rare_entries in self._rare_entries for entry in rare_entries)
+        self._nbytes = sum(page.nbytes for page in kept)
+        self._nbytes += sum(_nbytes_of(entry) for rare_entries in self._rare_entries for entry in rare_entries)
         for point in (*self._restore_points, *self._older_points.values(), *self._pending_restore_points.values()):
-            self.nbytes += len(point.state or b"")
+            self._nbytes += len(point.state or b"")
 
     def _drop_oldest_restore_points(self) -> bool:
         """Drop every restore point in the older half of the journal. Return False if there was none.
@@ -437,7 +438,7 @@ class Journal:
         pending = self._pending_restore_points.pop(env_id, None)
         if pending is None:
             return
-        self.nbytes -= len(pending.state or b"")
+        self._nbytes -= len(pending.state or b"")
         if pending.step_id in self._incomplete.get(env_id, ()):
             self._incomplete[env_id].remove(pending.step_id)
 
@@ -459,7 +460,7 @@ class Journal:
             self._drop_pending(env_id)
         points = [point for point in points if point.step_id != _NEVER]
         points.sort(key=lambda point: not point.is_complete)
-        history = History(persistent_calls=self._persistent_calls_before(env_id, _NEVER, queued))
+        history = History([], self._calls.all_of(env_id, queued), self._calls.lost_until(env_id))
         if not points:
             return history
         oldest = min(point.step_id for point in points)
@@ -476,36 +477,18 @@ class Journal:
         ]
         for point in points:
             rest = [entry for entry in entries if entry.step_id >= point.step_id]
-            history.attempts.append(
-                RestorePlan(point, rest, self._persistent_calls_before(env_id, point.step_id, queued))
-            )
+            calls = self._calls.before(env_id, point.step_id, queued)
+            history.attempts.append(RestorePlan(point, rest, calls, self._calls.lacks(env_id, point)))
         return history
 
-    def _persistent_calls_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
-        """Return the last call of each name before a command, except queued ones."""
-        found = []
-        for calls in self._persistent_calls[env_id].values():
-            before = [entry for entry in calls if entry.step_id < step_id and entry.step_id not in queued]
-            found += before[-1:]
-        return sorted(found)
-
-    def forget_call(self, env_id: int, step_id: int) -> None:
-        """Drop a call that raised, because it has no lasting effect."""
-        for calls in self._persistent_calls[env_id].values():
-            calls[:] = [entry for entry in calls if entry.step_id != step_id]
-
-    def call_names(self) -> dict[int, str]:
-        """Return the names of all calls that have a lasting effect, by step_id."""
-        return {
-            entry.step_id: name for calls in self._persistent_calls for name, mine in calls.items() for entry in mine
-        }
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Record what the worker has found out about the effect of a call."""
+        self._calls.note_effect(env_id, step_id, effect)
 
     def name_of_call(self, env_id: int, step_id: int) -> str | None:
         """Return the name of a call as `note_commands` received it; '' if the call is not recorded."""
-        for name, calls in self._persistent_calls[env_id].items():
-            if any(entry.step_id == step_id for entry in calls):
-                return name
-        return None if any(entry.step_id == step_id for entry in self._rare_entries[env_id]) else ""
+        call = self._calls.find(env_id, step_id)
+        return "" if call is None else call.name
 
     def is_seeded_reset(self, env_id: int, step_id: int) -> bool:
         """Return whether an unanswered reset brings a new env to the same state by itself."""
@@ -520,11 +503,13 @@ class Journal:
         for entry in reversed(self._rare_entries[env_id]):
             if entry.step_id == step_id and isinstance(entry.payload, bytes):
                 return entry.payload
-        return None
+        call = self._calls.find(env_id, step_id)
+        return None if call is None else call.payload
 
     def _entries(self, env_id: int, first_needed: int) -> list[Entry]:
         """Return the commands to an env from `first_needed` on, in order."""
         found = [entry for entry in self._rare_entries[env_id] if entry.step_id >= first_needed]
+        found += self._calls.since(env_id, first_needed)
         for page in self._pages:
             if page.stop > first_needed:
                 for row in page.rows_of(env_id):

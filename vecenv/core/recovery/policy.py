@@ -24,7 +24,7 @@ from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from ...own_log import own_logger
 from ..host.failure_budget import FailureBudget
 from ..host.replay import RestoreJob
-from ..layout.commands import RestorePoint
+from ..layout.commands import CallEffect, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -307,7 +307,7 @@ class Recovery:
             job.last_delivered_message = last_delivered_message(env_id)
             job.num_failures = self._budget.count(env_id, now_ns())
             job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
-            job.persistent_calls = history.persistent_calls
+            job.lasting_calls, job.lost_until = history.lasting_calls, history.lost_until
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             job.attempts = [] if job.abandon_reason else history.attempts
             restore_jobs[env_id] = job
@@ -352,6 +352,10 @@ class Recovery:
         """Record a point from which an env can be restored."""
         self.journal.note_restore_point(env_id, restore_point, is_answered)
 
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Record what a call has changed in its env."""
+        self.journal.note_effect(env_id, step_id, effect)
+
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Record the result of restoring an env; after the last env of its worker, log a summary.
 
@@ -387,7 +391,10 @@ class Recovery:
         if outcome.kind == "restarted":
             text = "env %d: its episode was over, the next one is restarted: %s"
             self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "unproven" and not outcome.reason and self._counts["unproven"] == 1:
+        if outcome.kind == "unproven" and outcome.reason:
+            text = "env %d: its rows are marked 'unproven': %s"
+            self._log.write([env_id], now_ns(), text, name, outcome.reason)
+        elif outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, name)
 
     def log_summary(self) -> None:

@@ -31,7 +31,7 @@ from ..host.checks import shorten
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.replay import Snapshotter
 from ..layout import messages
-from ..layout.commands import Entry, RestorePlan, RestorePoint, reset_kwargs
+from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env
@@ -96,7 +96,7 @@ class Reproducer:
         env_fns, adapt, snapshotter, registrations: pickled as workers receive them, see `pickling.dump_with_main`.
         env_id, step_id: the env that failed, and its command.
         why: text of the error.
-        restore_point, entries, persistent_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
+        restore_point, entries, lasting_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
         path, cwd: sys.path and working directory of the workers; `cwd` is None if it did not exist.
         first_env_id: number of env 0 in messages and for the global random generators.
         exception_limit: see `PoolFailurePolicy.exception_limit`.
@@ -114,7 +114,7 @@ class Reproducer:
     why: str
     restore_point: RestorePoint
     entries: list[Entry]
-    persistent_calls: list[Entry]
+    lasting_calls: list[LastingCall]
     path: list[str]
     cwd: str | None
     first_env_id: int = 0
@@ -145,8 +145,12 @@ class Reproducer:
             snapshotter = self._build(calls, settings)
             try:
                 with replaying():
-                    for entry in self.persistent_calls:
-                        calls.call(messages.load(entry.payload))  # type: ignore[arg-type]
+                    for call in self.lasting_calls:
+                        if call.payload is not None:
+                            with contextlib.suppress(Exception):  # it was the answer to the call
+                                calls.call(messages.load(call.payload))
+                        if call.changes is not None and snapshotter is not None:
+                            snapshotter.set_attributes(calls.env, call.changes)
                     if self.restore_point.state is not None and snapshotter is not None:
                         snapshotter.restore(calls.env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
                     yield from self._repeat(calls, until, pause)
@@ -384,7 +388,7 @@ def _action(spec: Spec, entry: Entry) -> Any:
 def newest_episode(journal: Journal, env_id: int) -> RestorePlan:
     """Return the newest restore point of an env, and its commands since, those included that are not answered."""
     history = journal.history(env_id, ())
-    return history.attempts[0] if history.attempts else RestorePlan(RestorePoint(0), [], history.persistent_calls)
+    return history.attempts[0] if history.attempts else RestorePlan(RestorePoint(0), [], history.lasting_calls)
 
 
 def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> FailureContext:

@@ -28,7 +28,7 @@ digests of rows with and without C differ: the implementation must be the same, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +77,6 @@ class Resume:
         records: (num_envs, 2), with the fields of `ArenaPlan.records`; `began_ns` is the age of the episode.
         queued: commands without an answer, ordered by step_id.
         next_step_id: step_id of the next command.
-        call_names: names of the calls in the restore jobs that have a lasting effect, by step_id.
         is_paused: whether the queued commands wait for `Pool.send_queued`, which precedes all other requests.
     """
 
@@ -85,7 +84,6 @@ class Resume:
     records: Array
     queued: list[QueuedCommand]
     next_step_id: int
-    call_names: dict[int, str] = field(default_factory=dict)
     is_paused: bool = False
 
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
@@ -166,4 +164,4 @@ def make_resume(
         )
         for command in left
     ]
-    return Resume(restore_jobs, records, named, journal.next_step_id, journal.call_names())
+    return Resume(restore_jobs, records, named, journal.next_step_id)

@@ -1,12 +1,12 @@
 """Frames: a reply of a shard as one flat buffer, and a buffer as pieces of a size that the transport handles well.
 
-    header     int64: seq, kind, count, flags, num_final, num_steps, mail_nbytes
-    columns    step_id, env_id, reward, ..., one after the other, `count` rows each; every column begins at a
-               multiple of 8 bytes
-    obs        the leaves of the observation, `count` rows each
-    info       the cells of infos, `count` rows each; only if a row is flagged INFO, or FINAL_INFO
-    final      the leaves of final observations, only for the rows flagged FINAL
-    mail       pickled messages; empty for plain steps
+header     int64: seq, kind, count, flags, num_final, num_steps, mail_nbytes
+columns    step_id, env_id, reward, ..., one after the other, `count` rows each; every column begins at a
+           multiple of 8 bytes
+obs        the leaves of the observation, `count` rows each
+info       the cells of infos, `count` rows each; only if a row is flagged INFO, or FINAL_INFO
+final      the leaves of final observations, only for the rows flagged FINAL
+mail       pickled messages; empty for plain steps
 """
 
 from __future__ import annotations

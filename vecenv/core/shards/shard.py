@@ -19,7 +19,7 @@ from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
 from ...pickling import adopt_main, load_with_main
 from ...registrations import apply_registrations
 from ..layout import messages
-from ..layout.commands import RestorePoint
+from ..layout.commands import CallEffect, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.rows import Form
 from ..layout.rows import Op as CommandOp
@@ -358,3 +358,6 @@ class Shard:
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Send the result of restoring an env to the driver, too."""
         self._mail.outcomes.append((env_id, outcome))
+
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Do nothing: the answer to the call, which the driver gets, contains the effect."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..layout.arena import RECORD
-from ..layout.commands import RestorePoint
+from ..layout.commands import CallEffect, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..recovery.policy import Recovery
@@ -95,12 +95,6 @@ class ShardJournals:
     def forget(self, env_id: int) -> None:
         """Do nothing: `renew` makes a new journal for a shard that was built again."""
 
-    def forget_call(self, env_id: int, step_id: int) -> None:
-        """Drop a call that raised."""
-        if self.recoveries:
-            shard, local = self._places[env_id]
-            self.recoveries[shard].journal.forget_call(local, self._hub.local_id(env_id, step_id))
-
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped."""
         shard, local = self._places[env_id]
@@ -117,6 +111,12 @@ class ShardJournals:
         if self.recoveries:
             shard, local = self._places[env_id]
             self.recoveries[shard].note_restore_point(local, restore_point, is_answered)
+
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Record what a call has changed in its env."""
+        if self.recoveries:
+            shard, local = self._places[env_id]
+            self.recoveries[shard].note_effect(local, self._hub.local_id(env_id, step_id), effect)
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Record how restoring an env has ended."""

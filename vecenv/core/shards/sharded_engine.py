@@ -173,16 +173,14 @@ class ShardedEngine:
         share = self._shares[shard]
         journal = Journal(len(share), policy.max_log_bytes // len(self._shares))
         reproduce = functools.partial(self._reproduce, shard)
-        return Recovery(
-            policy, journal, self.options.limits, reproduce, first_env_id=share[0], logs_outcomes=False
-        )
+        return Recovery(policy, journal, self.options.limits, reproduce, first_env_id=share[0], logs_outcomes=False)
 
     def _reproduce(self, shard: int, env_id: int, op: int, step_id: int) -> FailureContext:
         """Describe the commands of an env until it ended its shard; its numbers are those of the shard."""
         journals = self._journals
         assert self._action_spec is not None and journals is not None
         among_all = self._shares[shard][env_id]
-        restore_point, entries, persistent_calls = newest_episode(journals.recoveries[shard].journal, env_id)
+        restore_point, entries, lasting_calls, _ = newest_episode(journals.recoveries[shard].journal, env_id)
         episode = Reproducer(
             **self._starts.pickles_of(shard),
             autoreset=self.options.autoreset,
@@ -191,7 +189,7 @@ class ShardedEngine:
             why="",
             restore_point=restore_point,
             entries=entries,
-            persistent_calls=persistent_calls,
+            lasting_calls=lasting_calls,
             path=list(sys.path),
             cwd=working_directory(),
             exception_limit=self.options.failures.exception_limit,

@@ -161,9 +161,7 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> dict[str, Any]:
         """Return infos in Gymnasium's form: at an end, those of the step are in `final_info`."""
         if finals:
-            rows = [
-                {"final_obs": finals[i], "final_info": row} if i in finals else row for i, row in enumerate(rows)
-            ]
+            rows = [{"final_obs": finals[i], "final_info": row} if i in finals else row for i, row in enumerate(rows)]
         if episodes:
             rows = [{**row, "episode": episodes[i]} if i in episodes else row for i, row in enumerate(rows)]
         return {**add_infos(self, rows), **begun}

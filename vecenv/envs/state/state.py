@@ -37,6 +37,7 @@ from vecenv.envs.state.adapters import (
     UNCOVERED,
     StateAdapter,
 )
+from vecenv.envs.state.effects import AttributeWatch, set_attributes
 from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
@@ -48,6 +49,8 @@ _UNKNOWN = (
     "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
     "vecenv.register_state_adapter or vecenv.register_pickled_state"
 )
+#: Packages whose adapters keep only the state of episodes, and not what a method may have set.
+_TRUSTED_PREFIXES = tuple(f"{name}." for name in TRUSTED)
 _MAX_DEPTH = 100  # layers; a deeper stack surely contains itself
 
 
@@ -57,6 +60,8 @@ class Snapshot(NamedTuple):
     state: bytes
     is_complete: bool
     """Whether all layers are covered; False if a layer may have state that was not found."""
+    holds_calls: bool = False
+    """Whether it also contains everything that methods of the env may have changed."""
 
 
 class Snapshotter:
@@ -120,10 +125,10 @@ class Snapshotter:
             if payload is None or not (is_complete or _plan_of(type(env)).only_between_episodes):
                 return None
             try:
-                return Snapshot(pickle.dumps(payload, 5), is_complete)
+                return Snapshot(pickle.dumps(payload, 5), is_complete, is_complete and _holds_calls(layers))
             except Exception:
                 try:  # lambdas and classes of __main__
-                    return Snapshot(dump_by_value(payload), is_complete)
+                    return Snapshot(dump_by_value(payload), is_complete, is_complete and _holds_calls(layers))
                 except Exception as error:
                     if not _mark_unpicklable(layers, payload[1]):
                         raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
@@ -151,8 +156,47 @@ class Snapshotter:
                 set_own_attr(layers[depth], name, value)
         restore_generators(layers, places, generators)
 
+    def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
+        """Read the attributes of all layers, so that `changes` can compare them after a call.
+
+        Args:
+            env: the stack.
+            is_deep: read the contents of values, too; False: only which objects the attributes are.
+
+        Raises:
+            Exception: the attributes cannot be compared.
+        """
+        return AttributeWatch(list(_layers(env)), _captured, is_deep=is_deep)
+
+    def changes(self, env: Any, watch: AttributeWatch) -> dict[tuple[int, str], bytes] | None:
+        """Return the attributes that have changed since `watch`; see `AttributeWatch.changes`."""
+        return watch.changes(list(_layers(env)))
+
+    def set_attributes(self, env: Any, changes: dict[tuple[int, str], bytes]) -> None:
+        """Set attributes of a stack to the values that `changes` has returned."""
+        set_attributes(list(_layers(env)), changes)
+
 
 SNAPSHOTTER = Snapshotter()
+
+
+def _captured(layer: Any) -> Any:
+    """Return the state of a layer by its adapter or hook, unless its attributes contain that; None if there is none."""
+    plan = _plan_of(type(layer))
+    return None if plan.capture is None or plan.holds_inner else plan.capture(layer)
+
+
+def _holds_calls(layers: list[Any]) -> bool:
+    """Return whether the state of a stack contains everything that a method of it may change.
+
+    The class of the innermost layer must have a hook or adapter of the user's; the wrappers around it must be known.
+    """
+    *wrappers, base = map(_plan_of, map(type, layers))
+    return (
+        base.capture is not None
+        and not base.name.startswith(_TRUSTED_PREFIXES)
+        and not any(plan.gap is not None or not (plan.is_trusted or plan.capture) for plan in wrappers)
+    )
 
 
 def uncovered_layers(env: Any) -> list[str]:

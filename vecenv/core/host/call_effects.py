@@ -1,0 +1,87 @@
+"""CallEffects: finds out in the worker whether the calls of an env change it.
+
+The attributes of the env are compared before and after a call. That may take longer than the call, so calls of a name
+that has changed nothing many times are compared now and then, within a small share of the time; the others are only
+checked for attributes that were assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..layout.commands import CallEffect, Changes
+from ..system.clock import now_ns
+from .global_rngs import GlobalRngs
+from .replay import Snapshotter
+
+__all__ = ["CallEffects"]
+
+#: Calls of a name that must have changed nothing, one after the other, before not all are compared; and how long their
+#: comparisons may take together, after the first few.
+_FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 20_000_000
+#: The part of the time since the last comparison that the next one may take.
+_SHARE = 0.01
+
+
+class CallEffects:
+    """Compares envs before and after calls.
+
+    Args:
+        snapshotter: reads the attributes of envs; None: no effect is known.
+        rngs: the states of the global generators of the envs.
+    """
+
+    def __init__(self, snapshotter: Snapshotter | None, rngs: GlobalRngs) -> None:
+        self._snapshotter = snapshotter
+        self._rngs = rngs
+        self._streaks: dict[tuple[int, str], int] = {}  # by env_id and name: calls in a row without any change
+        self._costs_ns: dict[int, int] = {}  # by env_id: time of its last comparison
+        self._compared_ns: dict[int, int] = {}  # by env_id: when that was
+        self._watch: Any = None
+        self._name = ""
+        self._is_deep = False
+        self._spent_ns = 0
+        self._state: Any = None  # of the global generators
+
+    def begin(self, env_id: int, env: Any, function: Callable[[Any], Any]) -> None:
+        """Read the attributes of an env before a call."""
+        self._name = str(getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__name__))
+        self._watch, self._state = None, self._rngs.of(env_id).state
+        if self._snapshotter is None:
+            return
+        began_ns = now_ns()
+        self._is_deep = self._is_due(env_id, began_ns)
+        try:
+            self._watch = self._snapshotter.watch(env, is_deep=self._is_deep)
+        except Exception:  # pickling may raise anything for a foreign class: then the effect is unknown
+            self._watch = None
+        self._spent_ns = now_ns() - began_ns
+
+    def end(self, env_id: int, env: Any) -> CallEffect:
+        """Return the effect of the call since `begin`, also if it raised."""
+        key, watch = (env_id, self._name), self._watch
+        if watch is None or self._snapshotter is None:
+            return CallEffect(self._name, None)
+        began_ns = now_ns()
+        changes: Changes | None
+        try:
+            changes = self._snapshotter.changes(env, watch)
+        except Exception:
+            changes = None
+        if changes is not None and self._rngs.of(env_id).state != self._state:
+            changes[-1, "global generators"] = b""
+        self._watch = None
+        if self._is_deep:
+            self._compared_ns[env_id] = now_ns()
+            self._costs_ns[env_id] = self._spent_ns + self._compared_ns[env_id] - began_ns
+        is_unchanged = changes is not None and not changes
+        self._streaks[key] = self._streaks.get(key, 0) + 1 if is_unchanged else 0
+        return CallEffect(self._name, changes, is_compared=self._is_deep or not is_unchanged)
+
+    def _is_due(self, env_id: int, now: int) -> bool:
+        """Return whether a call is compared."""
+        cost = self._costs_ns.get(env_id, 0)
+        first = min(max(_FEWEST_CALLS, _FIRST_NS // max(cost, 1)), _FIRST_CALLS)
+        is_first = self._streaks.get((env_id, self._name), 0) < first
+        return is_first or cost <= _SHARE * (now - self._compared_ns.get(env_id, 0))

@@ -1,0 +1,267 @@
+"""Keep the calls that may have changed an env, in their order since its construction.
+
+    call -> note -> the worker's answer: note_effect -> repeated in a new env, before its restore point
+
+A call belongs to the life of its env, not to an episode. It is kept until one of these is known:
+
+    it changed nothing              the worker compared the attributes of the env before and after it
+    a later one replaces it         both set the same attribute, and both precede the restore point
+    its name changes nothing        the worker no longer compares each call of a name that never changed anything;
+                                    such a call is kept until the next restore point, or until there are many
+    its values stand for it         it changed only attributes with plain values; among many calls, older ones are
+                                    replaced by these values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from ...own_log import own_logger
+from ..layout.commands import CallEffect, Changes, Entry, LastingCall, RestorePoint
+from ..layout.rows import Op
+
+__all__ = ["LastingCalls"]
+
+_LOG = own_logger()
+#: Size of a call beside its payload and values.
+_CALL_NBYTES = 300
+#: Calls of an env before its restore point that are repeated; older ones are replaced by values where possible.
+_MOST_REPEATED = 1000
+#: Calls of an env that the worker has not compared, beyond which the oldest are dropped.
+_MOST_UNCOMPARED = 1000
+#: Bytes that the calls may have however small the journal is: a task or an attribute outlives every episode.
+_LEAST_NBYTES = 1 << 20
+_GIVEN_UP = (
+    "env %d: its %d oldest calls are no longer kept, because all calls exceed half of max_log_bytes. After a crash, "
+    "its rows are marked 'unproven' unless a snapshot contains all of its state. Pass pure=True for calls that change "
+    "nothing, or raise max_log_bytes"
+)
+
+
+@dataclass
+class _EnvCalls:
+    """The calls of one env.
+
+    Attributes:
+        calls: by step_id, in order.
+        num_uncompared: how many of them the worker has not compared.
+        first_needed: calls before this step_id are settled: they precede every restore point.
+        has_unsettled: whether there may be others.
+        dropped: by name of a call: the newest call of it that was dropped uncompared.
+        lost_until: the newest call that was dropped although it may have had an effect; 0 if there was none.
+    """
+
+    calls: dict[int, LastingCall] = field(default_factory=dict)
+    num_uncompared: int = 0
+    first_needed: int = 0
+    has_unsettled: bool = False
+    dropped: dict[str, int] = field(default_factory=dict)
+    lost_until: int = 0
+
+
+class LastingCalls:
+    """The lasting calls of all envs of one journal.
+
+    Args:
+        num_envs: number of envs.
+        max_nbytes: most bytes of the journal; the calls may have half of them.
+
+    Attributes:
+        nbytes: bytes of all calls that are kept.
+    """
+
+    def __init__(self, num_envs: int, max_nbytes: int) -> None:
+        self._envs = [_EnvCalls() for _ in range(num_envs)]
+        self._max_nbytes = max(max_nbytes // 2, _LEAST_NBYTES)
+        self._has_warned = False
+        self.nbytes = 0
+
+    # ---- writing -------------------------------------------------------------------------
+
+    def note(self, env_id: int, call: LastingCall) -> None:
+        """Keep a call that was sent."""
+        mine = self._envs[env_id]
+        mine.calls[call.step_id] = call
+        mine.has_unsettled = True
+        mine.num_uncompared += call.uncompared_name is not None
+        self.nbytes += _nbytes_of(call)
+
+    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
+        """Record what the worker has found out about a call: its effect, or that it was not compared."""
+        mine = self._envs[env_id]
+        call = mine.calls.get(step_id)
+        if effect.is_compared and (effect.changes is None or effect.changes) and effect.name in mine.dropped:
+            # Earlier calls of this name may have changed something, too.
+            mine.lost_until = max(mine.lost_until, mine.dropped.pop(effect.name))
+        if call is None:
+            return
+        if not effect.is_compared:
+            mine.num_uncompared += 1
+            mine.calls[step_id] = call._replace(uncompared_name=effect.name)
+            if mine.num_uncompared > _MOST_UNCOMPARED:
+                self._drop_uncompared(mine, _MOST_UNCOMPARED // 2)
+        elif effect.changes is None:
+            return
+        elif not effect.changes:
+            self._drop(mine, step_id)
+        else:
+            self.nbytes -= _nbytes_of(call)
+            mine.calls[step_id] = call._replace(changes=effect.changes)
+            self.nbytes += _nbytes_of(mine.calls[step_id])
+
+    def settle(self, env_id: int, first_needed: int) -> None:
+        """Drop what is not needed of the calls before an env's restore point."""
+        mine = self._envs[env_id]
+        if not mine.has_unsettled:
+            return
+        mine.first_needed = first_needed
+        names_after: set[str] = set()
+        for call in reversed(_settled(mine)):
+            if call.uncompared_name is not None or call.name in names_after:
+                self._drop(mine, call.step_id)
+            elif call.name is not None:
+                names_after.add(call.name)
+            elif call.changes is None:  # it may depend on attributes that were set before it
+                names_after.clear()
+        settled = _settled(mine)
+        if len(settled) > _MOST_REPEATED:
+            self._merge(mine, settled[: len(settled) - _MOST_REPEATED // 2])
+        mine.has_unsettled = len(_settled(mine)) < len(mine.calls)
+
+    def has_unsettled(self, env_id: int) -> bool:
+        """Return whether an env may have calls that `settle` has not looked through."""
+        return self._envs[env_id].has_unsettled
+
+    def forget(self, env_id: int) -> None:
+        """Drop all calls of an env, because it was built again and will receive no old ones."""
+        mine = self._envs[env_id]
+        self.nbytes -= sum(map(_nbytes_of, mine.calls.values()))
+        self._envs[env_id] = _EnvCalls()
+
+    def drop_uncompared(self) -> None:
+        """Drop all calls that the worker has not compared: their names have never changed anything."""
+        for mine in self._envs:
+            self._drop_uncompared(mine, mine.num_uncompared)
+
+    def is_over(self) -> bool:
+        """Return whether all calls together exceed their bound."""
+        return self.nbytes > self._max_nbytes
+
+    def limit(self) -> None:
+        """Replace settled calls by values, and give up the oldest ones, of the envs with the most, until all fit."""
+        while self.is_over():
+            sizes = [sum(map(_nbytes_of, _settled(mine))) for mine in self._envs]
+            env_id = sizes.index(max(sizes))
+            if not sizes[env_id]:
+                return
+            mine = self._envs[env_id]
+            settled = _settled(mine)
+            oldest = settled[: -(-len(settled) // 2)]
+            self._merge(mine, oldest)
+            if sum(map(_nbytes_of, _settled(mine))) < 0.75 * sizes[env_id]:
+                continue
+            for call in oldest:
+                if call.step_id in mine.calls:
+                    mine.lost_until = max(mine.lost_until, call.step_id)
+                    self._drop(mine, call.step_id)
+            if not self._has_warned:
+                self._has_warned = True
+                _LOG.warning(_GIVEN_UP, env_id, len(oldest))
+
+    def _merge(self, mine: _EnvCalls, calls: list[LastingCall]) -> None:
+        """Replace calls by the values of the attributes that they have changed, where these are known.
+
+        A call with unknown changes may depend on all before it, and one that sets an attribute may replace a value. So
+        both stay, and the values before them stay before them.
+        """
+        run: list[LastingCall] = []
+        for call in calls:
+            if call.changes is not None and call.name is None:
+                run.append(call)
+                continue
+            changed = {name for one in run for _, name in one.changes or ()}
+            if call.name is None or call.name.split()[-1] in changed:
+                self._merge_run(mine, run)
+                run = []
+        self._merge_run(mine, run)
+
+    def _merge_run(self, mine: _EnvCalls, run: list[LastingCall]) -> None:
+        if len(run) < 2:
+            return
+        values: Changes = {}
+        for call in run:
+            values.update(call.changes or {})
+            self._drop(mine, call.step_id)
+        merged = LastingCall(run[-1].step_id, changes={key: value for key, value in values.items() if value})
+        mine.calls[merged.step_id] = merged
+        self.nbytes += _nbytes_of(merged)
+        mine.calls = dict(sorted(mine.calls.items()))
+
+    def _drop_uncompared(self, mine: _EnvCalls, count: int) -> None:
+        names = [call for call in mine.calls.values() if call.uncompared_name is not None] if count else []
+        for call in names[:count]:
+            self._drop(mine, call.step_id)
+
+    def _drop(self, mine: _EnvCalls, step_id: int) -> None:
+        call = mine.calls.pop(step_id)
+        self.nbytes -= _nbytes_of(call)
+        if call.uncompared_name is not None:
+            mine.num_uncompared -= 1
+            mine.dropped[call.uncompared_name] = step_id
+
+    def restore(self, env_id: int, calls: Iterable[LastingCall], lost_until: int) -> None:
+        """Continue with the calls that another journal has kept, in order."""
+        for call in calls:
+            self.note(env_id, call)
+        self._envs[env_id].lost_until = lost_until
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def since(self, env_id: int, first: int) -> list[Entry]:
+        """Return the calls of an env from a step_id on, as commands."""
+        return [
+            Entry(call.step_id, int(Op.CALL), call.flags, 0, call.payload)
+            for call in self._envs[env_id].calls.values()
+            if call.step_id >= first and call.payload is not None
+        ]
+
+    def before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[LastingCall]:
+        """Return the calls to repeat before a command, in order, except queued ones."""
+        found: list[LastingCall] = []
+        names_after: set[str] = set()
+        for call in reversed(self._envs[env_id].calls.values()):
+            if call.step_id >= step_id or call.step_id in queued or call.name in names_after:
+                continue
+            if call.name is not None:
+                names_after.add(call.name)
+            elif call.changes is None:
+                names_after.clear()
+            found.append(call)
+        return found[::-1]
+
+    def all_of(self, env_id: int, queued: Collection[int]) -> list[LastingCall]:
+        """Return all calls of an env, except queued ones."""
+        return [call for call in self._envs[env_id].calls.values() if call.step_id not in queued]
+
+    def find(self, env_id: int, step_id: int) -> LastingCall | None:
+        """Return a call, or None if it is not kept."""
+        return self._envs[env_id].calls.get(step_id)
+
+    def lost_until(self, env_id: int) -> int:
+        """Return the step_id of the newest call that was given up although it may have had an effect; 0 if none."""
+        return self._envs[env_id].lost_until
+
+    def lacks(self, env_id: int, point: RestorePoint) -> bool:
+        """Return whether calls were given up whose effect is not part of a restore point."""
+        lost_until = self._envs[env_id].lost_until
+        return lost_until > 0 and not (point.holds_calls and point.step_id > lost_until)
+
+
+def _settled(mine: _EnvCalls) -> list[LastingCall]:
+    return [call for call in mine.calls.values() if call.step_id < mine.first_needed]
+
+
+def _nbytes_of(call: LastingCall) -> int:
+    values = sum(len(value) + 100 for value in call.changes.values()) if call.changes else 0
+    return _CALL_NBYTES + len(call.payload or b"") // max(1, call.num_sharing) + values
