@@ -17,7 +17,7 @@ import pytest
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import RestoreJob, Restorer
 from vecenv.core.layout import messages
-from vecenv.core.layout.commands import Entry, RestorePlan, RestorePoint
+from vecenv.core.layout.commands import Entry, LastingCall, RestorePlan, RestorePoint
 from vecenv.core.layout.messages import Payload
 from vecenv.core.layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.replaying import is_replaying
@@ -111,6 +111,10 @@ def call(step_id: int, text: str) -> Entry:
     return Entry(step_id, Op.CALL, CommandFlag.PAYLOAD, 0, messages.dump(Payload(function=named(text))))
 
 
+def lasting(step_id: int, text: str) -> LastingCall:
+    return LastingCall(step_id, messages.dump(Payload(function=named(text))))
+
+
 def step(step_id: int, action: int = 0, flags: int = 0) -> Entry:
     return Entry(step_id, Op.STEP, flags, 0, (bytes([action]),))
 
@@ -146,13 +150,13 @@ class Scene:
         return needs_reset, outcome
 
 
-def test_persistent_calls_come_first_then_the_state_then_the_commands() -> None:
+def test_lasting_calls_come_first_then_the_state_then_the_commands() -> None:
     scene = Scene()
-    attempt = RestorePlan(saved_state(7), [step(1), call(2, "b"), step(3, 4)], [call(0, "a")])
+    attempt = RestorePlan(saved_state(7), [step(1), call(2, "b"), step(3, 4)], [lasting(0, "a")])
     _, outcome = scene.run(attempt)
     assert (outcome.kind, outcome.num_steps) == ("replayed", 3)
     assert scene.asked == ["a", "state 7", "reset", "b", "step 4"], "of the first command only the reset"
-    assert scene.slot.touched == [Op.RESET, Op.CALL, Op.STEP]
+    assert scene.slot.touched == [Op.CALL, Op.RESET, Op.CALL, Op.STEP]
 
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
@@ -172,13 +176,13 @@ def test_second_attempt_builds_another_env_and_closes_the_first() -> None:
     assert outcome.kind == "replayed" and scene.asked == ["reset 5", "step 0", "close", "reset 5", "step 0"]
 
 
-def test_env_built_again_gets_the_persistent_calls() -> None:
+def test_env_built_again_gets_the_lasting_calls() -> None:
     scene = Scene((1, 77))
-    _, outcome = scene.run(RestorePlan(saved_state(7, is_mid_episode=True), [], []), persistent_calls=[call(0, "a")])
+    _, outcome = scene.run(RestorePlan(saved_state(7, is_mid_episode=True), [], []), lasting_calls=[lasting(0, "a")])
     assert outcome.kind == "truncated" and "was not kept" in outcome.reason
     assert scene.asked == ["state 7", "a"] and not scene.restorer.starts_digest
     scene = Scene()
-    _, outcome = scene.run(persistent_calls=[call(0, "a")], abandon_reason="enough")
+    _, outcome = scene.run(lasting_calls=[lasting(0, "a")], abandon_reason="enough")
     assert (outcome.kind, outcome.reason, scene.asked) == ("truncated", "enough", ["a"])
     assert Scene().run()[1].reason.startswith("nothing from which the episode could be repeated")
 

@@ -33,7 +33,7 @@ def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
 def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
     """Return (restore point, [repeated commands]) of each attempt: actions as numbers, commands by name."""
     found = []
-    for point, entries, _ in journal.history(env_id, queued).attempts:
+    for point, entries, *_ in journal.history(env_id, queued).attempts:
         parts: list[Any] = []
         for entry in entries:
             if entry.op == Op.STEP:
@@ -45,9 +45,9 @@ def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int,
     return found
 
 
-def persistent(journal: Journal, attempt: int = 0) -> list[int]:
+def lasting(journal: Journal, attempt: int = 0) -> list[int]:
     """Return the step_ids of the calls that are repeated before the restore point of an attempt, for env 0."""
-    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].persistent_calls]
+    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].lasting_calls]
 
 
 def two_envs() -> Journal:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.core.recovery.journals import MANY, call, persistent, reset, steps
+from tests.core.recovery.journals import MANY, call, lasting, reset, steps
 from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
@@ -18,7 +18,7 @@ def continued(journal: Journal, max_nbytes: int = MANY) -> Journal:
     num_envs = journal._num_envs
     other = Journal(num_envs, max_nbytes)
     histories = {env_id: journal.history(env_id, ()) for env_id in range(num_envs)}
-    other.restore(histories, journal.call_names(), journal.next_step_id)
+    other.restore(histories, journal.next_step_id)
     return other
 
 
@@ -75,11 +75,11 @@ def test_names_of_calls_are_continued() -> None:
     reset(journal, 4, [0], [5])
     steps(journal, [1])
     other = continued(journal)
-    assert other.call_names() == {1: "a", 2: "b"} and persistent(other) == [1, 2]
+    assert lasting(other) == [1, 2, 3]
     call(other, 6, 0, "a")
     reset(other, 7, [0], [5])
     steps(other, [1])
-    assert persistent(other) == [2, 6]
+    assert lasting(other) == [1, 2, 3, 6]
 
 
 def test_names_and_seeds_of_unanswered_commands() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import MANY, call, persistent, repeated, reset, steps, two_envs
-from vecenv.core.layout.commands import RestorePoint
+from tests.core.recovery.journals import MANY, call, lasting, repeated, reset, steps, two_envs
+from vecenv.core.layout.commands import CallEffect, RestorePoint
 from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -193,7 +193,7 @@ def test_commands_before_a_reset_that_superseded_a_step_are_not_repeated(is_answ
     assert repeated(journal, 0) == [(9, ["reset 9", 13])]
 
 
-def test_last_call_of_each_name_is_kept_permanently() -> None:
+def test_calls_and_the_last_value_of_each_attribute_are_kept_permanently() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
     call(journal, 10, 0, "set_attr y")
@@ -201,11 +201,11 @@ def test_last_call_of_each_name_is_kept_permanently() -> None:
     call(journal, 12, 0, None)
     call(journal, 13, 0, "")
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
-    assert persistent(journal) == []
+    assert lasting(journal) == []
     reset(journal, 14, [0], [7])
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(14, ["reset 14", 30])]
-    assert persistent(journal) == [10, 11]
+    assert lasting(journal) == [10, 11, 12]
 
 
 def test_later_call_does_not_replace_one_from_before_the_restore_point() -> None:
@@ -215,10 +215,10 @@ def test_later_call_does_not_replace_one_from_before_the_restore_point() -> None
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
     call(journal, 12, 0, "set_attr x")
-    assert persistent(journal) == [9]
+    assert lasting(journal) == [9]
     assert repeated(journal, 0) == [(10, ["reset 10", 30, "call 12"])]
-    assert [entry.step_id for entry in journal.history(0, ()).persistent_calls] == [12]
-    assert [entry.step_id for entry in journal.history(0, [12]).persistent_calls] == [9]
+    assert [entry.step_id for entry in journal.history(0, ()).lasting_calls] == [9, 12]
+    assert [entry.step_id for entry in journal.history(0, [12]).lasting_calls] == [9]
 
 
 def test_restore_points_have_the_calls_from_before_them() -> None:
@@ -226,26 +226,26 @@ def test_restore_points_have_the_calls_from_before_them() -> None:
     call(journal, 9, 0, "set_attr x")
     journal.note_restore_point(0, RestorePoint(10, b"a", False), is_answered=True)
     steps(journal, [13], [0])
-    assert persistent(journal, 0) == [] and persistent(journal, 1) == [9]
+    assert lasting(journal, 0) == [] and lasting(journal, 1) == [9]
     assert "call 9" in repeated(journal, 0)[0][1]
 
 
-def test_persistent_calls_are_known_without_a_restore_point() -> None:
+def test_lasting_calls_are_known_without_a_restore_point() -> None:
     journal = Journal(1, 1)
     reset(journal, 1, [0], [1])
     call(journal, 2, 0, "set_attr x")
     steps(journal, [1])
     history = journal.history(0, ())
-    assert history.attempts == [] and [entry.step_id for entry in history.persistent_calls] == [2]
+    assert history.attempts == [] and [entry.step_id for entry in history.lasting_calls] == [2]
 
 
-def test_call_that_raised_is_not_persistent() -> None:
+def test_call_that_changed_nothing_is_not_kept() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
-    journal.forget_call(0, 9)
+    journal.note_effect(0, 9, CallEffect("read", {}))
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
-    assert persistent(journal) == []
+    assert lasting(journal) == []
 
 
 def test_payloads_are_found() -> None:
@@ -262,7 +262,7 @@ def test_forgotten_env_has_a_new_history() -> None:
     reset(journal, 10, [0], [8])
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(10, ["reset 10", 30])]
-    assert persistent(journal) == []
+    assert lasting(journal) == []
     assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 

@@ -103,7 +103,7 @@ def test_request_larger_than_a_small_page_is_recorded_whole() -> None:
     assert page_nbytes < action.nbytes
     for _ in range(2):
         journal.note_steps((action,), np.arange(1_500), 0)
-    ((_, entries, _),) = journal.history(1_499, ()).attempts
+    ((_, entries, *_),) = journal.history(1_499, ()).attempts
     assert [entry.step_id for entry in entries] == [1_500, 3_000]
     assert len(journal._pages) == 2 and journal.nbytes <= 400_000
 
@@ -220,7 +220,7 @@ def test_history_before_an_incomplete_restore_point_is_dropped_first() -> None:
         steps(journal, [7])
     later = RestorePoint(journal.next_step_id - 1, b"state", is_complete=False)
     journal.note_restore_point(0, later, is_answered=True)
-    assert [point.step_id for point, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
+    assert [point.step_id for point, *_ in journal.history(0, ()).attempts] == [1, later.step_id]
     while len(attempts := journal.history(0, ()).attempts) == 2:
         steps(journal, [7])
     ((point, entries, _),) = attempts
@@ -358,7 +358,7 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
 
     def check(env_id: int, queued: list[int]) -> int:
         attempts = copy.deepcopy(journal).history(env_id, queued).attempts
-        for point, entries, _ in attempts:
+        for point, entries, *_ in attempts:
             expected = [number for number in noted[env_id] if number >= point.step_id and number not in queued]
             assert [entry.step_id for entry in entries] == expected
             if point.step_id > 0:  # otherwise it begins when the env is built
@@ -405,7 +405,7 @@ def test_calls_of_an_env_without_a_restore_point_take_no_room_from_others() -> N
         steps(journal, [1], [0])
         assert journal.nbytes <= 20_000
     assert repeated(journal, 1) == [(first, [f"reset {first}", 8])] and repeated(journal, 0) == []
-    (last,) = journal.history(0, ()).persistent_calls
+    (last,) = journal.history(0, ()).lasting_calls
     assert last.step_id == journal.next_step_id - 2, "what lasts is known"
     assert len(journal._calls.all_of(0, ())) < 100
 

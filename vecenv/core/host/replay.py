@@ -254,13 +254,16 @@ class Restorer:
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
         self._needs_reset = False
-        began_ns = now_ns()
-        self._missing_calls = self._repeat_calls(env_id, env, lasting_calls, _SHARE_OF_CALLS * seconds)
+        self._missing_calls = ""
+        if lasting_calls:
+            began_ns = now_ns()
+            self._missing_calls = self._repeat_calls(env_id, env, lasting_calls, _SHARE_OF_CALLS * seconds)
+            seconds -= (now_ns() - began_ns) / 1e9
         if restore_point.holds_calls:
             self._missing_calls = ""
         if lacks_calls:
             self._missing_calls = "all calls together exceed half of max_log_bytes"
-        budget = _TimeBudget(seconds - (now_ns() - began_ns) / 1e9, len(entries))
+        budget = _TimeBudget(seconds, len(entries))
         if restore_point.state is not None:
             assert self._snapshotter is not None
             try:

@@ -81,8 +81,8 @@ class Reply:
         request: the operation that raised it ('step', 'reset', 'autoreset' or 'call') and its arguments as text.
         worker_id: the worker that sent an exception; set on this side.
         value: result of a call.
-        snapshot: (state, is_complete, is_mid_episode, holds_calls) of the env, taken before this call or before the reset
-            that this command makes; see `commands.RestorePoint`.
+        snapshot: (state, is_complete, is_mid_episode, holds_calls) of the env, taken before this call or before the
+            reset that this command makes; see `commands.RestorePoint`.
         outcome: how the env was restored after the death of its worker.
         warnings: (key, text) pairs, to be shown once per key.
         effect: of a call, if it is known what it changed in the env; None if it may have changed anything.

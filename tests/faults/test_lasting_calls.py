@@ -1,0 +1,284 @@
+"""Calls that change an env last beyond its episode, also if its worker is killed.
+
+Programs of random commands run twice: over a plain env each, and over a pool whose workers are killed between them. All
+rows and the attributes at the end must be equal, and every row of a recovered env is marked 'replayed' or 'unproven'.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import vecenv
+
+NUM_ENVS = 3
+
+
+class Tasks(gymnasium.Env[Any, Any]):
+    """An env whose methods change attributes that no reset changes, and read state of the episode."""
+
+    observation_space, action_space = spaces.Box(-1e9, 1e9, (6,), np.float64), spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.task, self.added, self.gain = 0, 0, 1.0
+        self.total, self.episode_steps, self.goal = 0, 0, 0.0
+        self.visited: list[int] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episode_steps = self.total = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.episode_steps += 1
+        self.total += int(action) + self.task
+        return self._observe(), self.gain + self.added, False, self.episode_steps >= 9, {}
+
+    def _observe(self) -> Any:
+        draw = self.np_random.random()
+        return np.array([draw, self.task, self.added, self.total, self.goal, sum(self.visited)], np.float64)
+
+    def set_task(self, task: int) -> None:
+        self.task = task
+
+    def add(self, count: int) -> int:
+        self.added = self.added * 2 + count
+        return self.added
+
+    def visit(self, place: int) -> None:
+        self.visited.append(place)
+
+    def scale(self) -> None:
+        """Set an attribute from the state of the episode."""
+        self.goal = self.total + self.task / 2
+
+    def push(self, count: int) -> None:
+        """Change the episode only."""
+        self.total += count
+
+    def draw_goal(self) -> float:
+        self.goal = float(self.np_random.random())
+        return self.goal
+
+    def fail(self) -> None:
+        """Change an attribute, then raise."""
+        self.added += 1
+        raise KeyError("wanted")
+
+    def read(self) -> tuple[int, ...]:
+        return self.task, self.added
+
+
+class RareChange(Tasks):
+    """An env with a method that changes nothing but at one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.when = {"left": 0}
+
+    def mark(self, left: int) -> int:
+        """Change the env if `left` is 0; the 50th call is the first one."""
+        if left == 0:
+            self.when["left"] += 5
+            self.task = self.when["left"]
+        return self.task
+
+
+class Plain:
+    """The commands of a program, over one plain env per env id."""
+
+    def __init__(self, make: Any) -> None:
+        self.envs = [make() for _ in range(NUM_ENVS)]
+        self.begins = [False] * NUM_ENVS
+
+    def call(self, name: str, *args: Any, env_id: list[int] | None = None) -> None:
+        for i in range(NUM_ENVS) if env_id is None else env_id:
+            try:
+                getattr(self.envs[i], name)(*args)
+            except KeyError:
+                pass
+
+    def set_attr(self, name: str, value: Any, env_id: list[int] | None = None) -> None:
+        for i in range(NUM_ENVS) if env_id is None else env_id:
+            setattr(self.envs[i], name, value)
+
+    def reset(self, seed: int | None) -> list[Any]:
+        self.begins = [False] * NUM_ENVS
+        return [env.reset(seed=None if seed is None else seed + i)[0].tolist() for i, env in enumerate(self.envs)]
+
+    def step(self, actions: list[int]) -> list[Any]:
+        rows = []
+        for i, env in enumerate(self.envs):
+            if self.begins[i]:
+                rows.append((env.reset()[0].tolist(), 0.0, False))
+                self.begins[i] = False
+                continue
+            obs, reward, _, truncated, _ = env.step(actions[i])
+            self.begins[i] = truncated
+            rows.append((obs.tolist(), reward, truncated))
+        return rows
+
+
+class Pooled:
+    """The same commands over a `VectorEnv`."""
+
+    def __init__(self, make: Any, rng: np.random.Generator, **options: Any) -> None:
+        self.envs = vecenv.VectorEnv([make] * NUM_ENVS, num_workers=int(rng.integers(1, 3)), **options)
+        self.marks: set[str] = set()
+
+    def call(self, name: str, *args: Any, env_id: list[int] | None = None) -> None:
+        try:
+            self.envs.call(name, *args, env_id=env_id)
+        except KeyError:
+            pass
+
+    def set_attr(self, name: str, value: Any, env_id: list[int] | None = None) -> None:
+        self.envs.set_attr(name, value, env_id=env_id)
+
+    def reset(self, seed: int | None) -> list[Any]:
+        obs, infos = self.envs.reset(seed=seed)
+        self._note(infos)
+        return [row.tolist() for row in obs]
+
+    def step(self, actions: list[int]) -> list[Any]:
+        obs, rewards, _, truncated, infos = self.envs.step(np.array(actions))
+        self._note(infos)
+        return [(obs[i].tolist(), float(rewards[i]), bool(truncated[i])) for i in range(NUM_ENVS)]
+
+    def _note(self, infos: dict[str, Any]) -> None:
+        self.marks |= {str(mark) for mark in infos.get("recovered", ()) if mark}
+
+    def kill(self, worker_id: int) -> None:
+        pids = self.envs.worker_pids
+        os.kill(pids[worker_id % len(pids)], signal.SIGKILL)
+
+
+def run_program(seed: int, *, kills: bool = True, **options: Any) -> set[str]:
+    """Run one random program both ways; return the marks of recovered rows."""
+    rng = np.random.default_rng(seed)
+    plain, pooled = Plain(Tasks), Pooled(Tasks, rng, **options)
+    try:
+        has_reset = False
+        for number in range(int(rng.integers(10, 50))):
+            kind = int(rng.integers(12))
+            env_id = None if rng.random() < 0.6 else [int(rng.integers(NUM_ENVS))]
+            if kind == 0 or (kind > 8 and not has_reset):
+                # a first reset without a seed draws one, so it cannot be compared
+                reset_seed = int(rng.integers(100)) if not has_reset or rng.random() < 0.6 else None
+                has_reset = True
+                assert pooled.reset(reset_seed) == plain.reset(reset_seed), (seed, number)
+            elif kind <= 5:
+                name, *args = [
+                    ("set_task", int(rng.integers(5))),
+                    ("add", int(rng.integers(3))),
+                    ("visit", int(rng.integers(5))),
+                    ("scale",),
+                    ("push", int(rng.integers(5))),
+                    ("fail",),
+                    ("draw_goal",) if has_reset else ("read",),
+                    ("read",),
+                ][int(rng.integers(8))]
+                pooled.call(str(name), *args, env_id=env_id)
+                plain.call(str(name), *args, env_id=env_id)
+            elif kind == 6:
+                value = float(rng.integers(5))
+                pooled.set_attr("gain", value, env_id)
+                plain.set_attr("gain", value, env_id)
+            elif has_reset:
+                actions = rng.integers(0, 4, NUM_ENVS).tolist()
+                assert pooled.step(actions) == plain.step(actions), (seed, number)
+            if kills and rng.random() < 0.15:
+                pooled.kill(int(rng.integers(2)))
+        for name in ("task", "added", "gain", "goal", "visited"):
+            assert list(pooled.envs.get_attr(name)) == [getattr(env, name) for env in plain.envs], (seed, name)
+        return pooled.marks
+    finally:
+        pooled.envs.close()
+
+
+@pytest.mark.parametrize("first", [0])
+def test_programs_with_calls_equal_a_plain_loop(first: int) -> None:
+    marks = set().union(*(run_program(seed) for seed in range(first, first + 6)))
+    assert marks <= {"replayed", "unproven"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 500, 50))
+def test_many_programs_with_calls_equal_a_plain_loop(first: int) -> None:
+    marks = set().union(*(run_program(seed) for seed in range(first, first + 50)))
+    assert marks <= {"replayed", "unproven"}
+
+
+def test_task_survives_an_episode_that_is_lost() -> None:
+    envs = vecenv.VectorEnv([Tasks] * 2, num_workers=1, failures={"max_log_bytes": 0})
+    try:
+        envs.reset(seed=0)
+        envs.call("set_task", 3)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match="built again"):
+            assert envs.call("read") == ((3, 0), (3, 0))
+        infos = envs.step([0, 0])[4]
+        assert infos["recovered"].tolist() == ["truncated"] * 2
+    finally:
+        envs.close()
+
+
+def test_method_that_changes_something_at_one_call_is_repeated() -> None:
+    rewards = []
+    for is_killed in (False, True):
+        envs = vecenv.VectorEnv([RareChange] * 2, num_workers=1)
+        try:
+            envs.reset(seed=0)
+            for left in range(49, -100, -1):
+                envs.call("mark", abs(left))
+                if left % 10 == 0:
+                    envs.step([0, 0])
+            envs.reset(seed=1)
+            if is_killed:
+                os.kill(envs.worker_pids[0], signal.SIGKILL)
+            obs, reward, _, _, infos = envs.step([1, 1])
+            rewards.append((obs.tolist(), reward.tolist(), envs.get_attr("task")))
+            assert not is_killed or infos["recovered"].tolist() == ["replayed"] * 2
+        finally:
+            envs.close()
+    assert rewards[0] == rewards[1]
+
+
+def count_reads(num_calls: int, num_kills: int) -> int:
+    """Make many calls that only read, with steps and kills between; return the bytes of the log."""
+    envs = vecenv.VectorEnv([Tasks], num_workers=1)
+    plain = Tasks()
+    try:
+        assert envs.reset(seed=0)[0][0].tolist() == plain.reset(seed=0)[0].tolist()
+        envs.call("set_task", 2)
+        plain.set_task(2)
+        for number in range(num_calls):
+            assert envs.call("read") == ((2, 0),)
+            if number % 1000 == 999:
+                is_killed = number // 1000 % max(1, num_calls // 1000 // num_kills) == 0
+                if is_killed:
+                    os.kill(envs.worker_pids[0], signal.SIGKILL)
+                obs, *_, infos = envs.step([1])
+                assert obs[0].tolist() == plain.step(1)[0].tolist()
+                assert not is_killed or infos["recovered"].tolist() == ["replayed"]
+                if number // 1000 % 8 == 7:
+                    assert envs.reset(seed=number)[0][0].tolist() == plain.reset(seed=number)[0].tolist()
+        return envs.statistics().log_nbytes
+    finally:
+        envs.close()
+
+
+@pytest.mark.extended
+def test_calls_that_only_read_take_no_room_and_no_time() -> None:
+    assert count_reads(20_000, 3) < 1_000_000
+
+
+@pytest.mark.slow
+def test_a_million_calls_that_only_read_take_no_room_and_no_time() -> None:
+    assert count_reads(1_000_000, 10) < 1_000_000
