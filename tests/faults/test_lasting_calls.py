@@ -6,6 +6,7 @@ rows and the attributes at the end must be equal, and every row of a recovered e
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from gymnasium import spaces
 
 import vecenv
+from tests.core.shards.local_pools import LocalPool
+from vecenv.envs.remote import CallEnvMethod, CallMethod, GetAttribute
 
 NUM_ENVS = 3
 
@@ -282,3 +285,147 @@ def test_calls_that_only_read_take_no_room_and_no_time() -> None:
 @pytest.mark.slow
 def test_a_million_calls_that_only_read_take_no_room_and_no_time() -> None:
     assert count_reads(1_000_000, 10) < 1_000_000
+
+
+# ---- front ends ----------------------------------------------------------------------------------
+
+
+def play_vector(kills: bool) -> Any:
+    envs = vecenv.VectorEnv([Tasks] * 2, num_workers=1)
+    return play_gymnasium(envs, kills)
+
+
+def play_spare(kills: bool) -> Any:
+    envs = vecenv.VectorEnv([Tasks] * 2, num_workers=1, num_spare_envs=2)
+    return play_gymnasium(envs, kills)
+
+
+def play_batched(kills: bool) -> Any:
+    make = functools.partial(gymnasium.vector.SyncVectorEnv, [Tasks])
+    envs = vecenv.BatchedVectorEnv([make] * 2, num_workers=1)
+    return play_gymnasium(envs, kills)
+
+
+def play_gymnasium(envs: Any, kills: bool) -> Any:
+    try:
+        envs.call("set_task", 3)
+        envs.reset(seed=1)
+        for number in range(3):
+            envs.step(np.array([1, 2]))
+            envs.call("add", number)
+        envs.call("scale")
+        envs.reset(seed=2)
+        if kills:
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+        rows = [envs.step(np.array([1, 1])) for _ in range(12)]
+        return [(row[0].tolist(), row[1].tolist()) for row in rows], envs.get_attr("goal")
+    finally:
+        envs.close()
+
+
+def play_sb3(kills: bool) -> Any:
+    pytest.importorskip("stable_baselines3")
+    from vecenv.integrations.sb3 import SB3VecEnv
+
+    envs = SB3VecEnv([Tasks] * 2, num_workers=1)
+    try:
+        envs.env_method("set_task", 3)
+        envs.seed(1)
+        envs.reset()
+        for number in range(3):
+            envs.step(np.array([1, 2]))
+            envs.env_method("add", number)
+        envs.env_method("scale", indices=[1])
+        envs.seed(2)
+        envs.reset()
+        if kills:
+            os.kill(envs.vector_env.worker_pids[0], signal.SIGKILL)
+        rows = [envs.step(np.array([1, 1])) for _ in range(12)]
+        return [(row[0].tolist(), row[1].tolist()) for row in rows], envs.get_attr("goal")
+    finally:
+        envs.close()
+
+
+def play_manager(kills: bool) -> Any:
+    config = {**vecenv.SyncSubprocessEnvManager.default_config(), "num_workers": 1}
+    manager = vecenv.SyncSubprocessEnvManager([Tasks] * 2, config)
+    try:
+        manager.seed([1, 2])
+        manager.launch()
+        manager._access.call(CallEnvMethod("set_task", (3,), {}), "set_task")
+        for number in range(3):
+            manager.step({0: 1, 1: 2})
+            manager._access.call(CallEnvMethod("add", (number,), {}), "add")
+        manager._access.call(CallEnvMethod("scale", (), {}), "scale", [1])
+        manager.seed([3, 4])
+        manager.reset()
+        if kills:
+            os.kill(manager._launch.pool.worker_pids[0], signal.SIGKILL)
+        found = []
+        for _ in range(6):
+            steps = manager.step({0: 1, 1: 1})
+            found += [(np.asarray(steps[i].obs).tolist(), float(np.asarray(steps[i].reward))) for i in range(2)]
+        return found, manager.goal
+    finally:
+        manager.close()
+
+
+def play_shards(kills: bool) -> Any:
+    pool = LocalPool([Tasks] * 2)
+    with pool:
+        pool.start()
+        pool.call(CallMethod("set_task", (3,)))
+        pool.reset(seeds=[1, 2])
+        pool.recv()
+        for number in range(3):
+            pool.step(np.array([1, 2]))
+            pool.call(CallMethod("add", (number,)))
+        pool.call(CallMethod("scale"), [1])
+        pool.reset(seeds=[3, 4])
+        pool.recv()
+        if kills:
+            pool.kill_shard(1)
+        rows = []
+        for number in range(4):
+            batch = pool.step(np.array([1, 1]))
+            rows.append((batch.obs.tolist(), batch.rewards.tolist()))
+            if kills and number == 1:
+                pool.kill_worker(1)
+        return rows, pool.call(GetAttribute("goal"), pure=True)
+
+
+@pytest.mark.parametrize("play", [play_vector, play_spare, play_batched, play_sb3, play_manager, play_shards])
+def test_calls_last_in_every_front_end(play: Any) -> None:
+    assert play(True) == play(False)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_calls_last_under_every_start_method(context: str) -> None:
+    run_program(1000, context=context)
+    run_program(1001, context=context)
+
+
+@pytest.mark.extended
+def test_programs_with_calls_without_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+    assert run_program(1002) | run_program(1003) <= {"replayed", "unproven"}
+
+
+def test_attributes_count_in_the_log_and_are_given_up_beyond_its_bound(caplog: pytest.LogCaptureFixture) -> None:
+    envs = vecenv.VectorEnv([Tasks], num_workers=1, failures={"max_log_bytes": 4_000_000})
+    try:
+        envs.reset(seed=0)
+        for number in range(60):
+            envs.set_attr(f"extra_{number}", [np.zeros(10_000)])
+        assert 1_000_000 < envs.statistics().log_nbytes <= 4_000_000
+        envs.reset(seed=1)
+        for _ in range(9):
+            envs.step([0])
+        assert envs.statistics().log_nbytes <= 4_000_000
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        infos = envs.step([0])[4]
+        assert infos["recovered"].tolist() == ["unproven"]
+        assert "no longer kept" in caplog.text
+    finally:
+        envs.close()

@@ -39,6 +39,7 @@ class Slot:
 class Saved(NamedTuple):
     state: bytes
     is_complete: bool
+    holds_calls: bool = False
 
 
 class Snapshotter:

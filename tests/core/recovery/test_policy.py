@@ -262,7 +262,7 @@ def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
     assert (
         plans[0].attempts == [] and plans[0].abandon_reason == "worker 0 died" and plans[0].last_delivered is not None
     )
-    ((point, entries, _),) = plans[1].attempts
+    ((point, entries, *_),) = plans[1].attempts
     assert point == RestorePoint(2) and [entry.step_id for entry in entries] == [2], (
         "the step that is left is not repeated"
     )

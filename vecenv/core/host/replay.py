@@ -250,7 +250,7 @@ class Restorer:
         seconds: float,
     ) -> Any:
         """Repeat the commands of a plan; return the env, which is a new object if it had to be built again."""
-        restore_point, entries, lasting_calls, lacks_calls = attempt
+        restore_point, entries, lasting_calls, unproven = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
         self._needs_reset = False
@@ -261,8 +261,7 @@ class Restorer:
             seconds -= (now_ns() - began_ns) / 1e9
         if restore_point.holds_calls:
             self._missing_calls = ""
-        if lacks_calls:
-            self._missing_calls = "all calls together exceed half of max_log_bytes"
+        self._missing_calls = unproven or self._missing_calls
         budget = _TimeBudget(seconds, len(entries))
         if restore_point.state is not None:
             assert self._snapshotter is not None

@@ -71,6 +71,7 @@ class LastingCall(NamedTuple):
         changes: the attributes that it changed, if they are known and their values are plain data.
         uncompared_name: the name of the function if the worker has not compared the env; else None.
         num_sharing: how many calls have the same payload, in other envs.
+        is_first: whether the env had not been reset before, so that a new env is in the same state.
     """
 
     step_id: int
@@ -80,6 +81,7 @@ class LastingCall(NamedTuple):
     changes: Changes | None = None
     uncompared_name: str | None = None
     num_sharing: int = 1
+    is_first: bool = False
 
 
 class RestorePoint(NamedTuple):
@@ -108,13 +110,13 @@ class RestorePlan(NamedTuple):
         restore_point: where to begin.
         entries: commands to repeat after it.
         lasting_calls: calls before the restore point that may have changed the env, in order.
-        lacks_calls: whether some of these were given up.
+        unproven: why these may leave the env in another state than the original calls; '' if they do not.
     """
 
     restore_point: RestorePoint
     entries: list[Entry]
     lasting_calls: list[LastingCall]
-    lacks_calls: bool = False
+    unproven: str = ""
 
 
 @dataclass

@@ -61,6 +61,7 @@ class Journal:
         self._open_mixed_page: Page | None = None  # the same for requests to some envs
         self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
         self._calls = LastingCalls(num_envs, max_nbytes)
+        self._was_reset = [False] * num_envs
         self._restore_points = [RestorePoint(0)] * num_envs
         self._older_points: dict[int, RestorePoint] = {}  # the complete restore point before incomplete ones
         self._incomplete: dict[int, list[int]] = {}  # step_ids of the incomplete ones since then
@@ -196,9 +197,10 @@ class Journal:
                 if names[i] != "":
                     num_sharing = len(env_ids) if payload is payloads[0] is payloads[-1] else 1
                     call = LastingCall(first + i, payload, int(flags[i]), names[i], num_sharing=num_sharing)
-                    self._calls.note(env_id, call)
+                    self._calls.note(env_id, call._replace(is_first=not self._was_reset[env_id]))
                 continue
             self._confirm_one(env_id)
+            self._was_reset[env_id] = True
             if payload is not None:
                 self._payloads[env_id] = first + i, payload
             entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payload)
@@ -254,6 +256,7 @@ class Journal:
         self._drop_older(env_id)
         self._set_restore_point(env_id, RestorePoint(self.next_step_id))
         self._calls.forget(env_id)
+        self._was_reset[env_id] = False
 
     def _confirm(self, env_ids: Array | None) -> None:
         for env_id in list(self._pending_restore_points) if env_ids is None else env_ids.tolist():
@@ -324,6 +327,7 @@ class Journal:
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
             self._calls.restore(env_id, history.lasting_calls, history.lost_until)
+            self._was_reset[env_id] = True
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
                     steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
@@ -478,7 +482,7 @@ class Journal:
         for point in points:
             rest = [entry for entry in entries if entry.step_id >= point.step_id]
             calls = self._calls.before(env_id, point.step_id, queued)
-            history.attempts.append(RestorePlan(point, rest, calls, self._calls.lacks(env_id, point)))
+            history.attempts.append(RestorePlan(point, rest, calls, self._calls.doubt(env_id, point, calls)))
         return history
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:

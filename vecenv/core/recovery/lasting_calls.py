@@ -252,10 +252,19 @@ class LastingCalls:
         """Return the step_id of the newest call that was given up although it may have had an effect; 0 if none."""
         return self._envs[env_id].lost_until
 
-    def lacks(self, env_id: int, point: RestorePoint) -> bool:
-        """Return whether calls were given up whose effect is not part of a restore point."""
+    def doubt(self, env_id: int, point: RestorePoint, calls: Iterable[LastingCall]) -> str:
+        """Return why an env may differ that has only had `calls` before a restore point; '' if it does not.
+
+        A call in the middle of an episode may have used state of that episode. Its values stand for it, if they are
+        known.
+        """
         lost_until = self._envs[env_id].lost_until
-        return lost_until > 0 and not (point.holds_calls and point.step_id > lost_until)
+        if lost_until and not (point.holds_calls and point.step_id > lost_until):
+            return f"calls up to command {lost_until} were given up"
+        unknown = [call.step_id for call in calls if call.changes is None and call.name is None and not call.is_first]
+        if unknown and not point.holds_calls:
+            return f"call {unknown[-1]} was made during an earlier episode, and what it changed is not known"
+        return ""
 
 
 def _settled(mine: _EnvCalls) -> list[LastingCall]:

@@ -51,6 +51,8 @@ _UNKNOWN = (
 )
 #: Packages whose adapters keep only the state of episodes, and not what a method may have set.
 _TRUSTED_PREFIXES = tuple(f"{name}." for name in TRUSTED)
+#: Layers whose attributes are compared; those of further envs of a vector env are compared with it.
+_MOST_WATCHED = 1000
 _MAX_DEPTH = 100  # layers; a deeper stack surely contains itself
 
 
@@ -166,18 +168,32 @@ class Snapshotter:
         Raises:
             Exception: the attributes cannot be compared.
         """
-        return AttributeWatch(list(_layers(env)), _captured, is_deep=is_deep)
+        return AttributeWatch(_watched_layers(env), _captured, is_deep=is_deep)
 
     def changes(self, env: Any, watch: AttributeWatch) -> dict[tuple[int, str], bytes] | None:
         """Return the attributes that have changed since `watch`; see `AttributeWatch.changes`."""
-        return watch.changes(list(_layers(env)))
+        return watch.changes(_watched_layers(env))
 
     def set_attributes(self, env: Any, changes: dict[tuple[int, str], bytes]) -> None:
         """Set attributes of a stack to the values that `changes` has returned."""
-        set_attributes(list(_layers(env)), changes)
+        set_attributes(_watched_layers(env), changes)
 
 
 SNAPSHOTTER = Snapshotter()
+
+
+def _watched_layers(env: Any) -> list[Any]:
+    """Return all layers of a stack, and of the envs in a vector env."""
+    layers: list[Any] = []
+    pending = [env]
+    while pending and len(layers) < _MOST_WATCHED:
+        layer = pending.pop(0)
+        if any(layer is other for other in layers):
+            continue
+        layers.append(layer)
+        inner, envs = inner_env(layer), get_own_attr(layer, "envs")
+        pending += [inner] if inner is not None else envs if isinstance(envs, list | tuple) else []
+    return layers
 
 
 def _captured(layer: Any) -> Any:
