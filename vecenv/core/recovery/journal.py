@@ -327,7 +327,7 @@ class Journal:
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
             self._calls.restore(env_id, history.lasting_calls, history.lost_until)
-            self._was_reset[env_id] = True
+            self._was_reset[env_id] = _has_reset(history)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
                     steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
@@ -529,6 +529,16 @@ def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
     return next(asked, point.step_id)
+
+
+def _has_reset(history: History) -> bool:
+    """Return whether a reset was ever sent to an env; True if its commands were dropped."""
+    if not history.attempts or not all(call.is_first for call in history.lasting_calls):
+        return True
+    return any(
+        attempt.restore_point.state is not None or any(entry.op != Op.CALL for entry in attempt.entries)
+        for attempt in history.attempts
+    )
 
 
 def _as_noted(entry: Entry) -> Entry:
