@@ -232,6 +232,7 @@ class Journal:
             self.note_restore_point(env_id, point, True)
             self._pending_restore_points[env_id] = later
             return
+        self._was_reset[env_id] = True
         self._nbytes += len(point.state or b"")
         self._pending_restore_points[env_id] = point
         if not point.is_complete:
