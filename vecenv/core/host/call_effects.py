@@ -19,7 +19,7 @@ __all__ = ["CallEffects"]
 
 #: Calls of a name that must have changed nothing, one after the other, before not all are compared; and how long their
 #: comparisons may take together, after the first few.
-_FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 20_000_000
+_FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
 

@@ -537,7 +537,7 @@ def _has_reset(history: History) -> bool:
     if not history.attempts or not all(call.is_first for call in history.lasting_calls):
         return True
     return any(
-        attempt.restore_point.state is not None or any(entry.op != Op.CALL for entry in attempt.entries)
+        attempt.restore_point.state is not None or any(entry.op == Op.RESET for entry in attempt.entries)
         for attempt in history.attempts
     )
 
