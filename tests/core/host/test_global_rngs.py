@@ -403,6 +403,7 @@ def test_every_call_of_an_env_runs_in_one_thread(
 class Kept(NamedTuple):
     state: bytes
     is_complete: bool = True
+    holds_calls: bool = False
 
 
 class DrawsSnapshotter:

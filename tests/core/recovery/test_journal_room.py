@@ -223,7 +223,7 @@ def test_history_before_an_incomplete_restore_point_is_dropped_first() -> None:
     assert [point.step_id for point, *_ in journal.history(0, ()).attempts] == [1, later.step_id]
     while len(attempts := journal.history(0, ()).attempts) == 2:
         steps(journal, [7])
-    ((point, entries, _),) = attempts
+    ((point, entries, *_),) = attempts
     assert point == later
     assert [entry.step_id for entry in entries] == list(range(later.step_id, journal.next_step_id))
 
