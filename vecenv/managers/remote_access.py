@@ -32,7 +32,7 @@ def rebuild_env(driver: EnvDriver) -> None:
 
 
 #: Functions whose last call of an env stands for all earlier ones.
-_NAMES: dict[Any, str] = {disable_autoreset: "disable_autoreset", rebuild_env: "rebuild_env"}
+_LAST_COUNTS = (disable_autoreset, rebuild_env)
 
 
 # ---- the part of the manager ---------------------------------------------------------------
@@ -83,8 +83,9 @@ class RemoteAccess:
             pool = self._launch.require_pool(what)
             if env_ids is not None and not len(env_ids):
                 return []
+            name = function.__name__ if function in _LAST_COUNTS else None
             try:
-                return pool.call(function, env_ids, pure=is_pure, name=_NAMES.get(function))
+                return pool.call(function, env_ids, pure=is_pure, name=name)
             except (WorkerTimeoutError, WorkerDiedError) as error:
                 if not self._launch.has_workers:
                     raise
