@@ -9,14 +9,14 @@ The host and the replay after a crash use this module in the same way, so a repl
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ...errors import StateError, add_notes
 from ...own_log import own_logger
-from ..layout.messages import Payload
+from ..layout import messages
+from ..layout.commands import Changes, LastingCall
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .failure_budget import FailureBudget
@@ -26,7 +26,7 @@ __all__ = ["CaughtExceptions", "UnbuiltEnv", "describe"]
 
 #: Log lines about the exceptions of an env within the window; further ones are counted only.
 _MOST_LINES = 3
-#: Calls without a name that are kept for an env, the newest ones: most only read, such as one per step.
+#: Calls of unknown effect that are kept for an env, the newest ones: most only read, such as one per step.
 _MOST_CALLS = 100
 
 
@@ -60,6 +60,7 @@ class CaughtExceptions:
         build: builds a new env for an env_id.
         rngs: the RNG states of the envs.
         timings: of all envs, where caught exceptions are counted, see `CountersPlan.timings`; None: nowhere.
+        set_attributes: sets the attributes that a call has changed; None: calls are only repeated.
     """
 
     def __init__(
@@ -68,15 +69,17 @@ class CaughtExceptions:
         build: Callable[[int], Any],
         rngs: GlobalRngs,
         timings: Array | None,
+        set_attributes: Callable[[Any, Changes], None] | None = None,
     ) -> None:
         self._budget = FailureBudget(*limit)
         self._build = build
         self._rngs = rngs
         self._timings = timings
+        self._set_attributes = set_attributes
         self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
-        #: by env_id: the calls that may have changed it, by name, or by number without one; in call order
-        self._calls: dict[int, dict[str | int, Payload]] = {}
-        self._num_calls: Counter[int] = Counter()  # by env_id: calls without a name
+        #: by env_id: the calls that may have changed it, in order; by name, by the attributes that they have changed if
+        #: these are known, else by step_id
+        self._calls: dict[int, dict[str | int | tuple[tuple[int, str], ...], LastingCall]] = {}
 
     @property
     def most(self) -> int:
@@ -110,18 +113,20 @@ class CaughtExceptions:
             own_logger().warning("%s raised %s (%s); %s%s", name, describe(error), where, outcome, more)
         return True
 
-    def note_call(self, env_id: int, payload: Payload) -> None:
-        """Note a call that an env has had, if it may have changed the env."""
-        if payload.name == "":
-            return
+    def note_call(self, env_id: int, call: LastingCall) -> None:
+        """Note a call that an env has had, and that may have changed the env; the values of a later one replace it."""
         calls = self._calls.setdefault(env_id, {})
-        if payload.name is None:
-            number = self._num_calls[env_id] = self._num_calls[env_id] + 1
-            calls.pop(number - _MOST_CALLS, None)
-            calls[number] = payload
-        else:
-            calls.pop(payload.name, None)
-            calls[payload.name] = payload
+        key = call.name or (tuple(sorted(call.changes)) if call.changes else call.step_id)
+        calls.pop(key, None)
+        calls[key] = call
+        if key == call.step_id:
+            unknown = [one for one in calls if isinstance(one, int)]
+            for one in unknown[:-_MOST_CALLS]:
+                del calls[one]
+
+    def forget_calls(self, env_id: int) -> None:
+        """Forget the calls of an env: it is new, and gets its calls again."""
+        self._calls.pop(env_id, None)
 
     def rebuild(self, env_id: int, env: Any, step_id: int) -> tuple[Any, int]:
         """Close an env, and return a new one that has had the calls that may have changed the old one.
@@ -142,9 +147,12 @@ class CaughtExceptions:
         with suppress(Exception, SystemExit), self._rngs.fork_guard:  # a broken env may raise anything
             env.close()
         env = self._build(env_id)
-        for payload in self._calls.get(env_id, {}).values():
+        for call in self._calls.get(env_id, {}).values():
             with suppress(Exception, SystemExit):  # as after a crash: its exceptions were already its reply
-                self._rngs.call_swapped(env_id, payload.function, env)  # type: ignore[arg-type]  # calls have one
+                if call.payload is not None:
+                    self._rngs.call_swapped(env_id, messages.load(call.payload).function, env)
+            if call.changes is not None and self._set_attributes is not None:
+                self._set_attributes(env, call.changes)
         text = b"%d %d %d" % (self._rngs.first_env_id + env_id, step_id, attempt)
         digest = hashlib.blake2b(text, digest_size=4).digest()
         return env, int.from_bytes(digest, "little") >> 1

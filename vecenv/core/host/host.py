@@ -20,7 +20,7 @@ from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import CallEffect, reset_kwargs
+from ..layout.commands import CallEffect, LastingCall, reset_kwargs
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
@@ -163,9 +163,15 @@ class Host:
         self._effects = CallEffects(snapshotter, self._rngs)
         self._slot.keep_records(final_offset, self._take_snapshot)
 
-    def catch_exceptions(self, caught: CaughtExceptions) -> None:
-        """End the episode of an env that raises, instead of replying with its exception; called before `restore`."""
+    def catch_exceptions(self, caught: CaughtExceptions, snapshotter: Snapshotter | None) -> None:
+        """End the episode of an env that raises, instead of replying with its exception; called before `restore`.
+
+        Args:
+            caught: decides which exceptions, and builds envs again.
+            snapshotter: finds out what calls have changed in an env; None: calls may have changed anything.
+        """
         self._caught = caught
+        self._effects = CallEffects(snapshotter, self._rngs)
 
     def restore(
         self,
@@ -520,13 +526,18 @@ class Host:
         finally:
             if effects is not None:
                 self._effect = effects.end(env_id, env)
+            self._note_call(env_id, payload)
         self._register_env(env_id)  # as after a reset
-        if self._caught is not None:
-            self._caught.note_call(env_id, payload)
         reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)
         reply.is_rebuilt = env_id in self._abandoned
         self._slot.send_message(self._dump_reply(reply))
         self._slot.finish()
+
+    def _note_call(self, env_id: int, payload: messages.Payload) -> None:
+        """Note a call for an env that is built again after an exception, unless the call has changed nothing."""
+        changes = None if self._effect is None else self._effect.changes
+        if self._caught is not None and payload.name != "" and changes != {}:
+            self._caught.note_call(env_id, LastingCall(self._current[1], payload, name=payload.name, changes=changes))
 
     # ---- restoring --------------------------------------------------------------------
 

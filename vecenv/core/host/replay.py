@@ -183,6 +183,7 @@ class Restorer:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._needs_reset = False
+        self._calls: dict[int, LastingCall] = {}  # of the present job, by step_id
         self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
 
@@ -205,6 +206,7 @@ class Restorer:
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
         self._takes_seed = job.takes_seed
+        self._calls = {call.step_id: call for call in job.lasting_calls if call.uncompared_name is None}
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         changed = "its code has changed on disk" if job.has_changed_code else ""
         for number, attempt in enumerate(job.attempts, 1):
@@ -279,6 +281,7 @@ class Restorer:
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
                 self._call(env_id, env, entry.payload)
+                self._note_call(env_id, entry.step_id)
                 continue
             env = self._step_or_reset(env_id, env, entry, resets_only)
             resets_only = False
@@ -421,11 +424,14 @@ class Restorer:
 
     def _repeat_calls(self, env_id: int, env: Any, calls: list[LastingCall], seconds: float) -> str:
         """Repeat the calls before a restore point; return why some are missing, '' if none is."""
+        if self._caught is not None:
+            self._caught.forget_calls(env_id)
         budget = _TimeBudget(seconds, len(calls))
         for number, call in enumerate(calls):
             try:
                 budget.check(number)
                 self._slot.touch(Op.CALL)
+                self._note_call(env_id, call.step_id)
                 if call.payload is not None:
                     self._call(env_id, env, call.payload)
                 if call.changes is not None and self._snapshotter is not None:
@@ -440,11 +446,14 @@ class Restorer:
     def _call(self, env_id: int, env: Any, payload: Any) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(payload, bytes)
-        call = messages.load(payload)
+        function = messages.load(payload).function
         with suppress(BaseException):  # includes SystemExit
-            self._rngs.call_swapped(env_id, call.function, env)
-            if self._caught is not None:
-                self._caught.note_call(env_id, call)
+            self._rngs.call_swapped(env_id, function, env)
+
+    def _note_call(self, env_id: int, step_id: int) -> None:
+        """Do the same as `Host._note_call`."""
+        if self._caught is not None and step_id in self._calls:
+            self._caught.note_call(env_id, self._calls[step_id])
 
     def _action_of(self, entry: Entry) -> Any:
         """Return the action of an entry from its bytes. The env's action row may already contain the next action."""

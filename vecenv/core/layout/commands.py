@@ -65,7 +65,8 @@ class LastingCall(NamedTuple):
 
     Attributes:
         step_id: its number.
-        payload: the pickled `Payload`; None if its `changes` stand for it.
+        payload: the pickled `Payload`, or the object itself in the process of the env; None if its `changes` stand
+            for it.
         flags: `CommandFlag` bits.
         name: of an attribute; a later call with the same name replaces it. None for any other call.
         changes: the attributes that it changed, if they are known and their values are plain data.
@@ -75,7 +76,7 @@ class LastingCall(NamedTuple):
     """
 
     step_id: int
-    payload: bytes | None = None
+    payload: Any = None
     flags: int = 0
     name: str | None = None
     changes: Changes | None = None

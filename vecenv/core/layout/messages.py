@@ -158,7 +158,12 @@ def load(data: bytes | bytearray | Payload) -> Any:
 
 def copy_payload(payload: Payload) -> Payload:
     """Copy a message down for envs in this process."""
-    return Payload(copy_value(payload.kwargs), copy_value(payload.action), copy_value(payload.function))
+    return replace(
+        payload,
+        kwargs=copy_value(payload.kwargs),
+        action=copy_value(payload.action),
+        function=copy_value(payload.function),
+    )
 
 
 def copy_reply(reply: Reply) -> Reply:

@@ -81,7 +81,7 @@ def make_pool(
 
         engine = make_ray_engine(env_fns, options, ray, adapt=adapt, snapshotter=snapshotter)
     elif backend == "serial":
-        engine = SerialEngine(env_fns, options, adapt=adapt)
+        engine = SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     else:
         engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     return Pool(engine, spares, mode)

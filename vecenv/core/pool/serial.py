@@ -108,6 +108,7 @@ class SerialEngine:
         env_fns: one constructor per env.
         options: of the pool; those about processes and failures have no effect.
         adapt: adapts the result of a constructor to the interface of Gymnasium.
+        snapshotter: as for `SerialPool`.
     """
 
     runs_here = True
@@ -120,11 +121,13 @@ class SerialEngine:
         options: PoolOptions | None = None,
         *,
         adapt: Callable[[Any], Any] | None = None,
+        snapshotter: Snapshotter | None = None,
     ) -> None:
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
         self._adapt = adapt or _identity
+        self._snapshotter = snapshotter
         self._check_not_closing: Callable[[str], None] = _ignore
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
@@ -174,7 +177,9 @@ class SerialEngine:
         limit = options.failures.exception_limit
         if limit is not None:
             timings = plan.counters.timings(counters)
-            self._host.catch_exceptions(CaughtExceptions(limit, self._build_again, rngs, timings))
+            set_attributes = None if self._snapshotter is None else self._snapshotter.set_attributes
+            caught = CaughtExceptions(limit, self._build_again, rngs, timings, set_attributes)
+            self._host.catch_exceptions(caught, self._snapshotter)
         return OpenedEnvs(
             spaces=spaces,
             properties=copy_value(properties_of(self._envs[0])),
@@ -380,7 +385,7 @@ class SerialPool(Pool):
         env_fns: one constructor per env.
         options: those about processes and failures have no effect.
         adapt: adapts the result of a constructor to the interface of Gymnasium.
-        snapshotter: accepted for `ProcessPool`'s callers; nothing is restored here.
+        snapshotter: sees what calls change in an env, for when it is built again after an exception.
     """
 
     def __init__(
@@ -391,7 +396,7 @@ class SerialPool(Pool):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
     ) -> None:
-        super().__init__(SerialEngine(env_fns, options, adapt=adapt))
+        super().__init__(SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:

@@ -410,11 +410,13 @@ def _catch_exceptions(
     rngs: GlobalRngs,
     timings: Array | None,
 ) -> None:
+    snapshotter: Snapshotter | None = load_with_main(boot.snapshotter)
     for host in hosts:
-        caught = CaughtExceptions(limit, functools.partial(_build, boot, rngs), rngs, timings)
+        set_attributes = None if snapshotter is None else snapshotter.set_attributes
+        caught = CaughtExceptions(limit, functools.partial(_build, boot, rngs), rngs, timings, set_attributes)
         for env_id, job in attach.restore_jobs.items():
             caught.note_earlier_failures(env_id, job.num_failures)
-        host.catch_exceptions(caught)
+        host.catch_exceptions(caught, snapshotter)
 
 
 def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:

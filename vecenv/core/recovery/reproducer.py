@@ -148,7 +148,8 @@ class Reproducer:
                     for call in self.lasting_calls:
                         if call.payload is not None:
                             with contextlib.suppress(Exception):  # it was the answer to the call
-                                calls.call(messages.load(call.payload))
+                                calls.call_swapped(messages.load(call.payload).function, calls.env)
+                        calls.note(call)
                         if call.changes is not None and snapshotter is not None:
                             snapshotter.set_attributes(calls.env, call.changes)
                     if self.restore_point.state is not None and snapshotter is not None:
@@ -208,7 +209,7 @@ class Reproducer:
                 snapshotter: Snapshotter | None = load_with_main(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
-            calls.build(env_fn, adapt)
+            calls.build(env_fn, adapt, snapshotter)
             return snapshotter
         except ImportError as error:
             raise DependencyError(f"{prefix}: {error}", package=error.name) from error
@@ -275,7 +276,9 @@ class Reproducer:
         env = calls.env
         calls.is_stepping = False
         if entry.op == Op.CALL:
-            result = calls.call(messages.load(entry.payload))  # type: ignore[arg-type]
+            payload = messages.load(entry.payload)  # type: ignore[arg-type]
+            result = calls.call_swapped(payload.function, env)
+            calls.note(LastingCall(entry.step_id, payload, name=payload.name))
             yield Event(entry.step_id, "call", result, 0.0, False, False, {})
         elif entry.op == Op.RESET:
             kwargs, seed = _reset_kwargs(env, entry), None
@@ -322,8 +325,9 @@ class _Calls:
         self._limit = limit
         self.env_id = env_id
 
-    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> None:
+    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any], snapshotter: Snapshotter | None) -> None:
         """Build the env."""
+        set_attributes = None if snapshotter is None else snapshotter.set_attributes
 
         def build(env_id: int) -> Any:
             return build_env(env_fn, adapt, self.rngs.of(env_id))
@@ -331,7 +335,7 @@ class _Calls:
         with self.rngs:
             self.env = build(self.env_id)
         if self._limit is not None:
-            self.caught = CaughtExceptions(self._limit, build, self.rngs, None)
+            self.caught = CaughtExceptions(self._limit, build, self.rngs, None, set_attributes)
 
     def build_again(self, step_id: int) -> int:
         """Build the env again; return a seed for its generator."""
@@ -340,12 +344,10 @@ class _Calls:
             self.env, seed = self.caught.rebuild(self.env_id, self.env, step_id)
         return seed
 
-    def call(self, payload: messages.Payload) -> Any:
-        """Return the result of a call of the env."""
-        result = self.call_swapped(payload.function, self.env)  # type: ignore[arg-type]  # calls have one
+    def note(self, call: LastingCall) -> None:
+        """Note a call that the env has had, for when it is built again."""
         if self.caught is not None:
-            self.caught.note_call(self.env_id, payload)
-        return result
+            self.caught.note_call(self.env_id, call)
 
     def call_swapped(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self.rngs:
