@@ -364,7 +364,7 @@ def play_manager(kills: bool) -> Any:
         found = []
         for _ in range(6):
             steps = manager.step({0: 1, 1: 1})
-            found += [(np.asarray(steps[i].obs).tolist(), float(np.asarray(steps[i].reward))) for i in range(2)]
+            found += [(np.asarray(steps[i].obs).tolist(), np.asarray(steps[i].reward).tolist()) for i in range(2)]
         return found, manager.goal
     finally:
         manager.close()

@@ -258,7 +258,7 @@ def test_payloads_are_found() -> None:
 def test_forgotten_env_has_a_new_history() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
-    journal.forget(0)
+    journal.forget(0, keeps_calls=False)
     reset(journal, 10, [0], [8])
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(10, ["reset 10", 30])]
@@ -266,10 +266,18 @@ def test_forgotten_env_has_a_new_history() -> None:
     assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
+def test_forgotten_env_keeps_its_calls_if_the_new_one_gets_them() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    journal.forget(0, keeps_calls=True)
+    assert repeated(journal, 0) == [(10, [])]
+    assert lasting(journal) == [9]
+
+
 def test_forgotten_env_does_not_use_an_older_restore_point() -> None:
     journal = two_envs()
     journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=True)
-    journal.forget(0)
+    journal.forget(0, keeps_calls=False)
     reset(journal, 9, [0], [None])
     steps(journal, [30], [0])
     assert repeated(journal, 0) == [(9, ["reset 9", 30])]

@@ -228,8 +228,11 @@ class AskedEnvs(Protocol):
     def resume(self, resume: Resume) -> None:
         """Continue the requests of another pool: send its unanswered commands again, under their own step_ids."""
 
-    def forget_envs(self, env_ids: Collection[int]) -> None:
-        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""
+    def forget_envs(self, env_ids: Collection[int], *, keeps_calls: bool = False) -> None:
+        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt.
+
+        `keeps_calls`: whether the new envs get the calls of the old ones.
+        """
 
 
 class WaitState(Protocol):

@@ -671,8 +671,9 @@ class Pool:
         Args:
             worker_id: the worker.
             new_envs: ids of the envs that begin as new, for a pool that recovers its workers. Only their steps and
-                resets are cancelled. The other envs of the worker are restored, and answer their commands, as after
-                its death; calls of all envs are answered. None: all envs begin as new.
+                resets are cancelled, and the new envs get the calls again that have changed the old ones. The other
+                envs of the worker are restored, and answer their commands, as after its death; calls of all envs are
+                answered. None: all envs begin as new.
 
         Raises:
             StateError: the envs live in this process, or there are spare envs, whose answers would be lost.

@@ -390,14 +390,17 @@ class Requests:
         """Return whether a reset of the env was ever given a seed."""
         return bool(self._is_seeded[env_id])
 
-    def forget_envs(self, env_ids: Collection[int]) -> None:
-        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""
+    def forget_envs(self, env_ids: Collection[int], *, keeps_calls: bool = False) -> None:
+        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt.
+
+        `keeps_calls`: whether the new envs get the calls of the old ones.
+        """
         for env_id in env_ids:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)
             self._is_new[env_id] = self._checks_steps = self._may_lack_generator[env_id] = True
             if self._journal is not None:
-                self._journal.forget(env_id)
+                self._journal.forget(env_id, keeps_calls=keeps_calls)
         self._first_drawn = None  # the same seeds would repeat episodes
 
     # ---- requests of another pool ------------------------------------------------------------

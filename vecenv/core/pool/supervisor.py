@@ -334,7 +334,7 @@ class Supervisor:
             with signals_deferred():
                 self._end_worker(old)
                 self._inbox.poll()
-                self._forget(new_envs)
+                self._forget(new_envs, keeps_calls=True)
                 message = f"{old.name} was ended to build env {', '.join(str(old.first_env_id + i) for i in new_envs)}"
                 self._failed[worker_id] = WorkerFailure(message, now_ns(), is_failure=True)
             self._replace_failed()
@@ -348,9 +348,9 @@ class Supervisor:
         self._failed.pop(worker_id, None)
         self._start_successor(old, {}, self._note_worker_started)
 
-    def _forget(self, env_ids: Sequence[int]) -> None:
+    def _forget(self, env_ids: Sequence[int], *, keeps_calls: bool = False) -> None:
         """Cancel the steps and resets of these envs, whose worker was ended: they begin as new."""
-        self._requests.forget_envs(env_ids)
+        self._requests.forget_envs(env_ids, keeps_calls=keeps_calls)
         self._records[env_ids] = 0  # the new envs count episodes from 0
 
     def _fail_calls(self, worker: Worker) -> None:

@@ -251,12 +251,16 @@ class Journal:
         """Return whether a command was cancelled since the env's restore point; a new restore point is then useful."""
         return env_id in self._cancelled
 
-    def forget(self, env_id: int) -> None:
-        """Start the journal of an env again, because it was built again and will receive all of its calls again."""
+    def forget(self, env_id: int, *, keeps_calls: bool) -> None:
+        """Start the journal of an env again, because it was built again.
+
+        `keeps_calls`: whether the new env gets the calls of the old one.
+        """
         self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
         self._set_restore_point(env_id, RestorePoint(self.next_step_id))
-        self._calls.forget(env_id)
+        if not keeps_calls:
+            self._calls.forget(env_id)
         self._was_reset[env_id] = False
 
     def _confirm(self, env_ids: Array | None) -> None:
