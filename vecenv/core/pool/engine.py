@@ -152,8 +152,11 @@ class CommandLog(Protocol):
     def has_cancelled(self, env_id: int) -> bool:
         """Return whether a command was cancelled since the env's restore point."""
 
-    def forget(self, env_id: int) -> None:
-        """Start the log of an env again, because the env was built again."""
+    def forget(self, env_id: int, *, keeps_calls: bool) -> None:
+        """Start the log of an env again, because the env was built again.
+
+        `keeps_calls`: whether the new env gets the calls of the old one.
+        """
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped."""

@@ -92,7 +92,7 @@ class ShardJournals:
         shard, local = self._places[env_id]
         return self.recoveries[shard].journal.has_cancelled(local)
 
-    def forget(self, env_id: int) -> None:
+    def forget(self, env_id: int, *, keeps_calls: bool) -> None:
         """Do nothing: `renew` makes a new journal for a shard that was built again."""
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
