@@ -164,6 +164,7 @@ add_layout_constants(PyObject *module)
         {"F_FINAL_REPEATS", VECENV_F_FINAL_REPEATS},
         {"F_NOTICE", VECENV_F_NOTICE},
         {"C_OPTIONS", VECENV_C_OPTIONS},
+        {"C_WATCH", VECENV_C_WATCH},
         {"C_PAYLOAD", VECENV_C_PAYLOAD},
         {"C_SEED", VECENV_C_SEED},
         {"C_SNAPSHOT", VECENV_C_SNAPSHOT},

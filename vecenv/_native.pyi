@@ -44,6 +44,7 @@ C_OPTIONS: int
 C_PAYLOAD: int
 C_SEED: int
 C_SNAPSHOT: int
+C_WATCH: int
 C_DRAWN: int
 C_NEW_DIGEST: int
 C_CANCELLED: int

@@ -433,13 +433,25 @@ def load_with_torch(kind, name, env_id=0):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("kind", "context"), [(DrawsWithTorch, "forkserver"), (DrawsAtOnce, "fork")])
-def test_torch_is_seeded_in_workers_where_an_env_uses_it(kind, context):
-    """The constructor imports torch, or it was imported before: a forked worker has its parent's modules."""
-    torch = pytest.importorskip("torch")
-    load_fn = functools.partial(load_with_torch, kind)
+def test_torch_is_seeded_by_resets_of_workers_whose_env_imports_it():
+    """The first reset has a seed, which also sets the generators."""
+    pytest.importorskip("torch")
+    load_fn = functools.partial(load_with_torch, DrawsWithTorch)
     make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=1, tensors=False)
-    with make(seed=np.int64(3), context=context) as env:
+    drawn = []
+    for seed in (3, 3, 4):
+        with make(seed=np.int64(seed), context="forkserver") as env:
+            drawn.append(env.reset().observation[0].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.extended
+def test_torch_is_seeded_before_constructors_of_forked_workers():
+    """A forked worker has the modules of its parent."""
+    torch = pytest.importorskip("torch")
+    load_fn = functools.partial(load_with_torch, DrawsAtOnce)
+    make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=1, tensors=False)
+    with make(seed=np.int64(3), context="fork") as env:
         drawn = env.reset().observation[0]
     expected = torch.rand(2, generator=torch.Generator().manual_seed(3))
     np.testing.assert_array_equal(drawn, expected.double().numpy())

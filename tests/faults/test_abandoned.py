@@ -195,7 +195,8 @@ def test_episode_loss_is_found_by_a_command_other_than_step(moment: str, impleme
             batch = pool.recv()
             assert batch.errors() == {} and batch.lengths.tolist() == [0, 0]
         else:
-            assert pool.call(lambda env: 7) == [7, 7]
+            with pytest.warns(RuntimeWarning, match="env 0 answered after it was built again"):
+                assert pool.call(lambda env: 7) == [7, 7]
         pool.send(np.zeros(2, np.int64))
         batch = pool.recv()
         assert batch.errors() == {}, "an env that was never reset has been stepped"
@@ -444,7 +445,7 @@ class Fragile(toys.CountEnv):
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self.path = path
+        self.path, self.num_touches = path, 0
 
     def exit_in(self, *names: str) -> None:
         if os.path.exists(self.path) and Path(self.path).read_text() in names:
@@ -456,24 +457,23 @@ class Fragile(toys.CountEnv):
 
     def touch(self) -> None:
         self.exit_in("call")
+        self.num_touches += 1  # a call that changes nothing is not repeated
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("what", ["seeded reset", "call"])
 @pytest.mark.parametrize("asked", ["step", "call", "reset"])
-def test_crash_in_a_repeated_command_costs_the_episode(
-    what: str, asked: str, implementation: str, tmp_path: Any
-) -> None:
+def test_crash_in_a_repeated_command_costs_the_episode(asked: str, implementation: str, tmp_path: Any) -> None:
     path, files = tmp_path / "what", tmp_path / "files"
     files.mkdir()
     env_fns = [toys.CountEnv, functools.partial(Fragile, str(path))]
     with recovering_pool(env_fns, reproducer_dir=str(files)) as pool:
         play(pool, 2)
         pool.call(lambda env: env.unwrapped.touch() if isinstance(env.unwrapped, Fragile) else None)
-        path.write_text(what)
+        path.write_text("seeded reset")
         kill(pool, 1)
         if asked == "call":
-            assert pool.call(lambda env: 7) == [7, 7]
+            with pytest.warns(RuntimeWarning, match="env 1 answered after it was built again"):
+                assert pool.call(lambda env: 7) == [7, 7]
         if asked == "reset":
             pool.reset()
             batch = pool.recv()
@@ -489,6 +489,20 @@ def test_crash_in_a_repeated_command_costs_the_episode(
     assert (counts["restarts"], counts["truncated"], counts["replayed"]) == (3, 1, 0)
     (file,) = glob.glob(str(files / "*"))
     assert load_episode(file).env_id == 1
+
+
+@pytest.mark.extended
+def test_call_that_crashes_whenever_it_is_repeated_raises(implementation: str, tmp_path: Any) -> None:
+    """The call belongs to the life of the env, so it is also repeated for the episode after a lost one."""
+    path = tmp_path / "what"
+    with recovering_pool([functools.partial(Fragile, str(path))], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 2)
+        pool.call(lambda env: env.unwrapped.touch())
+        path.write_text("call")
+        kill(pool, 0)
+        pool.send(np.zeros(1, np.int64))
+        with pytest.raises(WorkerDiedError, match="during call of env 0"):
+            pool.recv()
 
 
 @pytest.mark.extended

@@ -33,6 +33,7 @@ MODULE = """
 """
 PROGRAM = """
     import logging, os, signal, sys
+    import numpy as np
     from vecenv import VectorEnv
     from vecenv.core.processes import import_client
 
@@ -269,17 +270,22 @@ def test_draws_of_an_import_are_those_of_a_worker(tmp_path: Path) -> None:
     for name in ("one", "two"):
         add(tmp_path / f"{name}.py", "import random\nEnv.draw = random.random()")
     source = """
+        import random
         def late():
             import one
             return one.Env()
-        def draw(env_fn, context):
-            with VectorEnv([env_fn], context=context) as envs:
-                return envs.get_attr("draw")
-        print(draw(late, "forkserver") == draw(late, "spawn"), len(import_client.servers()))
+        def draw(env_fn):
+            with VectorEnv([env_fn], context={context!r}) as envs:
+                return envs.get_attr("draw"), len(import_client.servers())
+        random.seed(1)
+        np.random.seed(1)
+        print(*draw(late))
         import two
-        print(draw(two.Env, "forkserver") == draw(two.Env, "spawn"), len(import_client.servers()))
+        print(*draw(two.Env))
     """
-    assert lines_of(source, tmp_path) == ["True 0", "True 1"]
+    forked, spawned = (lines_of(source.format(context=context), tmp_path) for context in ("forkserver", "spawn"))
+    assert [line.split()[0] for line in forked] == [line.split()[0] for line in spawned]
+    assert [line.split()[1] for line in forked] == ["0", "0"]
 
 
 def test_output_and_log_records_of_an_import_are_those_of_each_worker(tmp_path: Path) -> None:

@@ -246,10 +246,10 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     records.install(order.log_levels)
     _is_importing = True
     with _output_kept() as output, GlobalRngs() as rngs:
-        for name, is_late in order.modules.items():
+        for name in order.modules:
             control.send(name)
             reason = _import(name)
-            if rngs.restore_neutral() and is_late and not reason:
+            if rngs.restore_neutral() and not reason:  # all workers of all runs would have the same values
                 reason = "its import draws random values"
             if reason:
                 return ImportReport((name, reason))
