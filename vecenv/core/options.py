@@ -153,7 +153,7 @@ class PoolOptions:
     warns_of_views: bool = False
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
-    rng_entropy: int = dataclasses.field(default_factory=pool_entropy)
+    rng_entropy: int = dataclasses.field(default_factory=pool_entropy, compare=False)
     choice: str = ""
 
 

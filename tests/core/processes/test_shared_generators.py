@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import sys
 import types
@@ -68,19 +67,16 @@ def import_source(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_workers_share_no_generator_of_an_import(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With 4 envs there was one stream of numbers, also after the death of a worker."""
     module = import_source(KINDS[kind], monkeypatch, tmp_path)
-    logging.getLogger("vecenv").setLevel(logging.ERROR)
     with VectorEnv([module.Env] * 3, num_workers=3) as envs:
         rows = [envs.reset()[0][:, 0], envs.step([0, 0, 0])[0][:, 0]]
     assert len(set(rows[0])) == len(set(rows[1])) == 3
 
 
-@pytest.mark.parametrize(
-    "source", ["random.seed()", "secrets.SystemRandom()", "import tempfile\ntempfile.mktemp()", "random.random()"]
-)
+@pytest.mark.parametrize("source", ["secrets.SystemRandom()", "import tempfile\ntempfile.mktemp()"])
 def test_harmless_imports_are_made_once_for_all_workers(
     source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The global generators have a state for each env, and that of `tempfile` is another one after a fork."""
+    """The generator of `tempfile` has another state after a fork."""
     body = f"{source}\nclass Env(Base):\n    imported_by = os.getpid()\n    def draw(self): return 0.0"
     module = import_source(body, monkeypatch, tmp_path)
     with VectorEnv([module.Env] * 2, num_workers=2) as envs:
