@@ -230,6 +230,7 @@ class HangsInReset(Duel):
 def test_hung_reset_of_another_env_gives_an_info_per_agent(kind, tmp_path):
     env_fns = [functools.partial(HangsInReset, kind, tmp_path / "hung"), functools.partial(HangsInReset, kind)]
     cfg = {"num_workers": 1, "reset_timeout": 1.0, "max_retry": 2, "wait_num": 100, "step_wait_timeout": None}
+    cfg["on_failure"] = "raise"  # else the other env is restored
     with AsyncSubprocessEnvManager(env_fns, {**cfg, "retry_waiting_time": 0.0}) as manager:
         manager.launch()
         for ids in ((0,), (0,), (0, 1)):
