@@ -373,7 +373,7 @@ def test_batched_vector_env_ends_the_episodes_of_one_batch(options: Any) -> None
 
 
 def test_sb3_vec_env_ends_only_the_episode_that_raised() -> None:
-    SB3VecEnv = pytest.importorskip("vecenv.integrations.sb3").SB3VecEnv
+    SB3VecEnv = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
     envs = SB3VecEnv(env_fns(step=(2,)), num_workers=2, failures=TRUNCATE)
     envs.seed(1)
     envs.reset()

@@ -20,7 +20,6 @@ from gymnasium.vector import SyncVectorEnv
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.front_ends import FRONT_END_CLASSES
 from vecenv import VectorEnv
-from vecenv.integrations.sb3 import SB3VecEnv
 from vecenv.vector import BatchedVectorEnv
 
 ENV = """
@@ -154,14 +153,15 @@ def test_every_front_end_warns_once(name: str, write: Write) -> None:
         front_end.close()
 
 
-@pytest.mark.parametrize("face", [BatchedVectorEnv, SB3VecEnv])
-def test_batches_and_sb3_warn_once(face: Any, write: Write) -> None:
-    if face is SB3VecEnv:
-        pytest.importorskip("stable_baselines3", exc_type=ImportError)
+@pytest.mark.parametrize("front_end", ["BatchedVectorEnv", "SB3VecEnv"])
+def test_batches_and_sb3_warn_once(front_end: str, write: Write) -> None:
     env_fn = write(RNG, 1.0)
-    if face is BatchedVectorEnv:
+    if front_end == "SB3VecEnv":
+        front_end_class = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
+    else:
+        front_end_class = BatchedVectorEnv
         env_fn = functools.partial(SyncVectorEnv, [env_fn])
-    with contextlib.closing(face([env_fn] * 2, num_workers=2)) as envs:
+    with contextlib.closing(front_end_class([env_fn] * 2, num_workers=2)) as envs:
         envs.reset()
         write(RNG, 23.0)
         kill(getattr(envs, "vector_env", envs).worker_pids[0])

@@ -324,7 +324,7 @@ def play_gymnasium(envs: Any, kills: bool) -> Any:
 
 
 def play_sb3(kills: bool) -> Any:
-    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from vecenv.integrations.sb3 import SB3VecEnv
 
     envs = SB3VecEnv([Tasks] * 2, num_workers=1)

@@ -201,7 +201,7 @@ def test_batched_vector_env_carries_rows_of_other_batches(options: Any) -> None:
 
 
 def test_sb3_vec_env_carries_rows_of_other_envs() -> None:
-    SB3VecEnv = pytest.importorskip("vecenv.integrations.sb3").SB3VecEnv
+    SB3VecEnv = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
     envs = SB3VecEnv(env_fns(step=(2,)), num_workers=2)
     envs.seed(1)
     envs.reset()

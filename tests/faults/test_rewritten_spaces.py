@@ -144,7 +144,7 @@ def sharded(env: Any, change: Any, kills: Sequence[int], backend: str, **options
 
 
 def sb3(env: Any, change: Any, kills: Sequence[int], normalizes: bool = False, **options: Any) -> list[Any]:
-    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from stable_baselines3.common.vec_env import VecNormalize
 
     from vecenv.integrations.sb3 import SB3VecEnv

@@ -18,7 +18,7 @@ import vecenv
 from vecenv.core.host import global_rngs, torch_generator
 from vecenv.core.host.global_rngs import GlobalRngs
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="could not import 'torch'")
 
 WORKERS: dict[str, dict[str, Any]] = {
     "serial": {"backend": "serial"},
