@@ -28,7 +28,7 @@ class Canaries:
     """Watches every call of a C function in this process.
 
     Attributes:
-        harm: what was done to foreign or closed numbers so far.
+        harm: calls so far that used foreign or closed numbers.
         on_event: called in the main thread after a function has opened or closed descriptors.
     """
 

@@ -234,7 +234,7 @@ enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 /* command.flags */
 #define VECENV_C_FORM 0x000f   /* mask: form of a scalar action, VECENV_FORM_* */
 #define VECENV_C_OPTIONS 0x0001 /* a reset, which has no form: pass options=None if the env accepts it */
-#define VECENV_C_WATCH 0x0001   /* a call, which has no form: find out what it changes in the env */
+#define VECENV_C_WATCH 0x0001   /* a call, which has no form: compare the env before and after */
 #define VECENV_C_PAYLOAD 0x0010 /* a payload for this command is in the ring down */
 #define VECENV_C_SEED 0x0020   /* pass a seed to this reset: argument; None if it is -1 or drawn */
 #define VECENV_C_SNAPSHOT 0x0040 /* take a snapshot of the env before this reset */

@@ -168,7 +168,7 @@ class Host:
 
         Args:
             caught: decides which exceptions, and builds envs again.
-            snapshotter: finds out what calls have changed in an env; None: calls may have changed anything.
+            snapshotter: compares envs before and after calls; None: the effects of calls are unknown.
         """
         self._caught = caught
         self._effects = CallEffects(snapshotter, self._rngs)

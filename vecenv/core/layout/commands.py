@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class CallEffect(NamedTuple):
-    """What a worker has found out about the effect of a call.
+    """The changes that a call made in its env, as far as the worker compared the env.
 
     Attributes:
         name: of the function or method that was called.

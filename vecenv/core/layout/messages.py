@@ -85,7 +85,7 @@ class Reply:
             reset that this command makes; see `commands.RestorePoint`.
         outcome: how the env was restored after the death of its worker.
         warnings: (key, text) pairs, to be shown once per key.
-        effect: of a call, if it is known what it changed in the env; None if it may have changed anything.
+        effect: the changes that a call made in the env; None if they are unknown.
         is_rebuilt: whether a call was answered by an env that was built again, and whose episode is lost.
         is_unread: whether the `error` was made on this side because the reply could not be unpickled.
     """

@@ -54,7 +54,7 @@ class CommandFlag:
     """
 
     OPTIONS = 0x01  #: pass options=None to this reset, if the env's `reset` accepts it
-    WATCH = 0x01  #: find out what this call changes in its env
+    WATCH = 0x01  #: compare the env before and after this call
     PAYLOAD = 0x10  #: further values come in a message
     SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
     SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it

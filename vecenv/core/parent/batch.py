@@ -235,7 +235,7 @@ class Batch:
         Its notes list the other envs that raised.
 
         Args:
-            deliver: returns what the front end returns for a batch without exceptions; None: the batch.
+            deliver: makes the result of the front end from a batch without exceptions; None: the batch.
             num_rows: how many rows that has, if it has one for each env of the pool; 0: the rows of this batch.
             rows_per_env: for a front end with several rows per env.
         """

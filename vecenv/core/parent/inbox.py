@@ -31,7 +31,7 @@ class Listener(Protocol):
         """Note how restoring an env has ended."""
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Note what a call has changed in its env."""
+        """Record the changes that a call made in its env."""
 
 
 class Listeners:

@@ -189,17 +189,17 @@ class Pool:
 
     @property
     def observation_space(self) -> Space[Any]:
-        """The observation space of one env, for the caller, who may change it; known after `start`."""
+        """The observation space of one env; known after `start`. Changes of it have no effect on the pool."""
         return self._callers_spaces.observation_space
 
     @property
     def action_space(self) -> Space[Any]:
-        """The action space of one env, for the caller, who may change it; known after `start`."""
+        """The action space of one env; known after `start`. Changes of it have no effect on the pool."""
         return self._callers_spaces.action_space
 
     @property
     def reward_space(self) -> Any:
-        """The reward space of one env, for the caller, who may change it; None without one; known after `start`."""
+        """The reward space of one env, or None; known after `start`. Changes of it have no effect on the pool."""
         return self._callers_spaces.reward_space
 
     def _bind(self, send: Callable[..., None], recv: Callable[..., Batch], recv_envs: Callable[..., Batch]) -> None:

@@ -385,7 +385,7 @@ class SerialPool(Pool):
         env_fns: one constructor per env.
         options: those about processes and failures have no effect.
         adapt: adapts the result of a constructor to the interface of Gymnasium.
-        snapshotter: sees what calls change in an env, for when it is built again after an exception.
+        snapshotter: compares an env before and after a call; its calls are repeated when the env is built again.
     """
 
     def __init__(

@@ -353,7 +353,7 @@ class Recovery:
         self.journal.note_restore_point(env_id, restore_point, is_answered)
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Record what a call has changed in its env."""
+        """Record the changes that a call made in its env."""
         self.journal.note_effect(env_id, step_id, effect)
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:

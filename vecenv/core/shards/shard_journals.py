@@ -113,7 +113,7 @@ class ShardJournals:
             self.recoveries[shard].note_restore_point(local, restore_point, is_answered)
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Record what a call has changed in its env."""
+        """Record the changes that a call made in its env."""
         if self.recoveries:
             shard, local = self._places[env_id]
             self.recoveries[shard].note_effect(local, self._hub.local_id(env_id, step_id), effect)

@@ -77,7 +77,7 @@ class ShardStarts:
         self._replace_timeout = replace_timeout
         self._report: ShardReport | None = None  # of shard 0
         self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
-        self._pickled: dict[str, bytes] = {}  # for all shards, and `env_fns` of each: successors get what the first had
+        self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
         self._env_fns_of: list[bytes] = []
         self.known: dict[str, Any] = {}
 

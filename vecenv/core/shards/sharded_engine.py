@@ -344,7 +344,7 @@ class ShardedEngine:
         """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
 
         Raises:
-            StateError: some envs are to be kept: the envs of a shard are in several workers, which it replaces itself.
+            StateError: `new_envs` was given. A shard has several workers and replaces them itself.
         """
         if new_envs is not None:
             raise StateError("restart: all envs of a shard begin as new; leave out new_envs")

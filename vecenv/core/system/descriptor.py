@@ -1,8 +1,8 @@
 """Descriptor: the owner of one file descriptor of this process.
 
 The system gives a number that was closed to the next file that the process opens, such as a checkpoint of the program.
-So each number has one owner, which alone closes it and forgets it at once. Whoever needs the same file for longer, such
-as a thread, gets a number of its own from `duplicate`.
+So each number has one owner, which alone closes it and forgets it at once. A thread that needs the same file for longer
+gets a number of its own from `duplicate`.
 """
 
 from __future__ import annotations

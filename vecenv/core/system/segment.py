@@ -34,7 +34,7 @@ class Segment:
 
     Attributes:
         memory: the writable mapping, a buffer of `nbytes`, page aligned.
-        fd: descriptor to map it again; it is to be closed once no worker needs it.
+        fd: descriptor that maps the segment a second time; the owner closes it once no worker needs it.
     """
 
     def __init__(self, fd: Descriptor, nbytes: int, memory: Any = None) -> None:

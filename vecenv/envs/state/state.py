@@ -49,7 +49,7 @@ _UNKNOWN = (
     "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
     "vecenv.register_state_adapter or vecenv.register_pickled_state"
 )
-#: Packages whose adapters keep only the state of episodes, and not what a method may have set.
+#: Packages whose adapters keep only the state of episodes, without attributes that methods have set.
 _TRUSTED_PREFIXES = tuple(f"{name}." for name in TRUSTED)
 #: Layers whose attributes are compared; those of further envs of a vector env are compared with it.
 _MOST_WATCHED = 1000
