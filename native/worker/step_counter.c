@@ -30,8 +30,21 @@ typedef struct {
     PyObject *layer, *next;
     PyTypeObject *type;
     unsigned int version;
+    uint64_t dict_version; /* of the object's attributes, when they were last looked up */
     PyObject *flags[MAX_FLAGS]; /* names of attributes that must be True; NULL: no further one */
 } layer_check;
+
+/* A number that no other dict has had, and that each change of the dict replaces; 0: unknown. */
+static inline uint64_t
+version_of(PyObject *dict)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ((PyDictObject *)dict)->ma_version_tag;
+#else
+    (void)dict;
+    return 0;
+#endif
+}
 
 static PyObject *
 name_of(PyObject *bound, int which)
@@ -42,7 +55,7 @@ name_of(PyObject *bound, int which)
 /* Return whether a layer still only calls the next one: its class, the attributes of the class, `env`
  * and its flags are the same, and the object has no `step` of its own. */
 static int
-is_as_found(PyObject *bound, const layer_check *check)
+is_as_found(PyObject *bound, layer_check *check)
 {
     if (Py_TYPE(check->layer) != check->type
         || check->type->tp_version_tag != check->version) {
@@ -53,22 +66,35 @@ is_as_found(PyObject *bound, const layer_check *check)
         PyErr_Clear();
         return 0;
     }
-    int is_same = PyDict_GetItemWithError(dict, name_of(bound, NAME_STEP)) == NULL
+    uint64_t dict_version = version_of(dict);
+    int is_same = dict_version != 0 && dict_version == check->dict_version;
+    if (!is_same) {
+        is_same = PyDict_GetItemWithError(dict, name_of(bound, NAME_STEP)) == NULL
                   && PyDict_GetItemWithError(dict, name_of(bound, NAME_ENV)) == check->next;
-    for (int i = 0; is_same && i < MAX_FLAGS && check->flags[i] != NULL; i++) {
-        is_same = PyDict_GetItemWithError(dict, check->flags[i]) == Py_True;
+        for (int i = 0; is_same && i < MAX_FLAGS && check->flags[i] != NULL; i++) {
+            is_same = PyDict_GetItemWithError(dict, check->flags[i]) == Py_True;
+        }
+        check->dict_version = is_same ? dict_version : 0;
     }
     Py_DECREF(dict);
     return is_same;
+}
+
+/* Return the checks of the skipped layers, and their number. */
+static layer_check *
+checks_of(PyObject *bound, Py_ssize_t *count)
+{
+    PyObject *bytes = PyTuple_GET_ITEM(bound, BOUND_CHECKS);
+    *count = PyByteArray_GET_SIZE(bytes) / (Py_ssize_t)sizeof(layer_check);
+    return (layer_check *)PyByteArray_AS_STRING(bytes);
 }
 
 /* Return whether all skipped layers are as they were found. */
 static int
 are_layers_as_found(PyObject *bound)
 {
-    PyObject *bytes = PyTuple_GET_ITEM(bound, BOUND_CHECKS);
-    const layer_check *checks = (const layer_check *)PyBytes_AS_STRING(bytes);
-    Py_ssize_t count = PyBytes_GET_SIZE(bytes) / (Py_ssize_t)sizeof *checks;
+    Py_ssize_t count;
+    layer_check *checks = checks_of(bound, &count);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!is_as_found(bound, &checks[i])) {
             return 0;
@@ -77,20 +103,53 @@ are_layers_as_found(PyObject *bound)
     return 1;
 }
 
-/* Count a step. Returns whether it was the last step that the limit allows; -1 with an exception.
- * Attributes are looked up without `__getattr__`, which wrappers use to forward to their env. */
+/* Return an attribute without `__getattr__`, which wrappers use to forward to their env. */
+static PyObject *
+attribute(PyObject *object, PyObject *dict, PyObject *name)
+{
+    PyObject *value = PyDict_GetItemWithError(dict, name);
+    return value != NULL ? Py_NewRef(value) : PyObject_GenericGetAttr(object, name);
+}
+
+/* Write a new count into the TimeLimit. The next step need not look at its attributes again if no one
+ * else has changed them since the last look. */
+static int
+set_count(PyObject *bound, PyObject *limit, PyObject *dict, PyObject *elapsed)
+{
+    Py_ssize_t count;
+    layer_check *check = checks_of(bound, &count);
+    while (check->layer != limit) { /* it is one of the skipped layers */
+        check++;
+    }
+    int is_unchanged = check->dict_version == version_of(dict)
+                       && check->type->tp_setattro == PyObject_GenericSetAttr;
+    if (PyObject_SetAttr(limit, name_of(bound, NAME_ELAPSED), elapsed) < 0) {
+        return -1;
+    }
+    if (is_unchanged) {
+        check->dict_version = version_of(dict);
+    }
+    return 0;
+}
+
+/* Count a step. Returns whether it was the last step that the limit allows; -1 with an exception. */
 static int
 count(PyObject *bound)
 {
     PyObject *limit = PyTuple_GET_ITEM(bound, BOUND_LIMIT);
+    PyObject *dict = PyObject_GenericGetDict(limit, NULL);
+    if (dict == NULL) {
+        return -1;
+    }
     PyObject *one = PyTuple_GET_ITEM(bound, BOUND_ONE);
-    PyObject *before = PyObject_GenericGetAttr(limit, name_of(bound, NAME_ELAPSED));
+    PyObject *before = attribute(limit, dict, name_of(bound, NAME_ELAPSED));
     PyObject *elapsed = before == NULL ? NULL : PyNumber_Add(before, one);
     PyObject *most = NULL;
-    if (elapsed != NULL && PyObject_SetAttr(limit, name_of(bound, NAME_ELAPSED), elapsed) == 0) {
-        most = PyObject_GenericGetAttr(limit, name_of(bound, NAME_MOST));
+    if (elapsed != NULL && set_count(bound, limit, dict, elapsed) == 0) {
+        most = attribute(limit, dict, name_of(bound, NAME_MOST));
     }
     int is_over = most == NULL ? -1 : PyObject_RichCompareBool(elapsed, most, Py_GE);
+    Py_DECREF(dict);
     Py_XDECREF(before);
     Py_XDECREF(elapsed);
     Py_XDECREF(most);
@@ -180,8 +239,8 @@ vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
     Py_ssize_t nbytes = PyTuple_GET_SIZE(passed) * (Py_ssize_t)sizeof(layer_check);
-    PyObject *checks = PyBytes_FromStringAndSize(NULL, nbytes);
-    if (checks == NULL || find_checks(passed, (layer_check *)PyBytes_AS_STRING(checks)) < 0) {
+    PyObject *checks = PyByteArray_FromStringAndSize(NULL, nbytes);
+    if (checks == NULL || find_checks(passed, (layer_check *)PyByteArray_AS_STRING(checks)) < 0) {
         Py_XDECREF(checks);
         return NULL;
     }
