@@ -22,13 +22,14 @@ import os
 import re
 import struct
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...errors import EnvError, RemoteTraceback, WorkerError, locate
+from ...errors import EnvError, RemoteTraceback, WorkerError, add_notes, locate
 from ...pickling import copy_by_pickle, dump_by_value, dump_message
 from ...pickling import load as load_pickle
 from .commands import CallEffect
@@ -55,6 +56,11 @@ __all__ = [
 #: Header of a reply: step_id and env_id.
 _HEAD = struct.Struct("<qq")
 _NONE: dict[str, Any] = {}
+#: Note of exceptions that a debugger and `input` raise without a terminal.
+_NO_TERMINAL = (
+    "a worker has no terminal for input() and debuggers: "
+    "set backend='serial', or the environment variable VECENV_DEBUG=1"
+)
 #: Folders of vecenv, and of the parts of the engine that call envs.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 _OWN = __name__.partition(".")[0] + "."
@@ -439,6 +445,8 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], *, first_env_id: in
         locate(error, **{**where, "op": error.op or where.get("op")})
     # Not by assignment, which classes such as frozen dataclasses refuse.
     BaseException.__setattr__(error, "__cause__", RemoteTraceback(_with_source(text), where))
+    if isinstance(error, (BdbQuit, EOFError)) and where.get("worker_id") is not None:
+        add_notes(error, [_NO_TERMINAL])
     return error
 
 

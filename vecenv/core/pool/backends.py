@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ...checks import check_choice
 from ...errors import ConfigError
 from ..host.replay import Snapshotter
 from ..layout.rows import Autoreset
-from ..options import AUTO, PoolOptions, check_env_fns
+from ..options import AUTO, Limits, PoolOptions, check_env_fns
 from ..processes.measure import Measurement
 from .auto import choose_options
 from .engine import Engine
@@ -25,6 +26,8 @@ __all__ = ["BACKENDS", "CHOOSING_BACKENDS", "make_pool", "measure_first_env"]
 BACKENDS = ("process", "serial", "ray", AUTO)
 #: Backends that choose the number of workers themselves: by a measurement, or by the CPUs of each shard.
 CHOOSING_BACKENDS = (AUTO, "ray")
+#: With this environment variable set to 1, all pools are serial and without time limits, for a debugger within an env.
+_DEBUG_VARIABLE = "VECENV_DEBUG"
 
 
 def make_pool(
@@ -38,6 +41,8 @@ def make_pool(
     ray: Any = None,
 ) -> Pool:
     """Make the pool of a front end.
+
+    With the environment variable `VECENV_DEBUG=1`, `backend` is 'serial' and operations have no time limits.
 
     Args:
         backend: one of `BACKENDS`. With 'auto', env 0 is built, measured and closed in a worker of its own here, and
@@ -56,6 +61,9 @@ def make_pool(
     check_choice("backend", backend, BACKENDS)
     if ray is not None and backend != "ray":
         raise ConfigError(f"ray: only with backend='ray', and backend is {backend!r}", key="ray")
+    if _is_debugged():
+        backend = "serial"
+        options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)
@@ -104,6 +112,18 @@ def measure_first_env(
     """
     options = dataclasses.replace(options, num_workers=1)
     return ProcessEngine(env_fns[:1], options, adapt=adapt, snapshotter=snapshotter).measure(_ignore)
+
+
+def _is_debugged() -> bool:
+    """Return whether `VECENV_DEBUG=1` is set.
+
+    Raises:
+        ConfigError: the variable has another value than 0, 1 or nothing.
+    """
+    value = os.environ.get(_DEBUG_VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ConfigError(f"{_DEBUG_VARIABLE}: expected 0 or 1, got {value!r}", key=_DEBUG_VARIABLE)
+    return value == "1"
 
 
 def _ignore(what: str) -> None:
