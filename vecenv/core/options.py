@@ -115,7 +115,8 @@ class PoolOptions:
         ignores_extra_keys: drop keys of dicts that their space lacks, with a warning (Gymnasium drops them without
             one); if False, such keys are an error.
         context: start method, 'forkserver', 'spawn' or 'fork'.
-        num_threads: threads that numeric libraries may use in a worker.
+        num_threads: threads that numeric libraries may use in a worker, unless the environment variables of these
+            libraries (`OMP_NUM_THREADS` and others) are set.
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.

@@ -119,7 +119,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
                 False.
             num_spare_envs_for_reload: how many of the envs are spare, 0 by default. Spare envs are reset in advance
                 and take the place of envs that end, which are reset and become spare.
-            torch_num_threads_per_env: threads that numeric libraries may use in a worker, 1 by default.
+            torch_num_threads_per_env: threads that numeric libraries may use in a worker, 1 by default. Environment
+                variables of these libraries, such as `OMP_NUM_THREADS`, win.
             reset_ahead: whether envs that have ended are reset at once, while the caller computes the next actions.
                 None (default): yes with spare envs, and if a reset of one env takes more than 1 ms when all are reset.
             tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be

@@ -274,7 +274,7 @@ def _set_up(wanted: Surroundings) -> None:
     os.environ.update({**wanted.changing, **(wanted.environ if _imported is None else _imported.environ)})
     if _imported is None:
         cap_environment(wanted.num_threads)
-        cap_loaded_libraries(wanted.num_threads)
+        cap_loaded_libraries()
     sys.path[:] = wanted.path if _imported is None else _imported.path  # `multiprocessing` has set another list
     cwd = wanted.cwd if _imported is None else _imported.cwd
     if cwd is not None:

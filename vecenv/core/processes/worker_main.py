@@ -287,7 +287,7 @@ def _set_up_process(boot: Boot) -> None:
     os.environ.clear()
     os.environ.update(environ)
     cap_environment(boot.num_threads)
-    cap_loaded_libraries(boot.num_threads)
+    cap_loaded_libraries()
     sys.path[:] = path
     if cwd is None:  # the parent's own was removed
         return

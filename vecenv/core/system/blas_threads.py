@@ -2,7 +2,7 @@
 
 Workers already fill the cores. A BLAS that starts one thread per core in each worker slows down every env.
 Environment variables work only before a library is loaded, so libraries that are already loaded (by fork or by the
-preload of the fork server) are limited by a call.
+preload of the fork server) are limited by a call. A variable that the program or its user has set is kept.
 """
 
 from __future__ import annotations
@@ -23,42 +23,57 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
-#: Part of a library's file name -> its functions that set the number of threads. NumPy and
-#: SciPy ship OpenBLAS with prefixed names.
+#: The variable that the other libraries read, too, if their own is not set.
+_COMMON = THREAD_VARIABLES[0]
+#: Part of a library's file name -> its variable, and its functions that set the number of threads.
+#: NumPy and SciPy ship OpenBLAS with prefixed names.
 _SETTERS = {
     "openblas": (
-        "openblas_set_num_threads",
-        "openblas_set_num_threads64_",
-        "scipy_openblas_set_num_threads",
-        "scipy_openblas_set_num_threads64_",
+        "OPENBLAS_NUM_THREADS",
+        (
+            "openblas_set_num_threads",
+            "openblas_set_num_threads64_",
+            "scipy_openblas_set_num_threads",
+            "scipy_openblas_set_num_threads64_",
+        ),
     ),
-    "mkl_rt": ("MKL_Set_Num_Threads",),
-    "blis": ("bli_thread_set_num_threads",),
-    "libgomp": ("omp_set_num_threads",),
-    "libiomp": ("omp_set_num_threads",),
-    "libomp": ("omp_set_num_threads",),
+    "mkl_rt": ("MKL_NUM_THREADS", ("MKL_Set_Num_Threads",)),
+    "blis": ("BLIS_NUM_THREADS", ("bli_thread_set_num_threads",)),
+    "libgomp": (_COMMON, ("omp_set_num_threads",)),
+    "libiomp": (_COMMON, ("omp_set_num_threads",)),
+    "libomp": (_COMMON, ("omp_set_num_threads",)),
 }
 
 
 def cap_environment(num_threads: int) -> None:
-    """Set the environment variables that numeric libraries read when they are loaded."""
+    """Set the environment variables that numeric libraries read when they are loaded, where they are not set."""
+    common = os.environ.setdefault(_COMMON, str(num_threads))
     for name in THREAD_VARIABLES:
-        os.environ[name] = str(num_threads)
+        os.environ.setdefault(name, common)
 
 
-def cap_loaded_libraries(num_threads: int) -> None:
-    """Limit the threads of every numeric library that this process has already loaded."""
+def cap_loaded_libraries() -> None:
+    """Limit the threads of every numeric library that this process has already loaded to its environment variable."""
     for path in _loaded_libraries():
         name = os.path.basename(path)
-        for part, setters in _SETTERS.items():
+        for part, (variable, setters) in _SETTERS.items():
             if part in name:
-                _call_first(path, setters, num_threads)
+                _call_first(path, setters, _number_in(variable))
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(num_threads)
+        torch.set_num_threads(_number_in(_COMMON))
     cv2 = sys.modules.get("cv2")
     if cv2 is not None:
-        cv2.setNumThreads(num_threads)
+        cv2.setNumThreads(_number_in(_COMMON))
+
+
+def _number_in(variable: str) -> int:
+    """Return the number of threads in an environment variable; 1 if it contains none.
+
+    `OMP_NUM_THREADS` may be a list, whose first number counts.
+    """
+    first = os.environ[variable].partition(",")[0].strip()
+    return max(int(first), 1) if first.isdecimal() else 1
 
 
 def _call_first(path: str, setters: tuple[str, ...], num_threads: int) -> None:
