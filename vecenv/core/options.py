@@ -14,6 +14,7 @@ from .host.global_rngs import pool_entropy
 from .layout.info_cells import Infos
 from .layout.rows import Autoreset, Op
 from .system.clock import is_number, limit_of
+from .system.process_settings import ProcessSettings
 
 __all__ = [
     "AUTO",
@@ -131,6 +132,7 @@ class PoolOptions:
         failures: the policy for workers that die or hang.
         rng_entropy: the number of 256 bits from which the states of the global random generators of each env begin;
             see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
+        settings: settings of the program's process that workers take over, as they are when the pool is made.
         choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
     """
 
@@ -155,6 +157,7 @@ class PoolOptions:
     limits: Limits = Limits()
     failures: PoolFailurePolicy = PoolFailurePolicy()
     rng_entropy: int = dataclasses.field(default_factory=pool_entropy, compare=False)
+    settings: ProcessSettings = dataclasses.field(default_factory=ProcessSettings.now, compare=False)
     choice: str = ""
 
 

@@ -309,6 +309,7 @@ class ProcessEngine:
             "first_env_id": self._first_env_id,
             "exception_limit": self.options.failures.exception_limit,
             "rng_entropy": self.options.rng_entropy,
+            "settings": self.options.settings,
         }
 
     def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:
@@ -319,7 +320,7 @@ class ProcessEngine:
             common["modules"],
             common["imports"],
             common["sources"],
-            surroundings_of(common["environ"], common["cwd"], common["path"], common["num_threads"]),
+            surroundings_of(common["environ"], common["cwd"], common["path"]),
             self.options.limits.construct,
             functools.partial(self._check_not_closing, "construct"),
         )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError, add_notes
 from ..host.global_rngs import GlobalRngs
 from ..system.clock import now_ns
+from ..system.process_settings import ProcessSettings
 from ..system.stack_dump import note_pause, note_phase
 
 if TYPE_CHECKING:
@@ -58,14 +59,18 @@ class EnvThread:
     """The one thread that runs every operation of some envs, from construction to close.
 
     Thread 0 of a worker is its main thread, which many libraries require.
+
+    Args:
+        number: of the thread.
+        settings: to apply in a new thread.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, settings: ProcessSettings) -> None:
         self._executor: Executor | None = None
         if number:
             from concurrent.futures import ThreadPoolExecutor  # it imports logging, which few workers need
 
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
+            self._executor = ThreadPoolExecutor(1, f"slot {number}", settings.apply_to_thread)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
         """Start a call; return a function that waits for its result.

@@ -154,9 +154,9 @@ def servers() -> list[ForkedServer]:
     return [server for server in _servers if not server.is_stopped]
 
 
-def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str], num_threads: int) -> Surroundings:
+def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str]) -> Surroundings:
     """Return these settings with the arguments of the program."""
-    return Surroundings(environ, cwd, path, list(sys.argv), num_threads)
+    return Surroundings(environ, cwd, path, list(sys.argv))
 
 
 @dataclass

@@ -68,7 +68,6 @@ class Surroundings:
     Attributes:
         environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path.
         argv: arguments of the program.
-        num_threads: limit for the threads of numeric libraries.
         changing: the variables on whose values no import depends; `environ` does not contain them.
     """
 
@@ -76,7 +75,6 @@ class Surroundings:
     cwd: str | None
     path: list[str]
     argv: list[str]
-    num_threads: int
     changing: dict[str, str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -273,7 +271,7 @@ def _set_up(wanted: Surroundings) -> None:
     os.environ.clear()
     os.environ.update({**wanted.changing, **(wanted.environ if _imported is None else _imported.environ)})
     if _imported is None:
-        cap_environment(wanted.num_threads)
+        cap_environment(1, {})  # no worker could be forked beside the threads that a library starts
         cap_loaded_libraries()
     sys.path[:] = wanted.path if _imported is None else _imported.path  # `multiprocessing` has set another list
     cwd = wanted.cwd if _imported is None else _imported.cwd

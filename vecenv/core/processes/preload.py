@@ -11,7 +11,7 @@ import signal
 
 from ..system.blas_threads import cap_environment
 
-cap_environment(1)
+cap_environment(1, {})
 if hasattr(signal, "pthread_sigmask"):  # the server starts with the first worker, while its parent blocks signals
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

@@ -54,6 +54,7 @@ from ..system.log_records import LogLevels, LogSender
 from ..system.module_files import ModuleFile, note_modules, noted_modules
 from ..system.module_paths import Source, import_from
 from ..system.output_capture import OutputCapture, silence
+from ..system.process_settings import ProcessSettings
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
 from ..system.signals import signals_deferred
@@ -110,7 +111,7 @@ class Boot:
         measures: whether the worker only measures its env, and ends.
         first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
         exception_limit: see `PoolFailurePolicy.exception_limit`.
-        rng_entropy: see `PoolOptions`.
+        rng_entropy, settings: see `PoolOptions`.
     """
 
     worker_id: int
@@ -142,6 +143,7 @@ class Boot:
     first_env_id: int = 0
     exception_limit: tuple[int, float] | None = None
     rng_entropy: int = 0
+    settings: ProcessSettings = field(default_factory=ProcessSettings.now)
 
 
 @dataclass
@@ -286,9 +288,10 @@ def _set_up_process(boot: Boot) -> None:
     environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
     os.environ.clear()
     os.environ.update(environ)
-    cap_environment(boot.num_threads)
+    cap_environment(boot.num_threads, boot.environ)
     cap_loaded_libraries()
     sys.path[:] = path
+    boot.settings.apply()
     if cwd is None:  # the parent's own was removed
         return
     try:
@@ -497,7 +500,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         log = LogSender(control)
         log.install(boot.log_levels)
         import_server.repeat_output(boot.imports)
-        threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
+        threads = [EnvThread(number, boot.settings) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)

@@ -99,6 +99,7 @@ class Shard:
     def _open(self, boot: ShardBoot) -> ShardReport:
         import_from(boot.sources)
         apply_registrations(boot.registrations)
+        boot.options.settings.apply()
         if self._log is not None:
             self._log.install(boot.log_levels)
         self._first_env_id = boot.first_env_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 __all__ = ["THREAD_VARIABLES", "cap_environment", "cap_loaded_libraries"]
 
@@ -45,11 +45,16 @@ _SETTERS = {
 }
 
 
-def cap_environment(num_threads: int) -> None:
-    """Set the environment variables that numeric libraries read when they are loaded, where they are not set."""
-    common = os.environ.setdefault(_COMMON, str(num_threads))
+def cap_environment(num_threads: int, environ: Mapping[str, str]) -> None:
+    """Set the environment variables that numeric libraries read when they are loaded.
+
+    Args:
+        num_threads: the value of those that the program has not set.
+        environ: the variables of the program.
+    """
+    common = environ.get(_COMMON) or str(num_threads)
     for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, common)
+        os.environ[name] = environ.get(name) or common
 
 
 def cap_loaded_libraries() -> None:
