@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import urllib.error
@@ -282,14 +283,43 @@ def test_close_frees_port_threads_and_descriptors(envs: VectorEnv) -> None:
 
 
 @pytest.mark.extended
-def test_silent_client_delays_close_for_a_limited_time(envs: VectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vecenv.integrations.prometheus._REQUEST_SECONDS", 0.2)
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\n\r\n" * 2000], ids=["sends nothing", "reads nothing"])
+def test_client_that_hangs_delays_no_close(
+    sent: bytes, envs: VectorEnv, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vecenv.integrations.prometheus._REQUEST_SECONDS", 3600.0)
     threads = threading.active_count()
     served = exporter(envs, 0)
-    with socket.create_connection((served.addr, served.port)):
+    with socket.create_connection((served.addr, served.port)) as client:
+        client.setblocking(False)
+        if sent:
+            client.send(sent)
         assert _scrape(served), "others are answered"
         served.close()
         assert threading.active_count() == threads
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_client_that_is_lost_leaves_no_traceback(
+    is_reset: bool, envs: VectorEnv, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vecenv.integrations.prometheus._REQUEST_SECONDS", 0.1)
+    answer = b"x" * (64 << 20)  # more than the system buffers
+    monkeypatch.setattr("prometheus_client.exposition.generate_latest", lambda *args, **kwargs: answer)
+    with exporter(envs, 0) as served, socket.create_connection((served.addr, served.port)) as client:
+        before = set(threading.enumerate())
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        client.recv(1)
+        threads = set(threading.enumerate()) - before
+        if is_reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        for thread in threads:
+            thread.join(_TIMEOUT)
+            assert not thread.is_alive()
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.extended

@@ -10,6 +10,8 @@ uses the pool goes on; it only shares Python's interpreter lock with the request
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import os
 import socket
@@ -156,14 +158,13 @@ class Exporter:
             why = error.strerror or str(error)
             raise ConfigError(f"{where}: {why}; choose another port, or 0 for any free one", key="port") from error
         self._pid = os.getpid()
-        # A client that connects and sends nothing would keep a thread for ever. `server_close` waits for the others.
-        handler: Any = self._server.RequestHandlerClass
-        self._server.RequestHandlerClass = type("_Handler", (handler,), {"timeout": _REQUEST_SECONDS})
-        self._server.daemon_threads = False
+        self._connections: set[socket.socket] = set()
+        self._server.RequestHandlerClass = _bounded(self._server.RequestHandlerClass, self._connections)
+        self._server.daemon_threads = False  # `server_close` waits for them
         self.addr, self.port = self._server.server_address[:2]
 
     def close(self) -> None:
-        """Stop listening and end all threads; may be repeated. It waits for requests under way, at most some seconds.
+        """Stop listening, cut off the requests under way, and end all threads; may be repeated.
 
         In a forked child it has no effect.
         """
@@ -172,6 +173,9 @@ class Exporter:
         self._server.shutdown()
         # Forked workers have copies of the descriptor. Without this call they would keep the port in use.
         self._server.socket.shutdown(socket.SHUT_RDWR)
+        for connection in tuple(self._connections):
+            with contextlib.suppress(OSError):  # its client has ended it
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
 
@@ -183,6 +187,54 @@ class Exporter:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(addr={self.addr!r}, port={self.port})"
+
+
+def _bounded(handler: Any, connections: set[socket.socket]) -> type:
+    """Return a handler of requests that waits for its client for some seconds only.
+
+    A client that connects and sends or reads nothing would keep a thread for ever. A client that is lost is not an error
+    of the program, so nothing is written to standard error.
+
+    Args:
+        handler: the class of handlers of prometheus_client.
+        connections: the open connections of all handlers; each handler adds and removes its own.
+    """
+
+    class BoundedHandler(handler):
+        timeout = _REQUEST_SECONDS
+
+        def setup(self) -> None:
+            super().setup()
+            connections.add(self.connection)
+            self.wfile = _Writer(self.connection)
+
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):
+                super().handle()
+
+        def finish(self) -> None:
+            connections.discard(self.connection)
+            super().finish()
+
+    return BoundedHandler
+
+
+class _Writer(io.RawIOBase):
+    """Writes to a connection. A client that reads nothing is a lost one, which `wsgiref` does not log."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            self._connection.sendall(data)
+        except TimeoutError as error:
+            raise ConnectionAbortedError("the client reads nothing") from error
+        return len(data)
 
 
 def exporter(
