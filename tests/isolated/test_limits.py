@@ -48,18 +48,35 @@ def test_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
     )
     (tmp_path / "script.py").write_text(source)
     for size, is_copy in (("14m", True), ("32m", False)):
-        done = run_with_dev_shm(f"size={size}", tmp_path)
+        done = run_with_mount(f"size={size}", tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.split() == [size[:-1], str(is_copy)]
 
 
-def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the folder's script.py with a /dev/shm of its own, mounted with these options."""
+def run_with_mount(options: str, folder: Path, place: str = "/dev/shm") -> subprocess.CompletedProcess[str]:
+    """Run the folder's script.py with an empty file system of its own in this place, mounted with these options."""
     namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    if subprocess.run([*namespace, "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode != 0:
+    if subprocess.run([*namespace, f"mount -t tmpfs tmpfs {place}"], capture_output=True).returncode != 0:
         pytest.skip("the system gives no mounts of one's own")
-    inside = f'mount -t tmpfs -o "$0" tmpfs /dev/shm && exec {sys.executable} -W error script.py'
+    inside = f'mount -t tmpfs -o "$0" tmpfs {place} && exec {sys.executable} -W error script.py'
     return subprocess.run([*namespace, inside, options], capture_output=True, text=True, timeout=60, cwd=folder)
+
+
+@pytest.mark.extended
+def test_machine_without_proc_is_an_error_that_names_it(tmp_path: Path) -> None:
+    source = textwrap.dedent(
+        """
+        from vecenv import ConfigError, VectorEnv
+        from vecenv.envs.toys import NullEnv
+        try:
+            VectorEnv([NullEnv])
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = run_with_mount("size=1m", tmp_path, "/proc")
+    assert done.stdout == "/proc is not mounted, and workers need it; mount it, or use backend='serial'\n", done.stderr
 
 
 @pytest.mark.extended
@@ -76,7 +93,7 @@ def test_shortage_of_one_page_shows_in_the_numbers(tmp_path: Path) -> None:
         """
     )
     (tmp_path / "script.py").write_text(source)
-    done = run_with_dev_shm("size=1m", tmp_path)
+    done = run_with_mount("size=1m", tmp_path)
     assert "need 1.1 MiB of shared memory, 1.0 MiB are free." in done.stdout, done.stderr
 
 
@@ -93,7 +110,7 @@ def test_dev_shm_that_is_not_writable_is_an_error_that_names_it(tmp_path: Path, 
         """
     )
     (tmp_path / "script.py").write_text(source)
-    done = run_with_dev_shm(options, tmp_path)
+    done = run_with_mount(options, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"/dev/shm: no shared memory can be made there: {why}")
 

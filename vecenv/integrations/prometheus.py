@@ -192,8 +192,8 @@ class Exporter:
 def _bounded(handler: Any, connections: set[socket.socket]) -> type:
     """Return a handler of requests that waits for its client for some seconds only.
 
-    A client that connects and sends or reads nothing would keep a thread for ever. A client that is lost is not an error
-    of the program, so nothing is written to standard error.
+    A client that connects and sends or reads nothing would keep a thread for ever. A lost client is not an error of
+    the program, so nothing is written to standard error.
 
     Args:
         handler: the class of handlers of prometheus_client.

@@ -286,6 +286,9 @@ class ProcessEngine:
 
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
+        parent_started = started_at(os.getpid())
+        if not parent_started:
+            raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
         running, sources = running_modules(), find_sources()
         return {
             "adapt": dump_with_main(self._adapt),
@@ -297,7 +300,7 @@ class ProcessEngine:
             "worker_output": self.options.worker_output,
             "log_levels": LogLevels.now(),
             "parent_pid": os.getpid(),
-            "parent_started": started_at(os.getpid()),
+            "parent_started": parent_started,
             "implementation": self._implementation,
             "builds_serially": self.options.build == "serial",
             "snapshotter": dump_with_main(self._snapshotter),
