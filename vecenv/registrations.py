@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from .errors import ConfigError
@@ -328,7 +329,10 @@ def has_own_batches(space: gymnasium.Space[Any]) -> bool:
     Discrete.
     """
     functions = (batch_space, concatenate, create_empty_array)
-    if any(_is_own(function, space) for function in functions) or _is_own(iterate, batch_space(space, 1)):
+    if any(_is_own(function, space) for function in functions):
+        return True
+    # A batch of these has their own class; to build one takes long where bounds are large.
+    if _is_own(iterate, space if type(space) in (Box, Dict, Tuple) else batch_space(space, 1)):
         return True
     parts = getattr(space, "spaces", ())
     return any(map(has_own_batches, parts.values() if isinstance(parts, Mapping) else parts))

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from gymnasium.vector.utils import batch_differing_spaces
 
 from ..core.layout.differences import first_difference
 from ..core.layout.info_cells import Infos
@@ -228,7 +228,7 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
     """Return the batched and the single observation space for this `observation_mode`.
 
     Args:
-        mode: 'same', 'different', or a pair (observation_space, single_observation_space).
+        mode: 'different', or a pair (observation_space, single_observation_space).
         found: the observation space of each env.
 
     Raises:
@@ -236,7 +236,7 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
     """
     single = mode[1] if isinstance(mode, tuple) else found[0]
     for env_id, space in enumerate(found):
-        if mode != "same" and not is_space_dtype_shape_equiv(space, single):
+        if not is_space_dtype_shape_equiv(space, single):
             owner = "observation_mode" if isinstance(mode, tuple) else "env 0"
             path, text = first_difference(space, single, "observation_space", owner, has_bounds=False) or (
                 "observation_space",
@@ -245,6 +245,4 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
             raise DifferentSpacesError(f"env {env_id}: {text}", path=path)
     if isinstance(mode, tuple):
         return mode
-    if mode == "same":
-        return batch_space(single, len(found)), single
     return batch_differing_spaces(found), single

@@ -14,6 +14,7 @@ Gymnasium's rules about the order of calls.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -296,11 +297,13 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 raise DifferentSpacesError(f"{error}. {_HOW_TO_DIFFER}", path=error.path) from error
             raise
         try:
-            found, space = [pool.observation_space] * self.num_envs, pool.spaces.observation_space
-            if not is_same:
+            space = pool.spaces.observation_space
+            if is_same:
+                self.single_observation_space = pool.observation_space
+            else:
                 found = pool.call(GetAttribute("observation_space"), pure=True)
                 (space,) = copy_spaces(found[0])
-            self.observation_space, self.single_observation_space = combine_spaces(self.observation_mode, found)
+                self.observation_space, self.single_observation_space = combine_spaces(self.observation_mode, found)
         except BaseException:
             pool.close()
             raise
@@ -314,6 +317,11 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             pool, make_reader(space), space, self.copy, self._checks_ends, has_statistics
         )
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
+
+    @functools.cached_property
+    def observation_space(self) -> Space[Any]:  # type: ignore[override]
+        """The space of the observations of all envs. It is built when it is first read: large bounds take long."""
+        return batch_space(self._pool.spaces.observation_space, self.num_envs)
 
     def _release_views(self) -> None:
         self._results.release_views()

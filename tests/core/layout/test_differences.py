@@ -1,4 +1,4 @@
-"""Texts about two spaces that differ."""
+"""Texts about two spaces that differ, and the comparison of large spaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Text, Tuple
 
-from vecenv.core.layout.differences import first_difference
+import vecenv
+from vecenv.core.layout.differences import are_equal, first_difference
+from vecenv.envs.toys import SpaceEnv
 
 
 def box(high=1.0, shape=(2,), dtype=np.float32):
@@ -54,3 +56,23 @@ def test_bounds_may_differ():
         "space/a",
         "space/a: shape is (2,), that of env 0 is (3,)",
     )
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_large_bounds_are_compared_by_bytes(backend, monkeypatch):
+    """`Box` compares bounds with a tolerance, which takes minutes for large observations."""
+
+    def compare(self, other):
+        raise AssertionError("compared with a tolerance")
+
+    monkeypatch.setattr(Box, "__eq__", compare)
+    space = Dict(image=Box(0, 255, (64, 64), np.uint8), pair=Tuple([box(), Discrete(2)]))
+    with vecenv.VectorEnv([lambda: SpaceEnv(space)] * 4, num_workers=2, backend=backend) as envs:
+        envs.reset(seed=1)
+        assert envs.observation_space["image"].shape == (4, 64, 64)
+
+
+def test_bounds_within_the_tolerance_of_box_are_equal():
+    assert are_equal(box(1.0), box(1.0 + 1e-7))
+    assert not are_equal(Dict(a=box(1.0)), Dict(a=box(1.1)))
+    assert not are_equal(Dict(a=box(), b=box()), Dict(b=box(), a=box(2.0)))

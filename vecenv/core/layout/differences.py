@@ -6,12 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Dict, Tuple
 
-__all__ = ["first_difference"]
+__all__ = ["are_equal", "first_difference"]
 
 #: Properties of spaces in the order of comparison; the first two decide about the memory.
 _PROPERTIES = ("dtype", "shape", "low", "high", "n", "start", "nvec", "min_length", "max_length", "characters")
 _NUM_MEMORY = 2
+
+
+def are_equal(space: Any, other: Any) -> bool:
+    """Return whether two spaces are equal, by the bytes of large bounds before `Box` compares them with a tolerance."""
+    if space is other:
+        return True
+    parts, others = _parts_of(space), _parts_of(other)
+    if type(space) is type(other) and type(space) in (Dict, Tuple) and parts is not None and others is not None:
+        return list(parts) == list(others) and all(are_equal(parts[key], others[key]) for key in parts)
+    if type(space) is type(other) is Box and space.dtype == other.dtype and space.shape == other.shape:
+        bounds = (space.low, other.low), (space.high, other.high)
+        if all(one is another or np.array_equal(one, another) for one, another in bounds):
+            return True
+    return bool(space == other)
 
 
 def first_difference(
@@ -49,7 +64,7 @@ def _parts_of(space: Any) -> dict[Any, Any] | None:
 
 
 def _compare_leaves(space: Any, other: Any, path: str, owner: str, has_bounds: bool) -> tuple[str, str] | None:
-    if has_bounds and (space == other and type(space) is type(other)):
+    if has_bounds and type(space) is type(other) and are_equal(space, other):
         return None
     names = _PROPERTIES if has_bounds else _PROPERTIES[:_NUM_MEMORY]
     if type(space) is type(other) or not has_bounds:

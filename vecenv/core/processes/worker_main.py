@@ -42,7 +42,7 @@ from ..host.host import Host
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.differences import first_difference
+from ..layout.differences import are_equal, first_difference
 from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
@@ -237,7 +237,7 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
     """
     for name in ("observation_space", "action_space"):
         ours, theirs = getattr(first, name), getattr(other, name)
-        if ours != theirs:
+        if not are_equal(ours, theirs):
             return first_difference(theirs, ours, name, f"env {first_id}") or (name, f"{name}: {theirs}, not {ours}")
     return None
 
