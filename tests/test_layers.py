@@ -117,6 +117,7 @@ FOREIGN_DEFAULT = {"numpy", "gymnasium", "cloudpickle", "psutil"}
 FOREIGN_ALSO = {
     "core/layout/spec.py": {"gymnasium"},
     "core/layout/bounds.py": {"gymnasium"},
+    "core/layout/differences.py": {"gymnasium"},
     "core/pool/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
