@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from vecenv.core.host import global_rngs as rngs_module
+from vecenv.core.host import generator_states
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset
@@ -323,14 +323,14 @@ def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None
 def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     env_fns = [functools.partial(Draws, kind, "construct reset step call", length=4) for kind in KINDS]
     expected = play(SerialPool(env_fns, PoolOptions(rng_entropy=3)))
-    monkeypatch.setattr(rngs_module, "_gauss_offset", lambda: None)
-    assert not rngs_module.is_exact() and GlobalRngs().watched_words == ()
+    monkeypatch.setattr(generator_states, "_gauss_offset", lambda: None)
+    assert not generator_states.is_exact() and GlobalRngs().watched_words == ()
     assert play(SerialPool(env_fns, PoolOptions(rng_entropy=3))) == expected
 
 
 @pytest.mark.native
 def test_layout_of_generators_is_known_on_this_platform() -> None:
-    assert rngs_module.is_exact() and len(GlobalRngs().watched_words) in (4, 6), "with torch"
+    assert generator_states.is_exact() and len(GlobalRngs().watched_words) in (4, 6), "with torch"
 
 
 def test_threads_that_draw_are_warned_about_once() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..host.global_rngs import WatchedWords
+from ..host.generator_states import WatchedWords
 from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, OnDraw, Slot, SlotEvent
 from ..layout.info_cells import is_wanted
 from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .global_rngs import WatchedWords
+from .generator_states import WatchedWords
 
 __all__ = ["OnDraw", "Slot", "SlotEvent"]
 
