@@ -27,10 +27,8 @@ _HEAVY = ("gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 _PLAIN = (bool, int, float, complex, bytes, bytearray, type(None))
 
 
-def find_env_modules(env_fns: Sequence[Callable[[], Any]], excluded: Collection[str]) -> dict[str, bool]:
+def find_env_modules(env_fns: Sequence[Callable[[], Any]], excluded: Collection[str]) -> list[str]:
     """Return the modules that workers import to build these envs, as far as a fork server may import them before.
-
-    The values say whether a module is imported by a constructor, as opposed to before all constructors.
 
     Args:
         env_fns: env factories.
@@ -39,11 +37,7 @@ def find_env_modules(env_fns: Sequence[Callable[[], Any]], excluded: Collection[
     search = _Search()
     for env_fn in env_fns:
         search.visit(env_fn)
-    return {
-        name: name not in search.found
-        for name in sorted(search.found | search.found_late)
-        if _is_worth_it(name) and name not in excluded
-    }
+    return [name for name in sorted(search.found) if _is_worth_it(name) and name not in excluded]
 
 
 def _is_worth_it(name: str) -> bool:
@@ -58,7 +52,6 @@ class _Search:
 
     def __init__(self) -> None:
         self.found: set[str] = set()
-        self.found_late: set[str] = set()  # by constructors
         self._seen: dict[int, Any] = {}  # it keeps the objects alive, so that no other one gets the id
 
     def visit(self, value: Any) -> None:
@@ -89,7 +82,7 @@ class _Search:
     def visit_entry_point(self, entry_point: Any) -> None:
         """Collect the modules of an entry point of Gymnasium's registry: 'module:name', or an object."""
         if isinstance(entry_point, str):
-            self.found_late.add(entry_point.partition(":")[0])
+            self.found.add(entry_point.partition(":")[0])
         else:
             self.visit(entry_point)
 
@@ -121,7 +114,7 @@ class _Search:
         package = function.__globals__.get("__package__") or ""
         for name in _imports_of(function.__code__):
             if package or not name.startswith("."):
-                self.found_late.add(importlib.util.resolve_name(name, package))
+                self.found.add(importlib.util.resolve_name(name, package))
 
 
 def _codes_of(code: types.CodeType) -> list[types.CodeType]:

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing import process as mp_process
 from multiprocessing.connection import Connection, wait
@@ -90,7 +90,7 @@ if hasattr(os, "register_at_fork"):
 
 def prepare_server(
     modules: frozenset[str],
-    imports: Mapping[str, bool],
+    imports: Collection[str],
     sources: Mapping[str, Source],
     surroundings: Surroundings,
     timeout: float | None,
@@ -113,13 +113,13 @@ def prepare_server(
     if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
         return None
     try:
-        while wanted := imports.keys() - _refused.keys():
+        while wanted := set(imports) - _refused.keys():
             earlier = _current if _current is not None and _current.fits(surroundings) else None
             if earlier is not None and wanted <= earlier.modules:
                 return earlier.server
             missing = wanted if earlier is None else wanted - earlier.modules
             order = ImportOrder(
-                {name: imports[name] for name in sorted(missing)},
+                sorted(missing),
                 dict(sources),
                 surroundings,
                 LogLevels.now(),

@@ -87,14 +87,13 @@ class ImportOrder:
     """The modules that an import server has to import, and under which settings.
 
     Attributes:
-        modules: the modules; True for those that workers would import in a constructor, where an env has its own random
-            values.
+        modules: the modules, in the order of their imports.
         sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
         log_levels: levels of the parent's loggers.
         gymnasium_level: level of Gymnasium's logger.
     """
 
-    modules: dict[str, bool]
+    modules: list[str]
     sources: dict[str, Source]
     surroundings: Surroundings
     log_levels: LogLevels

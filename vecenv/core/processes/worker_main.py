@@ -135,7 +135,7 @@ class Boot:
     captures_output: bool = False
     log_levels: LogLevels = field(default_factory=LogLevels.now)
     modules: frozenset[str] = frozenset()
-    imports: dict[str, bool] = field(default_factory=dict)
+    imports: list[str] = field(default_factory=list)
     pool_modules: frozenset[str] = frozenset()
     sources: dict[str, Source] = field(default_factory=dict)
     reports_all_files: bool = False
