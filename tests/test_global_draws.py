@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import signal
@@ -213,11 +214,22 @@ def test_evaluation_of_the_same_seeds_gives_the_same(new_run: Callable[[int], No
 
 def test_two_runs_without_seeds_differ() -> None:
     program = (
-        "import vecenv, numpy; from tests.test_global_draws import *; "
-        "print(play_vector_env(WORKERS['serial'], Draws))"
+        "import vecenv, numpy; from tests.test_global_draws import *; print(play_vector_env(WORKERS['serial'], Draws))"
     )
     one, two = (subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in "12")
     assert one != two
+
+
+@pytest.mark.parametrize("seeded", [0, 1], ids=["random", "numpy"])
+def test_run_that_seeds_one_generator_repeats_its_numbers(seeded: int) -> None:
+    seed = ["random.seed(3)", "np.random.seed(3)"][seeded]
+    program = (
+        f"from tests.test_global_draws import *; {seed}; "
+        "print([[env[i] for row in play_vector_env(WORKERS['serial'], DrawsInSteps) for env in row] for i in range(2)])"
+    )
+    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, check=True) for _ in range(2)]
+    first, second = (json.loads(run.stdout) for run in runs)
+    assert first[seeded] == second[seeded] and first[1 - seeded] != second[1 - seeded]
 
 
 class MakesPools(DrawsInSteps):

@@ -130,7 +130,7 @@ class PoolOptions:
             used again; for callers that refer to a batch only until the next one has been received.
         limits: time limits of operations.
         failures: the policy for workers that die or hang.
-        rng_entropy: the number of 256 bits from which the states of the global random generators of each env begin;
+        rng_entropy: the number of 384 bits from which the states of the global random generators of each env begin;
             see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
         settings: settings of the program's process that workers take over, as they are when the pool is made.
         choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.

@@ -27,12 +27,22 @@ import numpy as np
 from ..layout.native import load
 from . import torch_generator
 
-__all__ = ["CallAccessor", "MemoryAccessor", "State", "WatchedWords", "global_accessor", "is_exact"]
+__all__ = [
+    "CallAccessor",
+    "MemoryAccessor",
+    "State",
+    "WatchedWords",
+    "entropy_of",
+    "global_accessor",
+    "is_exact",
+    "parts_of",
+]
 
 _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
 _GAUSS_NBYTES = 16  # has_gauss, padding, gauss
 _HEADER_NBYTES = object.__basicsize__
+_PART_BITS = 128  # of an entropy
 
 # Position of every state that no env has drawn from. A draw and seeding both move it.
 _POSITION = 6
@@ -58,11 +68,21 @@ State = tuple[Any, ...]
 WatchedWords = tuple[tuple[int, int], ...]
 
 
-def _words_of(entropy: int) -> tuple[bytes, bytes, bytes]:
-    """Return the 624 words of each generator, of torch's too, that begin from a number of 256 bits."""
-    both = entropy.to_bytes(32, "little")
-    words = hashlib.shake_128(both[:16]).digest(8 * _WORDS)
-    return words[: 4 * _WORDS], words[4 * _WORDS :], hashlib.shake_128(both).digest(4 * _WORDS)
+def parts_of(entropy: int) -> tuple[int, int, int]:
+    """Return the numbers of 128 bits, for `random`, NumPy's generator and torch's, of which an entropy consists."""
+    python, numpy, torch = (entropy >> number * _PART_BITS & (1 << _PART_BITS) - 1 for number in range(3))
+    return python, numpy, torch
+
+
+def entropy_of(python: int, numpy: int, torch: int) -> int:
+    """Return the entropy that consists of these numbers of 128 bits."""
+    return python | numpy << _PART_BITS | torch << 2 * _PART_BITS
+
+
+def _words_of(entropy: int) -> tuple[bytes, ...]:
+    """Return the 624 words of each generator, of torch's too, that begin from its part of an entropy."""
+    parts = enumerate(parts_of(entropy))
+    return tuple(hashlib.shake_128(b"%d %d" % (number, part)).digest(4 * _WORDS) for number, part in parts)
 
 
 def _memory_at(address: int, nbytes: int) -> memoryview:

@@ -3,9 +3,9 @@
 This module wraps every call into an env. Envs in one process share these generators, so without it the
 random values of one env would depend on the other envs. The rules that prevent this:
 
-* Each env has its own RNG state. It begins from the entropy of the pool and the env's id. The entropy is a
-  digest of the caller's generators, which are read and not moved, and of the number of the pool in its
-  process. So runs without seeds differ, runs with equal seeds are equal, and two pools differ.
+* Each env has its own RNG state. It begins from the entropy of the pool and the env's id. The entropy has one
+  digest for each of the caller's generators, which are read and not moved; the number of the pool in its
+  process is added. So runs without seeds differ, runs with equal seeds are equal, and two pools differ.
 * A reset with a seed sets the env's RNG state from this seed alone.
 * The env's own state is swapped in while the env is constructed, reset by a command, called or closed. After
   the call it is saved, and the generators get the neutral state of the pool.
@@ -47,7 +47,7 @@ import numpy as np
 
 from ..system.fork_guard import ForkGuard
 from . import torch_generator
-from .generator_states import CallAccessor, MemoryAccessor, State, global_accessor
+from .generator_states import CallAccessor, MemoryAccessor, State, entropy_of, global_accessor, parts_of
 
 __all__ = [
     "EnvRngs",
@@ -57,8 +57,6 @@ __all__ = [
     "reseed_running_env",
     "torch_imports",
 ]
-
-_HALF_BITS = 128
 
 
 def _digest(*parts: object) -> int:
@@ -71,31 +69,31 @@ _pool_numbers = itertools.count()
 
 
 def pool_entropy() -> int:
-    """Return the number of 256 bits from which the RNG states of the envs of a new pool begin.
+    """Return the entropy from which the RNG states of the envs of a new pool begin.
 
-    It is a digest of the states of the caller's global generators, which are not moved, and of the number of the pool
-    in this process, or in the env that makes it. The upper half comes from torch's generator, and concerns only this
-    one: many programs import torch without seeding it.
+    Each of its three parts is a digest of the state of one of the caller's global generators, which are not moved, and
+    of the number of the pool in this process, or in the env that makes it. So a program that seeds and uses only one
+    generator can be repeated. If torch is not imported, its part is that of NumPy's generator.
     """
-    numbers = _pool_numbers if _running_env is None else _running_env.pool_numbers
-    states = pickle.dumps((random.getstate(), np.random.get_state(legacy=False)), protocol=5)
-    torch = torch_generator.loaded_generator()
-    upper = 0 if torch is None else _digest(torch.get_state().numpy().tobytes())
-    return _digest("pool", hashlib.blake2b(states).digest(), next(numbers)) | upper << _HALF_BITS
+    number = next(_pool_numbers if _running_env is None else _running_env.pool_numbers)
+    python, numpy = pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state(legacy=False))
+    generator = torch_generator.loaded_generator()
+    torch = numpy if generator is None else generator.get_state().numpy().tobytes()
+    return entropy_of(*(_digest("pool", state, number) for state in (python, numpy, torch)))
 
 
-def _entropy_of_env(entropy: int, env_id: int) -> int:
-    """Return the number from which the RNG state of an env begins, in both halves, from that of its pool."""
-    lower, upper = entropy % (1 << _HALF_BITS), entropy >> _HALF_BITS
-    return _digest(lower, env_id) | _digest(lower, upper, env_id) << _HALF_BITS
+def _derive(entropy: int, *numbers: int) -> int:
+    """Return another entropy, of which each part depends on the same part of this one, and on these numbers."""
+    return entropy_of(*(_digest(part, *numbers) for part in parts_of(entropy)))
 
 
 def _entropy_of_seed(seed: Any) -> int | None:
-    """Return the number from which the RNG state of an env begins in a reset with this seed; None for no valid seed."""
+    """Return the entropy from which the RNG state of an env begins in a reset with this seed; None: it is not valid."""
     seeds = seed if isinstance(seed, list | tuple | np.ndarray) else [seed]
     if all(one is None for one in seeds) or not all(one is None or isinstance(one, int | np.integer) for one in seeds):
         return None
-    return _digest("seed", *(None if one is None else int(one) for one in seeds))
+    part = _digest("seed", *(None if one is None else int(one) for one in seeds))
+    return entropy_of(part, part, part)
 
 
 # The generators are global to the process. If two threads serve pools in it, only one of them can swap states.
@@ -117,7 +115,7 @@ class EnvRngs:
 
     Attributes:
         state: the state after the env's last call.
-        entropy: the number from which this state began.
+        entropy: from which this state began.
         has_drawn: whether the env has drawn since then.
         window: the next words of the state, for the first draws in a step.
         late_torch: the part of torch's generator until torch is imported, for an env whose state was restored.
@@ -130,10 +128,10 @@ class EnvRngs:
         self.outer: EnvRngs | None = None
         self.late_torch: Any = None
         self.pool_numbers = itertools.count()
-        self.begin_from(_entropy_of_env(rngs.entropy, rngs.first_env_id + env_id))
+        self.begin_from(_derive(rngs.entropy, rngs.first_env_id + env_id))
 
     def begin_from(self, entropy: int) -> None:
-        """Replace the state by the one that begins from a number."""
+        """Replace the state by the one that begins from an entropy."""
         self.entropy, self.late_torch = entropy, None
         self.state = self._generators.state_of(entropy)
         self.window = self._generators.window_of(self.state)
@@ -352,7 +350,7 @@ class GlobalRngs:
 
     def begin_anew(self, env_id: int, number: int) -> None:
         """Give an env that replaces an abandoned one another state, which depends on this number, too."""
-        self.of(env_id).begin_from(_digest(self.entropy, self.first_env_id + env_id, number))
+        self.of(env_id).begin_from(_derive(self.entropy, self.first_env_id + env_id, number))
 
     def note_draw(self, env_id: int) -> None:
         """Record that an env drew from the neutral state with its window, and restore the neutral state."""
@@ -410,7 +408,7 @@ class GlobalRngs:
         self._env_rngs.pop(env_id, None)
 
     def pack_state(self, env_id: int, state: bytes) -> bytes:
-        """Return `state` pickled with the env's RNG state, or the number from which that begins; between two calls."""
+        """Return `state` pickled with the env's RNG state, or the entropy from which that begins; between two calls."""
         env_rngs = self.of(env_id)
         part = self.generators.torch_part(env_rngs.state) or env_rngs.late_torch
         drawn = (self.generators.with_torch(env_rngs.state, None), part) if env_rngs.has_drawn else None
