@@ -212,6 +212,90 @@ def test_evaluation_of_the_same_seeds_gives_the_same(new_run: Callable[[int], No
     assert returns(WORKERS["forkserver"], 3) == expected
 
 
+class DrawsMany(DrawsInSteps):
+    """Draws 300 numbers from each generator at once in step number `first`, and one in each later step."""
+
+    observation_space = spaces.Box(0.0, 1.0, (600,), np.float64)
+    first, length = 1, 99
+
+    def draw_at_reset(self) -> Any:
+        return np.zeros(600)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        obs = np.zeros(600)
+        if self.num_steps >= self.first:
+            count = 300 if self.num_steps == self.first else 1
+            obs[:count], obs[300 : 300 + count] = [random.random() for _ in range(count)], np.random.random(count)
+        return obs, 0.0, self.num_steps == self.length, False, {}
+
+
+class DrawsManyLater(DrawsMany):
+    first = 40
+
+
+class DrawsManyInAnotherEpisode(DrawsMany):
+    """Has three episodes without a draw, between which its state can be captured."""
+
+    length, num_episodes = 8, 0
+
+    def draw_at_reset(self) -> Any:
+        self.num_episodes += 1
+        self.first = 5 if self.num_episodes > 3 else 99
+        return super().draw_at_reset()
+
+    def get_state(self) -> int:
+        return self.num_episodes
+
+    def set_state(self, state: int) -> None:
+        self.num_episodes = state
+
+
+def play_many(env: Any, steps: int, kills: tuple[int, ...] = (), seed: int | None = None, **options: Any) -> Any:
+    with contextlib.closing(vecenv.VectorEnv([env] * NUM_ENVS, **options)) as envs:
+        envs.reset(seed=seed)
+        rows = []
+        for step in range(1, steps + 1):
+            if step in kills:
+                os.kill(envs.worker_pids[step % len(envs.worker_pids)], signal.SIGKILL)
+            rows.append(envs.step(np.zeros(NUM_ENVS, np.int64))[0])
+    return np.array(rows)
+
+
+KILLED: dict[str, tuple[Any, int, tuple[int, ...]]] = {
+    "first step": (DrawsMany, 4, (1, 2, 4)),
+    "40th step": (DrawsManyLater, 43, (9, 16, 17, 40, 42)),
+    "another episode": (DrawsManyInAnotherEpisode, 36, (7, 9, 17, 18, 27, 33, 34)),
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("case", KILLED)
+def test_long_first_draws_do_not_depend_on_workers(case: str, seed: int | None, new_run: Callable[[int], None]) -> None:
+    env, steps, kills = KILLED[case]
+    new_run(1)
+    expected = play_many(env, steps, seed=seed, backend="serial")
+    for num_workers in 1, 4:
+        new_run(1)
+        assert (play_many(env, steps, seed=seed, num_workers=num_workers) == expected).all()
+        for kill in (*((one,) for one in kills), kills):
+            new_run(1)
+            assert (play_many(env, steps, kill, seed=seed, num_workers=num_workers) == expected).all(), kill
+
+
+@pytest.mark.parametrize("options", [WORKERS["serial"], WORKERS["forkserver"]], ids=["serial", "forkserver"])
+def test_first_draws_of_many_numbers_are_all_different(options: dict[str, Any]) -> None:
+    rows = play_many(DrawsMany, 2, **options)
+    drawn = rows[rows > 0]
+    assert len(drawn) == len(set(drawn)) == NUM_ENVS * 602
+    assert np.abs(np.corrcoef(rows[0]) - np.eye(NUM_ENVS)).max() < 0.25  # 600 numbers each: six standard deviations
+    rows = play_many(DrawsManyLater, 41, **options)[39:]
+    # Only the first words of the step are the env's own, and all words of later steps.
+    drawn = np.concatenate([rows[0, :, :8], rows[0, :, 300:308], rows[1, :, :1], rows[1, :, 300:301]], axis=None)
+    assert len(set(drawn)) == NUM_ENVS * 18 and (drawn > 0).all()
+
+
 def test_two_runs_without_seeds_differ() -> None:
     program = (
         "import vecenv, numpy; from tests.test_global_draws import *; print(play_vector_env(WORKERS['serial'], Draws))"

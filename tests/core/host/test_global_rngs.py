@@ -145,9 +145,21 @@ def test_envs_of_one_kind_draw_different_numbers() -> None:
 SMALL = sorted(KINDS.keys() - {"bytes"})  # kinds that take few words in a call
 
 
+#: Steps without a draw before the first one: in most, the state is still swapped in then, or no longer.
+QUIET = [0, 15, 16, 39]
+
+
+def call_quietly(rngs: GlobalRngs, env_id: int, times: int) -> None:
+    for _ in range(times):
+        rngs.call_lazily(env_id, int)
+    assert not rngs.has_drawn(env_id)
+
+
+@pytest.mark.parametrize("quiet", QUIET)
 @pytest.mark.parametrize("kind", SMALL)
-def test_first_draws_in_steps_are_the_envs_own(kind: str) -> None:
+def test_first_draws_in_steps_are_the_envs_own(kind: str, quiet: int) -> None:
     with GlobalRngs(entropy=3) as rngs:
+        call_quietly(rngs, 1, quiet)
         lazily = [rngs.call_lazily(1, KINDS[kind]) for _ in range(5)]
     with GlobalRngs(entropy=3) as rngs:
         assert [rngs.call_swapped(1, KINDS[kind]) for _ in range(5)] == lazily
@@ -162,11 +174,34 @@ def test_envs_draw_the_same_numbers_whenever_they_begin_to(kind: str, implementa
     assert drawn(1) == drawn(3)
 
 
-def test_first_draws_beyond_the_window_differ() -> None:
+def draw_many(count: int) -> list[list[float]]:
+    return [[random.random() for _ in range(count)], np.random.random(count).tolist()]
+
+
+@pytest.mark.parametrize("count", [30, 311, 1000, 5000])
+@pytest.mark.parametrize("quiet", QUIET)
+def test_env_continues_its_own_numbers_after_a_long_first_draw(quiet: int, count: int) -> None:
     with GlobalRngs(entropy=3) as rngs:
-        first, second = (rngs.call_lazily(env_id, np.random.random, 30) for env_id in (1, 2))
-        assert not set(first[:8]) & set(second[:8]) and rngs.has_drawn(1)
-        assert rngs.call_lazily(1, np.random.random) != rngs.call_lazily(2, np.random.random)
+        expected = [rngs.call_swapped(1, draw_many, one) for one in (count, 8)]
+    with GlobalRngs(entropy=3) as rngs:
+        call_quietly(rngs, 1, quiet)
+        first, second = (rngs.call_lazily(1, draw_many, one) for one in (count, 8))
+    num_own = count if quiet < 16 else 8  # two words each
+    assert [row[:num_own] for row in first] == [row[:num_own] for row in expected[0]]
+    assert second == expected[1]
+
+
+@pytest.mark.parametrize("quiet", [16, 39])
+def test_env_that_seeds_a_generator_in_a_late_step_has_that_seed(quiet: int) -> None:
+    def seed() -> list[float]:
+        np.random.seed(5), random.seed(5)
+        return draw_many(1000)[0][-1:]
+
+    with GlobalRngs(entropy=3) as rngs:
+        call_quietly(rngs, 1, quiet)
+        found = rngs.call_lazily(1, seed), rngs.call_lazily(1, draw_many, 3)
+    with GlobalRngs(entropy=4) as rngs:
+        assert (rngs.call_swapped(2, seed), rngs.call_swapped(2, draw_many, 3)) == found
 
 
 def test_reset_with_a_seed_begins_the_streams_anew() -> None:
@@ -248,6 +283,19 @@ def test_streams_go_on_from_a_state() -> None:
     with others, others.of(5):
         assert (random.gauss(0, 1), np.random.normal(), random.random()) == expected
     assert others.has_drawn(5)
+
+
+def test_state_contains_how_many_calls_there_were() -> None:
+    rngs, others = GlobalRngs(entropy=3), GlobalRngs(entropy=3)
+    with rngs:
+        call_quietly(rngs, 3, 10)
+    others.unpack_state(3, rngs.pack_state(3, b""))
+    found = []
+    for one in rngs, others:
+        with one:
+            call_quietly(one, 3, 6)
+            found.append(one.call_lazily(3, draw_many, 30))
+    assert found[0] == found[1]
 
 
 def test_cached_second_gaussian_stays_with_its_env() -> None:

@@ -113,16 +113,31 @@ def test_generator_of_the_caller_is_not_moved(options: dict[str, Any]) -> None:
     assert first[1] != second[1] and len({row[0] for row in first[1]}) == 4
 
 
-def test_first_draws_in_steps_are_the_envs_own() -> None:
+@pytest.mark.parametrize("quiet", [0, 16])
+def test_first_draws_in_steps_are_the_envs_own(quiet: int) -> None:
     import torch
 
-    def drawn(call: Any) -> list[float]:
-        return [float(call(1, torch.rand, 3).sum() + call(1, torch.randn, 1)) for _ in range(4)]
+    def drawn(call: Any, count: int) -> list[float]:
+        return [float(call(1, torch.rand, count)[-1] + call(1, torch.randn, 1)) for _ in range(4)]
 
     with GlobalRngs(entropy=3) as rngs:
-        lazily = drawn(rngs.call_lazily)
+        expected, expected_after_many = drawn(rngs.call_swapped, 3), drawn(rngs.call_swapped, 1000)
     with GlobalRngs(entropy=3) as rngs:
-        assert drawn(rngs.call_swapped) == lazily
+        for _ in range(quiet):
+            rngs.call_lazily(1, int)
+        assert drawn(rngs.call_lazily, 3) == expected and drawn(rngs.call_lazily, 1000) == expected_after_many
+
+
+def test_env_continues_its_own_numbers_after_a_long_first_draw() -> None:
+    import torch
+
+    with GlobalRngs(entropy=3) as rngs:
+        expected = [rngs.call_swapped(1, torch.rand, 2000), rngs.call_swapped(1, torch.rand, 9)]
+    with GlobalRngs(entropy=3) as rngs:
+        for _ in range(16):
+            rngs.call_lazily(1, int)
+        assert not torch.equal(rngs.call_lazily(1, torch.rand, 2000), expected[0])
+        assert torch.equal(rngs.call_lazily(1, torch.rand, 9), expected[1])
 
 
 def test_states_go_on_where_torch_is_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:

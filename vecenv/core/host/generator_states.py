@@ -49,6 +49,9 @@ _POSITION = 6
 #: Words of an env's own state that a plain step finds in the neutral state, so that its first draws are its own.
 _WINDOW_WORDS = 16
 _WINDOW_NBYTES = 4 * _WINDOW_WORDS
+_WINDOW = slice(4 * _POSITION, 4 * _POSITION + _WINDOW_NBYTES)  # in the words of a generator
+#: How often a call may have refilled a generator; beyond that, it is taken for a seeded one.
+_MOST_REFILLS = 100
 # Offsets in a saved state: position and words of `random`; words and position of NumPy's generator.
 _PYTHON_WORDS, _NUMPY_WORDS = 4, _STATE_NBYTES
 
@@ -83,6 +86,16 @@ def _words_of(entropy: int) -> tuple[bytes, ...]:
     """Return the 624 words of each generator, of torch's too, that begin from its part of an entropy."""
     parts = enumerate(parts_of(entropy))
     return tuple(hashlib.shake_128(b"%d %d" % (number, part)).digest(4 * _WORDS) for number, part in parts)
+
+
+def _refilled(words: bytes | bytearray) -> bytes:
+    """Return the 624 words that a generator computes from its last ones when it has used them up."""
+    bits: Any = np.random.MT19937(0)
+    key = np.frombuffer(words, np.uint32)
+    bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _WORDS}}
+    bits.random_raw()
+    refilled: bytes = bits.state["state"]["key"].tobytes()
+    return refilled
 
 
 def _memory_at(address: int, nbytes: int) -> memoryview:
@@ -162,14 +175,19 @@ class MemoryAccessor:
     def continued(self, own: State, seen: State, neutral: State) -> State:
         """Return the state of an env after its first draws from the neutral state with the window of its own state.
 
-        A generator that still has the words of the neutral state continues those of the env. One whose words were
-        refilled, or that was seeded, has the state that the env has left.
+        Each generator continues the words of the env from the position that it has reached. One that was seeded has
+        the state that the env has left.
         """
         words = bytearray(seen[0])
-        for start, position in self._places:
-            (at,) = struct.unpack_from("=i", words, position)
-            if words[start : start + 4] == neutral[0][start : start + 4] and at >= _POSITION:
-                words[start : start + 4 * _WORDS] = own[0][start : start + 4 * _WORDS]
+        for start, _ in self._places:
+            area = slice(start, start + 4 * _WORDS)
+            envs, drawn = bytes(own[0][area]), bytearray(neutral[0][area])
+            drawn[_WINDOW] = envs[_WINDOW]
+            for _ in range(_MOST_REFILLS):
+                if words[area] == drawn:
+                    words[area] = envs
+                    break
+                envs, drawn[:] = _refilled(envs), _refilled(drawn)
         return words, seen[1]
 
     def watched_words(self, state: State) -> WatchedWords:

@@ -9,18 +9,19 @@ random values of one env would depend on the other envs. The rules that prevent 
 * A reset with a seed sets the env's RNG state from this seed alone.
 * The env's own state is swapped in while the env is constructed, reset by a command, called or closed. After
   the call it is saved, and the generators get the neutral state of the pool.
-* A swap would be too expensive for a plain step or an autoreset. Such a call starts from the neutral state,
-  of which only the next words, the window, are replaced by those of the env's own state. After the call, a
-  comparison of a few words of memory shows whether the env drew random values (a few ns, in
-  native/worker/serve.c). After a draw the env's own state continues behind the words that were drawn.
-* Once an env has drawn in any call since its last reset with a seed, its own RNG state is also swapped in
-  for steps and autoresets, from its next call on. This takes about a microsecond per call.
+* It is also swapped in for the first 16 steps and autoresets after the constructor or a reset with a seed, and
+  for all of them once the env has drawn since then. This takes one or two microseconds per call.
+* That would be too expensive for all steps of envs that do not draw. Each of their later steps and autoresets
+  starts from the neutral state, of which only the next 16 words, the window, are replaced by those of the env's
+  own state. After the call, a comparison of a few words of memory shows whether the env drew random values (a
+  few ns, in native/worker/serve.c). After a draw the env's own state continues behind the words that were drawn.
 
 The random values of an env are therefore a function of its own calls. It does not matter which other envs
 share the process, and whether that is a worker or the caller's. The caller's generators are restored exactly.
-One limit is left: if the first draw in steps takes more words than the window has, the words behind it are
-those of the neutral state, which the envs of a pool share. This concerns that one step only, unless it takes
-more than 600 words: then these generators stay alike for some time.
+One limit is left: if an env draws for the first time after these 16 calls, and takes more words in this step
+than the window has, the words behind it are those of the neutral state, which the envs of a pool share. This
+concerns that one step only. Other words for each env would take about 230 per generator and step: a refill
+makes each new word from three old ones, so fewer would leave some new words equal.
 
 torch's CPU generator takes part only while torch is imported; nothing here imports it. If the call of an env
 imports torch, the states of all envs get their part for torch right then. So it does not matter which env
@@ -51,6 +52,7 @@ from .generator_states import CallAccessor, MemoryAccessor, State, entropy_of, g
 
 __all__ = [
     "EnvRngs",
+    "FirstCallsEnv",
     "GlobalRngs",
     "RngSwappingEnv",
     "pool_entropy",
@@ -66,6 +68,8 @@ def _digest(*parts: object) -> int:
 
 # Numbers of the pools that this process makes outside its envs.
 _pool_numbers = itertools.count()
+#: Steps and autoresets of a new env, or after a reset with a seed, in which its RNG state is swapped in.
+_FIRST_CALLS = 16
 
 
 def pool_entropy() -> int:
@@ -117,6 +121,7 @@ class EnvRngs:
         state: the state after the env's last call.
         entropy: from which this state began.
         has_drawn: whether the env has drawn since then.
+        swaps_left: number of the next steps and autoresets in which the state is swapped in, even if it has not drawn.
         window: the next words of the state, for the first draws in a step.
         late_torch: the part of torch's generator until torch is imported, for an env whose state was restored.
         pool_numbers: numbers of the pools that the env makes while its state is swapped in.
@@ -132,10 +137,15 @@ class EnvRngs:
 
     def begin_from(self, entropy: int) -> None:
         """Replace the state by the one that begins from an entropy."""
-        self.entropy, self.late_torch = entropy, None
+        self.entropy, self.late_torch, self.swaps_left = entropy, None, _FIRST_CALLS
         self.state = self._generators.state_of(entropy)
         self.window = self._generators.window_of(self.state)
         self.has_drawn = not self._generators.window_addresses
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether the state is swapped in for the next step or autoreset."""
+        return self.has_drawn or self.swaps_left > 0
 
     def take_up_torch(self, generators: MemoryAccessor | CallAccessor) -> None:
         """Add the part of torch's generator to the state, and use this accessor from now on."""
@@ -230,6 +240,22 @@ class RngSwappingEnv:
         """Reset the env with its own RNG state."""
         with self._env_rngs:
             return self._env.reset()
+
+
+class FirstCallsEnv:
+    """Replaces an env that has not drawn, for its first steps and autoresets; `call` makes and counts these calls."""
+
+    def __init__(self, env: Any, call: Callable[..., Any]) -> None:
+        self._env = env
+        self._call = call
+
+    def step(self, action: Any) -> Any:
+        """Step the env."""
+        return self._call(self._env.step, action)
+
+    def reset(self) -> Any:
+        """Reset the env."""
+        return self._call(self._env.reset)
 
 
 class GlobalRngs:
@@ -336,7 +362,7 @@ class GlobalRngs:
         return env_rngs
 
     def has_drawn(self, env_id: int) -> bool:
-        """Return whether the env's RNG state must be swapped in at every call."""
+        """Return whether the env has drawn since its state began."""
         return self.of(env_id).has_drawn
 
     def reseed(self, env_id: int, seed: Any) -> None:
@@ -373,9 +399,10 @@ class GlobalRngs:
             return call(*args, **kwargs)
 
     def call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
-        """Step or autoreset an env as a slot does: swap its RNG state in only if it has drawn before."""
+        """Step or autoreset an env as a slot does: swap its RNG state in only at first, or if it has drawn before."""
         env_rngs = self.of(env_id)
-        if env_rngs.has_drawn:
+        if env_rngs.is_swapped:
+            env_rngs.swaps_left = max(env_rngs.swaps_left - 1, 0)
             with env_rngs:
                 return call(*args)
         if self.is_active:
@@ -412,13 +439,14 @@ class GlobalRngs:
         env_rngs = self.of(env_id)
         part = self.generators.torch_part(env_rngs.state) or env_rngs.late_torch
         drawn = (self.generators.with_torch(env_rngs.state, None), part) if env_rngs.has_drawn else None
-        return pickle.dumps((env_rngs.entropy, drawn, state), protocol=5)
+        return pickle.dumps((env_rngs.entropy, drawn, env_rngs.swaps_left, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:
         """Restore the env's RNG state from the result of `pack_state`; return the state of the env."""
-        entropy, drawn, state = pickle.loads(packed)
+        entropy, drawn, swaps_left, state = pickle.loads(packed)
         env_rngs = self.of(env_id)
         env_rngs.begin_from(entropy)
+        env_rngs.swaps_left = swaps_left
         if drawn is not None:
             base, part = drawn
             if self.generators.has_torch:

@@ -29,7 +29,7 @@ from ..system.stack_dump import note_phase
 from .call_effects import CallEffects
 from .caught import CaughtExceptions, UnbuiltEnv, describe
 from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
-from .global_rngs import GlobalRngs, RngSwappingEnv
+from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, RESULT_OF_BOTH, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
@@ -611,11 +611,14 @@ class Host:
         The end of an abandoned episode and the next autoreset are handled by the host, not by the slot.
         """
         env = self._envs[env_id]
-        if self._rngs.has_drawn(env_id):
-            callee: Any = RngSwappingEnv(env, self._rngs.of(env_id))
+        env_rngs = self._rngs.of(env_id)
+        window = None if env_rngs.is_swapped else env_rngs.window
+        if env_rngs.has_drawn:
+            callee: Any = RngSwappingEnv(env, env_rngs)
+        elif env_rngs.is_swapped:
+            callee = FirstCallsEnv(env, functools.partial(self._call_lazily, env_id))
         else:
             callee = Shortcut.to(env)
-        window = self._window_of(env_id)
         if env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED:
             self._slot.host(env_id, callee.step, None, window)
         else:
@@ -630,11 +633,6 @@ class Host:
         current = self._slot.current()
         return None if current is None else current[0]
 
-    def _window_of(self, env_id: int) -> bytes | None:
-        """Return the words that the slot loads before plain steps of an env; None if its calls swap its state in."""
-        env_rngs = self._rngs.of(env_id)
-        return None if env_rngs.has_drawn else env_rngs.window
-
     def _watch_generators(self) -> None:
         """Have the slot notice draws and, while this process's generators are swapped, load the windows of envs."""
         words = *self._rngs.watched_words, *self._rngs.fork_guard.watched_words
@@ -642,12 +640,13 @@ class Host:
         self._slot.watch(words, self._note_draw, windows)
 
     def _call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
-        """Step or autoreset an env with the RNG rules of the slot; register it again after its first draw."""
-        had_drawn = self._rngs.has_drawn(env_id)
+        """Step or autoreset an env with the RNG rules of the slot; register it again when they change for it."""
+        env_rngs = self._rngs.of(env_id)
+        before = env_rngs.has_drawn, env_rngs.is_swapped
         try:
             return self._rngs.call_lazily(env_id, call, *args)
         finally:
-            if self._rngs.has_drawn(env_id) != had_drawn:
+            if (env_rngs.has_drawn, env_rngs.is_swapped) != before:
                 self._register_env(env_id)
 
     def _note_draw(self, env_id: int, error: BaseException | None) -> None:
