@@ -296,6 +296,57 @@ def test_first_draws_of_many_numbers_are_all_different(options: dict[str, Any]) 
     assert len(set(drawn)) == NUM_ENVS * 18 and (drawn > 0).all()
 
 
+class DrawsAndRaises(Draws):
+    """Raises in the third step of an episode if the action is 1."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.num_steps == 3 and action == 1:
+            raise LookupError
+        return result
+
+
+def numbers_of_manager(cfg: dict[str, Any], dynamic_seed: bool, raises_in: tuple[int, ...] = ()) -> list[float]:
+    numbers: list[float] = []
+    with vecenv.SyncSubprocessEnvManager([lambda: vecenv.DingEnvWrapper(DrawsAndRaises())] * 3, cfg) as manager:
+        manager.seed(5, dynamic_seed)
+        manager.launch()
+        numbers += [value for obs in manager.ready_obs.values() for value in obs.tolist()]
+        for number in range(14):
+            actions = {env_id: int(number in raises_in) for env_id in manager.ready_obs}
+            if number in raises_in:
+                with pytest.raises(LookupError):
+                    manager.step(actions)
+                manager.reset()
+                numbers += [value for obs in manager.ready_obs.values() for value in obs.tolist()]
+                continue
+            timesteps = manager.step(actions)
+            numbers += [value for timestep in timesteps.values() for value in timestep.obs.tolist()]
+    return numbers
+
+
+MANAGERS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "spares": ({"num_spare_envs": 6}, ()),
+    "recycled": ({"recycle_after": {"episodes": 2}}, ()),
+    "renewed": ({"on_step_error": "renew"}, (2, 9)),
+}
+
+
+@pytest.mark.parametrize("dynamic_seed", [True, False])
+@pytest.mark.parametrize("case", MANAGERS)
+def test_envs_of_a_manager_never_repeat_numbers(case: str, dynamic_seed: bool) -> None:
+    cfg, raises_in = MANAGERS[case]
+    drawn = [value for value in numbers_of_manager(cfg, dynamic_seed, raises_in) if value]
+    assert len(set(drawn)) == len(drawn) > 60
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_spare_envs_never_repeat_numbers(seed: int | None) -> None:
+    with contextlib.closing(vecenv.VectorEnv([Draws] * 2, num_spare_envs=4)) as envs:
+        rows = [envs.reset(seed=seed)[0], *(envs.step(np.zeros(2, np.int64))[0] for _ in range(14))]
+    assert len(np.unique(rows)) == np.array(rows).size
+
+
 def test_two_runs_without_seeds_differ() -> None:
     program = (
         "import vecenv, numpy; from tests.test_global_draws import *; print(play_vector_env(WORKERS['serial'], Draws))"

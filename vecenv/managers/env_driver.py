@@ -68,6 +68,8 @@ class ResetRequest(NamedTuple):
         episode: index of the episode in its sequence of seeds; None: the one after the last episode of this driver.
         stride: the distance to the index of the driver's next episode. With k spare envs, k + 1 drivers take turns.
         spare: position of the driver among these, 0 for the one that begins.
+        seeds_generators: the states of the global random generators begin from the seed, too. Those of an env that was
+            built again do not: its sequence of seeds may be the same as before.
     """
 
     params: dict[str, Any]
@@ -79,6 +81,7 @@ class ResetRequest(NamedTuple):
     episode: int | None = None
     stride: int = 1
     spare: int = 0
+    seeds_generators: bool = True
 
 
 def request_for_spare(kwargs: dict[str, Any], number: int) -> dict[str, Any]:
@@ -282,6 +285,8 @@ class EnvDriver:
             self._record_to(request.replay_path)
         self._spare = request.spare
         if request.seed is not None:
+            if request.seeds_generators:
+                reseed_running_env(request.seed[0], request.spare)
             self._start_seeds(request.seed)
         if request.episode is not None:
             self._seeds.go_to(request.episode, request.stride)
@@ -289,7 +294,6 @@ class EnvDriver:
     def _start_seeds(self, seed: tuple[int, bool | None]) -> None:
         self._seed = seed
         number, dynamic = seed
-        reseed_running_env(number)
         self._seeds.seed(number, dynamic is not False)
         if self._adapted is not None:  # it makes the seeds of episodes itself, and must not repeat those of others
             self._adapted.seed(

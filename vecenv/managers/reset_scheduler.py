@@ -187,7 +187,8 @@ class ResetScheduler:
         is_rebuilt = env_id in self._rebuilt
         # An env that is DONE and is reset by the caller has one more episode.
         left = max(self._counts.episodes_left(env_id), 1) if self._launch.is_autoreset else None
-        seed = self.seeds.seed_for_reset(env_id, is_requested=env_id in self._requested, is_rebuilt=is_rebuilt)
+        is_requested = env_id in self._requested
+        seed = self.seeds.seed_for_reset(env_id, is_requested=is_requested, is_rebuilt=is_rebuilt)
         num_spares = self._launch.num_spares_per_env
         return ResetRequest(
             params=self._params.get(env_id, {}),
@@ -198,6 +199,7 @@ class ResetScheduler:
             is_complete=is_rebuilt,
             episode=self.seeds.next_episode(env_id, seed) if num_spares else None,
             stride=1 + num_spares,
+            seeds_generators=is_requested and env_id in self.seeds.waiting(),
         )
 
     # ---- automatic resets ------------------------------------------------------------------

@@ -213,12 +213,16 @@ def _take_up_torch() -> None:
 torch_imports = torch_generator.TorchImports(_take_up_torch)
 
 
-def reseed_running_env(seed: int) -> None:
+def reseed_running_env(seed: int, number: int = 0) -> None:
     """Set the RNG state of the env that is being called from a seed, as a reset with this seed does.
 
     It is called within a call of the env that swaps the state in: construct, reset, call or close.
+
+    Args:
+        seed: the seed.
+        number: 0, or another number for each further env with this seed.
     """
-    running, entropy = _running_env, _entropy_of_seed(seed)
+    running, entropy = _running_env, _entropy_of_seed([seed, number] if number else seed)
     if running is not None and entropy is not None:
         running.begin_from(entropy)
         running.load()
