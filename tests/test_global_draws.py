@@ -367,6 +367,39 @@ def test_run_that_seeds_one_generator_repeats_its_numbers(seeded: int) -> None:
     assert first[seeded] == second[seeded] and first[1 - seeded] != second[1 - seeded]
 
 
+class MakesPoolsInSteps(DrawsInSteps):
+    """Each step of another length draws from two pools of this env, and sometimes draws before."""
+
+    num_quiet = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        obs = np.zeros(2)
+        if self.num_steps > self.num_quiet:
+            before = [random.random(), np.random.random()] if self.num_steps % 3 == 0 else [0.0, 0.0]
+            rows = [play_vector_env(WORKERS["serial"], DrawsInSteps)[1][0][0] for _ in range(2)]
+            assert rows[0] != rows[1]
+            obs = (np.array(rows) + before) % 1
+        return obs, 0.0, False, False, {}
+
+
+class MakesPoolsInLaterSteps(MakesPoolsInSteps):
+    num_quiet = 17
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("env", [MakesPoolsInSteps, MakesPoolsInLaterSteps])
+def test_pools_of_steps_do_not_depend_on_the_workers(env: Any, new_run: Callable[[int], None]) -> None:
+    steps = env.num_quiet + 4
+    new_run(1)
+    expected = play_many(env, steps, backend="serial")
+    drawn = expected[env.num_quiet :]
+    assert len(np.unique(drawn)) == drawn.size
+    for num_workers, kills in (1, ()), (4, ()), (2, (steps - 2, steps)):
+        new_run(1)
+        assert (play_many(env, steps, kills, num_workers=num_workers) == expected).all(), num_workers
+
+
 class MakesPools(DrawsInSteps):
     """Each reset draws from two pools of this env."""
 

@@ -79,7 +79,21 @@ def pool_entropy() -> int:
     of the number of the pool in this process, or in the env that makes it. So a program that seeds and uses only one
     generator can be repeated. If torch is not imported, its part is that of NumPy's generator.
     """
-    number = next(_pool_numbers if _running_env is None else _running_env.pool_numbers)
+    env_rngs = _running_env or (None if _innermost is None else _innermost.plain_env())
+    if env_rngs is None:
+        return _entropy_of_generators(next(_pool_numbers))
+    env_rngs.num_pools += 1
+    if env_rngs is _running_env:
+        return _entropy_of_generators(env_rngs.num_pools)
+    live = env_rngs.load_continued()
+    try:
+        return _entropy_of_generators(env_rngs.num_pools)
+    finally:
+        env_rngs.rngs.generators.load(live)
+
+
+def _entropy_of_generators(number: int) -> int:
+    """Return an entropy that depends on the present states of the global generators, and on a number."""
     python, numpy = pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state(legacy=False))
     generator = torch_generator.loaded_generator()
     torch = numpy if generator is None else generator.get_state().numpy().tobytes()
@@ -124,7 +138,7 @@ class EnvRngs:
         swaps_left: number of the next steps and autoresets in which the state is swapped in, even if it has not drawn.
         window: the next words of the state, for the first draws in a step.
         late_torch: the part of torch's generator until torch is imported, for an env whose state was restored.
-        pool_numbers: numbers of the pools that the env makes while its state is swapped in.
+        num_pools: how many pools the env has made since then.
     """
 
     def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
@@ -132,12 +146,12 @@ class EnvRngs:
         self._generators = rngs.generators
         self.outer: EnvRngs | None = None
         self.late_torch: Any = None
-        self.pool_numbers = itertools.count()
         self.begin_from(_derive(rngs.entropy, rngs.first_env_id + env_id))
 
     def begin_from(self, entropy: int) -> None:
         """Replace the state by the one that begins from an entropy."""
-        self.entropy, self.late_torch, self.swaps_left = entropy, None, _FIRST_CALLS
+        self.entropy, self.late_torch = entropy, None
+        self.swaps_left, self.num_pools = _FIRST_CALLS, 0
         self.state = self._generators.state_of(entropy)
         self.window = self._generators.window_of(self.state)
         self.has_drawn = not self._generators.window_addresses
@@ -160,6 +174,12 @@ class EnvRngs:
     def load(self) -> None:
         """Load the state into the generators."""
         self._generators.load(self.state)
+
+    def load_continued(self) -> State:
+        """Load the state that the env has within a call without a swap; return the one before it."""
+        live = self._generators.save()
+        self._generators.load(self._generators.continued(self.state, live, self.rngs.neutral_state))
+        return live
 
     def __enter__(self) -> None:
         global _running_env
@@ -278,7 +298,8 @@ class GlobalRngs:
             where memory cannot be read.
         is_active: whether this object controls the generators, so that states are swapped.
         is_threaded: whether `disable_swapping` was called.
-        on_torch: called when torch's generator was added; returns the env that a slot is calling, or None.
+        on_torch: called when torch's generator was added.
+        called_env: returns the env that a slot is calling, or None.
         outer: the `with` block of this thread around that of this object.
         fork_guard: goes around all calls into envs, too. A worker installs it.
 
@@ -302,7 +323,8 @@ class GlobalRngs:
         self.is_threaded = False
         self.fork_guard = ForkGuard()
         self.outer: GlobalRngs | None = None
-        self.on_torch: Callable[[], int | None] | None = None
+        self.on_torch: Callable[[], object] = lambda: None
+        self.called_env: Callable[[], int | None] = lambda: None
         self._plain_env: EnvRngs | None = None
         self._callers_state: State | None = None
         self._lock = _process_lock
@@ -345,13 +367,18 @@ class GlobalRngs:
         self.watched_words = generators.watched_words(self.neutral_state)
         for env_rngs in self._env_rngs.values():
             env_rngs.take_up_torch(generators)
-        env_id = None if self.on_torch is None else self.on_torch()
-        plain = self._plain_env if env_id is None else self.of(env_id)
+        self.on_torch()
         if running is not None and running.rngs is self:
             return generators.torch_part(running.state)
+        plain = self.plain_env()
         if plain is not None:
             return generators.with_torch_window(self.neutral_state, generators.torch_part(plain.state))
         return generators.torch_part(self.neutral_state)
+
+    def plain_env(self) -> EnvRngs | None:
+        """Return the RNG state of the env that is being called without a swap; None if there is none."""
+        env_id = self.called_env() if self.is_active else None
+        return self._plain_env if env_id is None else self.of(env_id)
 
     def keep_for_caller(self, part: Any) -> None:
         """Have the end of the block leave this part of a state to torch's generator."""
@@ -443,14 +470,15 @@ class GlobalRngs:
         env_rngs = self.of(env_id)
         part = self.generators.torch_part(env_rngs.state) or env_rngs.late_torch
         drawn = (self.generators.with_torch(env_rngs.state, None), part) if env_rngs.has_drawn else None
-        return pickle.dumps((env_rngs.entropy, drawn, env_rngs.swaps_left, state), protocol=5)
+        counts = env_rngs.swaps_left, env_rngs.num_pools
+        return pickle.dumps((env_rngs.entropy, drawn, counts, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:
         """Restore the env's RNG state from the result of `pack_state`; return the state of the env."""
-        entropy, drawn, swaps_left, state = pickle.loads(packed)
+        entropy, drawn, counts, state = pickle.loads(packed)
         env_rngs = self.of(env_id)
         env_rngs.begin_from(entropy)
-        env_rngs.swaps_left = swaps_left
+        env_rngs.swaps_left, env_rngs.num_pools = counts
         if drawn is not None:
             base, part = drawn
             if self.generators.has_torch:

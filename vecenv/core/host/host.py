@@ -144,7 +144,7 @@ class Host:
             self._register_env(env_id)
         self._loads_windows = rngs.is_active
         self._watch_generators()
-        rngs.on_torch = self._register_all
+        rngs.on_torch, rngs.called_env = self._register_all, self._called_env
 
     def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
         """Keep records and snapshots of the envs from now on, so that they can be restored after a crash.
@@ -624,12 +624,14 @@ class Host:
         else:
             self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee, window)
 
-    def _register_all(self) -> int | None:
-        """Pass the present generators and windows of all envs to the slot; return the env that it is calling."""
+    def _register_all(self) -> None:
+        """Pass the present generators and windows of all envs to the slot."""
         self._watch_generators()
         waiting = {} if self._restoring is None else self._restoring.restore_jobs  # registered after their restoration
         for env_id in self._envs.keys() - waiting.keys():
             self._register_env(env_id)
+
+    def _called_env(self) -> int | None:
         current = self._slot.current()
         return None if current is None else current[0]
 
