@@ -313,7 +313,7 @@ def is_exact() -> bool:
 
 
 def global_accessor() -> MemoryAccessor | CallAccessor:
-    """Return what saves and loads the states of the global generators, with torch's if torch is imported."""
+    """Return the accessor of the global generators, with torch's if torch is imported."""
     python, numpy = random.random.__self__, np.random.mtrand._rand  # type: ignore[attr-defined]
     torch = torch_generator.loaded_generator()
     offset = _gauss_offset()
