@@ -119,7 +119,8 @@ PyDoc_STRVAR(counted_doc,
 "It steps env, and counts the step in the TimeLimit `limit` (None: it counts nothing). If one of\n"
 "the layers has changed, it calls first.step.\n\n"
 "unpack: called with the result of a step that is not a tuple of five; returns one, or raises.\n"
-"passed: (layer, names of attributes that must be True, next layer) of each layer.");
+"passed: (layer, names of attributes that must be True, next layer) of each layer. The next layer\n"
+"is None if the layer keeps it under another name than `env`.");
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},

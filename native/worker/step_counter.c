@@ -4,9 +4,9 @@
 #include "worker/step_counter.h"
 
 /* The attributes that a step looks up. */
-enum { NAME_STEP, NAME_ENV, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
+enum { NAME_STEP, NAME_OWN_STEP, NAME_ENV, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
 
-static const char *const name_strings[NUM_NAMES] = {"step", "env", "_elapsed_steps",
+static const char *const name_strings[NUM_NAMES] = {"step", "_step", "env", "_elapsed_steps",
                                                     "_max_episode_steps"};
 
 /* Items of the tuple that the function is bound to; the names follow last. */
@@ -25,7 +25,8 @@ enum {
 
 /* A layer that steps skip, as it was found. Its type and all attributes of that type are as before
  * while the type keeps its version. All objects are borrowed from the tuple of layers, or, like
- * `next`, only compared. */
+ * `next`, only compared. `next` is None for a layer that keeps its env under another name; the object
+ * has no `_step` of its own then. */
 typedef struct {
     PyObject *layer, *next;
     PyTypeObject *type;
@@ -69,8 +70,14 @@ is_as_found(PyObject *bound, layer_check *check)
     uint64_t dict_version = version_of(dict);
     int is_same = dict_version != 0 && dict_version == check->dict_version;
     if (!is_same) {
-        is_same = PyDict_GetItemWithError(dict, name_of(bound, NAME_STEP)) == NULL
-                  && PyDict_GetItemWithError(dict, name_of(bound, NAME_ENV)) == check->next;
+        is_same = PyDict_GetItemWithError(dict, name_of(bound, NAME_STEP)) == NULL;
+        if (check->next == Py_None) {
+            is_same =
+                is_same && PyDict_GetItemWithError(dict, name_of(bound, NAME_OWN_STEP)) == NULL;
+        } else {
+            is_same =
+                is_same && PyDict_GetItemWithError(dict, name_of(bound, NAME_ENV)) == check->next;
+        }
         for (int i = 0; is_same && i < MAX_FLAGS && check->flags[i] != NULL; i++) {
             is_same = PyDict_GetItemWithError(dict, check->flags[i]) == Py_True;
         }
@@ -250,8 +257,9 @@ vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
     }
     /* "N" takes ownership of a reference; a NULL makes the result NULL. */
     PyObject *bound =
-        Py_BuildValue("(OOOOONiNNNN)", first, env, limit, unpack, passed, checks, 1,
-                      names[NAME_STEP], names[NAME_ENV], names[NAME_ELAPSED], names[NAME_MOST]);
+        Py_BuildValue("(OOOOONiNNNNN)", first, env, limit, unpack, passed, checks, 1,
+                      names[NAME_STEP], names[NAME_OWN_STEP], names[NAME_ENV],
+                      names[NAME_ELAPSED], names[NAME_MOST]);
     PyObject *function = bound == NULL ? NULL : PyCFunction_New(&step_method, bound);
     Py_XDECREF(bound);
     return function;

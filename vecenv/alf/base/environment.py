@@ -165,7 +165,7 @@ class AlfEnvironment(abc.ABC):
         for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
-    def _has_own_methods(self) -> bool:
+    def has_own_methods(self) -> bool:
         """Return whether the object has a `step` or `reset` that is not its class's."""
         return not vars(self).keys().isdisjoint(("step", "reset", "_step", "_reset"))
 

@@ -1,7 +1,8 @@
 """Adapters: give an `AlfEnvironment` Gymnasium's methods, by which workers step envs.
 
     GymAdapter         the Gymnasium env below an AlfGymWrapper, and its TimeLimit. Its five values are written to the
-                       row in C; the parent builds time steps from whole columns
+                       row in C; the parent builds time steps from whole columns. If a `step` or `reset` is set on one
+                       of these environments later, it is called, and its time steps are taken apart
     TimeStepAdapter    any other environment, single or batched. The fields of its time steps are sent as parts of the
                        observation: (observation, step_type, discount, prev_action)
 
@@ -10,6 +11,7 @@ They run in the workers. Workers reset single envs, whose LAST steps are marked 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,10 +20,11 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
-from vecenv.alf.base.spec import space_of_specs
+from vecenv.alf.base.spec import space_of_specs, zeros_of
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.envs.adapt import generator_owner, reward_space_of
-from vecenv.errors import ConfigError
+from vecenv.envs.spaces import map_by_space
+from vecenv.errors import ConfigError, StateError
 from vecenv.nested import has_own_structure, map_structure
 
 __all__ = ["EnvDescription", "adapt", "describe"]
@@ -58,13 +61,20 @@ class _StatelessAdapter:
 
 
 class GymAdapter(_StatelessAdapter):
-    """Adapter for an environment that is a Gymnasium env below: the worker calls that env's `step` directly."""
+    """Adapter for an environment that is a Gymnasium env below: the worker calls that env's `step` directly.
+
+    Attributes:
+        skipped_layers: the environments between, outermost first; `core.host.shortcut` checks them before each step.
+    """
+
+    skipped_layers: Sequence[AlfEnvironment] = ()
 
     def __init__(self, env: AlfEnvironment, gym_env: Any) -> None:
         self.alf = env
         self.env = gym_env.gym
         self.discount: float | None = gym_env.discount
         self._gym_env = gym_env
+        self.skipped_layers = gym_env.layers
         self.observation_space = self.env.observation_space
         self.action_space = self.env.action_space
         self.reward_space = reward_space_of(self.env)
@@ -82,11 +92,49 @@ class GymAdapter(_StatelessAdapter):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode."""
-        return self._gym_env.reset(seed=seed, options=options)
+        if not self._has_replaced_methods():
+            return self._gym_env.reset(seed=seed, options=options)
+        if seed is not None:
+            self.alf.seed(seed)
+        observation, *_, info = self._take_apart(self.alf.reset(), {int(StepType.FIRST): (1.0,)})
+        return observation, info
 
     def step(self, action: Any) -> Any:
-        """Step the env."""
-        return self._gym_env.steps_by.step(action)
+        """Step the env.
+
+        Raises:
+            StateError: a method that was set on an environment has returned a time step that no Gymnasium env has.
+        """
+        if not self._has_replaced_methods():
+            return self._gym_env.steps_by.step(action)
+        for layer in self.skipped_layers:  # an environment that was not reset itself would begin an episode
+            if layer.current_time_step() is None:
+                layer._current_time_step = zeros_of(specs_of(layer))
+        return self._take_apart(
+            self.alf.step(action), {int(StepType.MID): (self.discount,), int(StepType.LAST): (0.0, 1.0)}
+        )
+
+    def _has_replaced_methods(self) -> bool:
+        return any(layer.has_own_methods() for layer in self.skipped_layers)
+
+    def _take_apart(self, time_step: TimeStep, discounts: dict[int, tuple[Any, ...]]) -> Any:
+        """Return the five values of a time step.
+
+        Args:
+            time_step: the result of a `step` or `reset` that was set on an environment.
+            discounts: {step type: discounts that a Gymnasium env can have}.
+        """
+        step_type, discount = int(time_step.step_type), time_step.discount
+        if discount not in np.array(discounts.get(step_type, ()), np.float32):
+            raise StateError(
+                f"a step or reset that was set on {type(self.alf).__name__} has returned a time step of type "
+                f"{step_type} with discount {discount}, which no Gymnasium env has; set it before the constructor "
+                "returns"
+            )
+        is_end = step_type == StepType.LAST
+        observation = map_by_space(_fit_to_space, self.observation_space, time_step.observation)
+        info = {key: _scalar(value) for key, value in (time_step.env_info or {}).items()}
+        return observation, time_step.reward, is_end and discount == 0, is_end and discount != 0, info
 
     def close(self) -> None:
         """Close the environment."""
@@ -149,6 +197,11 @@ class TimeStepAdapter(_StatelessAdapter):
     def close(self) -> None:
         """Close the environment."""
         self.alf.close()
+
+
+def _fit_to_space(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a part of a time step's observation in the dtype of its space."""
+    return np.asarray(value, space.dtype)
 
 
 def _scalar(value: Any) -> Any:

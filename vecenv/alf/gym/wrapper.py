@@ -206,12 +206,12 @@ class AlfGymWrapper(AlfEnvironment):
 
         None for subclasses, for objects with methods of their own, and if `auto_reset` is False.
         """
-        is_plain = type(self) is AlfGymWrapper and not self._has_own_methods()
+        is_plain = type(self) is AlfGymWrapper and not self.has_own_methods()
         return _GymEnv(self) if is_plain and self._auto_reset else None
 
-    def take_seed(self) -> int | None:
-        """Return the seed for the next reset, or None, and clear it."""
-        seed, self._seed = self._seed, None
+    def begin_episode(self) -> int | None:
+        """Return the seed that was set for the next reset, or None; the object of `as_gym_env` makes that reset."""
+        seed, self._seed, self._done = self._seed, None, False
         return seed
 
     def __getattr__(self, name: str) -> Any:
@@ -225,17 +225,23 @@ class AlfGymWrapper(AlfEnvironment):
 
 
 class _GymEnv:
-    """The env below an AlfGymWrapper, for workers; `steps_by` is the env with the `step`."""
+    """The env below an AlfGymWrapper, for workers.
+
+    Attributes:
+        layers: the environments above the env, outermost first.
+        steps_by: the object with the `step`: the env.
+    """
 
     def __init__(self, wrapper: AlfGymWrapper) -> None:
         self._wrapper = wrapper
+        self.layers: tuple[AlfEnvironment, ...] = (wrapper,)
         self.gym = wrapper.gym
         self.steps_by = self.gym
         self.discount = wrapper.discount
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode with this seed, or if None with the one set by the wrapper's `seed`."""
-        waiting = self._wrapper.take_seed()
+        waiting = self._wrapper.begin_episode()
         return self.gym.reset(seed=waiting if seed is None else seed, options=options)
 
 

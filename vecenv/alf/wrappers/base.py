@@ -212,9 +212,9 @@ class TimeLimit(TruncatingMixin, AlfEnvironmentBaseWrapper):
 
     def as_gym_env(self) -> Any:
         """Return the wrapped environment's Gymnasium env with this limit, or None; None as for `AlfGymWrapper`."""
-        is_plain = type(self) is TimeLimit and not self._has_own_methods()
+        is_plain = type(self) is TimeLimit and not self.has_own_methods()
         inner = self._env.as_gym_env() if is_plain else None
-        return None if inner is None else _LimitedGymEnv(inner, self._duration)
+        return None if inner is None else _LimitedGymEnv(self, inner)
 
 
 def _truncate(time_step: TimeStep) -> TimeStep:
@@ -226,25 +226,26 @@ def _truncate(time_step: TimeStep) -> TimeStep:
 
 
 class _LimitedGymEnv:
-    """A time limit for an env that workers step without time steps."""
+    """A time limit for an env that workers step without time steps; it counts in the `TimeLimit`."""
 
-    def __init__(self, inner: Any, duration: int) -> None:
+    def __init__(self, limit: TimeLimit, inner: Any) -> None:
         self.gym = inner.gym
+        self.layers: tuple[AlfEnvironment, ...] = (limit, *inner.layers)
         self.discount = inner.discount
         self.steps_by = self
         self._inner = inner
-        self._duration = duration
-        self._num_steps = 0
+        self._limit = limit
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode and set the step count to 0."""
-        self._num_steps = 0
+        self._limit._num_steps = 0
         return self._inner.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         """Step the env; return truncated=True at the limit."""
-        self._num_steps += 1
-        if self._num_steps < self._duration:
+        limit = self._limit
+        limit._num_steps = num_steps = (limit._num_steps or 0) + 1
+        if num_steps < limit._duration:
             return self._inner.steps_by.step(action)
         observation, reward, terminated, _, info = self._inner.steps_by.step(action)
         return observation, reward, terminated, True, info

@@ -12,6 +12,9 @@ this is 5 % of a step of CartPole. The shortcut is used only if it cannot change
 * Neither the classes nor these layers have been changed: an object has no `step` of its own, and the same `env`.
 * They are the outermost layers, which only the worker calls.
 
+An adapter of another kind of environments may step a Gymnasium env below these environments. They are its
+`skipped_layers`, whose `step` and `_step` are checked, too.
+
 The layers are chosen after each reset and call. The C extension checks each of them again before every step,
 and calls the step of the outermost layer if one has changed. Without C there is no shortcut, as the checks
 would cost more.
@@ -75,13 +78,15 @@ class Shortcut:
             return self._step
         native = load()
         assert native is not None
-        layer, limit, passed = first, None, []
+        layer, limit = first, None
+        skipped = self._env.skipped_layers if hasattr(type(self._env), "skipped_layers") else ()
+        passed: list[Any] = [(one, (), None) for one in skipped]
         while _is_passed(layer) and not (limit is not None and type(layer) is TimeLimit):
             if type(layer) is TimeLimit:
                 limit = layer
             passed.append((layer, _flags(layer), layer.env))
             layer = layer.env
-        step: Callable[[Any], Any] = native.counted(first, layer, limit, _unpack, tuple(passed))
+        step: Callable[[Any], Any] = native.counted(self._env, layer, limit, _unpack, tuple(passed))
         if type(layer) not in known_steps():  # a known wrapper still has checks to make: decide again later
             self._first, self._step = first, step
         return step
