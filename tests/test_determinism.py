@@ -6,8 +6,6 @@ The number of workers, the start method, the order of answers, the front end and
 from __future__ import annotations
 
 import functools
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.front_ends import FRONT_END_CLASSES
+from tests.faults.front_ends import MANAGERS, FrontEnd, row_of
+from tests.faults.front_ends import play as play_with
 from tests.faults.traces import Row, kill, play, recovering_pool
 from vecenv import DingEnvWrapper
 from vecenv.core.layout.rows import Autoreset
@@ -123,20 +122,14 @@ def test_streams_of_pools_at_length(name: str, data: Any) -> None:
 
 
 def streams_of(front_end: str, env_fn: Callable[[], Any], rounds: int, seed: int, **how: Any) -> Any:
-    player = FRONT_END_CLASSES[front_end]([env_fn] * NUM_ENVS, rounds=rounds, seed=seed, call_after=None, **how)
-    try:
-        player.open()
-        player.play()
-    finally:
-        player.close()
-    return [rows[-rounds:] for rows in player.rows]
+    return [rows[-rounds:] for rows in play_with(front_end, [env_fn] * NUM_ENVS, rounds=rounds, seed=seed, **how)]
 
 
 @functools.lru_cache(64)
 def expected_of(kind: str, name: str, rounds: int, seed: int) -> Any:
     """Return the answers of one undisturbed worker; managers seed episodes differently from Gymnasium."""
     env_fn = {**QUICK, **SLOW}[name]
-    return streams_of("sync" if kind == "manager" else "VectorEnv", env_fn, rounds, seed, start="fork", num_workers=1)
+    return streams_of("sync" if kind == "manager" else "VectorEnv", env_fn, rounds, seed, context="fork", num_workers=1)
 
 
 def check_front_end(front_end: str, name: str, rounds: int, data: Any) -> None:
@@ -144,16 +137,16 @@ def check_front_end(front_end: str, name: str, rounds: int, data: Any) -> None:
     num_workers = data.draw(st.integers(1, NUM_ENVS), "workers")
     kills = data.draw(st.dictionaries(st.integers(1, rounds - 1), st.integers(0, num_workers - 1), max_size=2), "kills")
 
-    def inject(pids: tuple[int, ...], number: int) -> None:
+    def inject(player: FrontEnd, number: int) -> None:
         if number in kills:
-            os.kill(pids[kills[number]], signal.SIGKILL)
+            player.kill(kills[number])
 
     got = streams_of(
         front_end,
         {**QUICK, **SLOW}[name],
         rounds,
         seed,
-        start=data.draw(CONTEXTS, "context"),
+        context=data.draw(CONTEXTS, "context"),
         num_workers=num_workers,
         before=inject,
     )
@@ -161,7 +154,7 @@ def check_front_end(front_end: str, name: str, rounds: int, data: Any) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("front_end", FRONT_END_CLASSES)
+@pytest.mark.parametrize("front_end", ["VectorEnv", *MANAGERS])
 @few(3)
 @given(data=st.data())
 def test_streams_of_front_ends(front_end: str, data: Any) -> None:
@@ -169,7 +162,7 @@ def test_streams_of_front_ends(front_end: str, data: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("front_end", FRONT_END_CLASSES)
+@pytest.mark.parametrize("front_end", ["VectorEnv", *MANAGERS])
 @few(30)
 @given(data=st.data())
 def test_streams_of_front_ends_at_length(front_end: str, data: Any) -> None:
@@ -185,9 +178,9 @@ def test_gymnasiums_own_vector_env_gives_the_same() -> None:
         obs, rewards, terminated, truncated, _ = envs.step(np.full(NUM_ENVS, number % 2))
         for env_id in range(NUM_ENVS):
             done = bool(terminated[env_id] or truncated[env_id])
-            theirs[env_id].append((obs[env_id].tobytes(), float(rewards[env_id]), done))
+            theirs[env_id].append(row_of(obs[env_id], rewards[env_id], done))
     envs.close()
-    assert streams_of("VectorEnv", cart_pole, 40, 4, start="forkserver", num_workers=2) == theirs
+    assert streams_of("VectorEnv", cart_pole, 40, 4) == theirs
 
 
 @pytest.mark.extended
@@ -195,11 +188,11 @@ def test_streams_of_gym_api_envs() -> None:
     def ding() -> Any:
         return DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": "default"})
 
-    one = streams_of("sync", ding, 30, 4, start="fork", num_workers=1)
+    one = streams_of("sync", ding, 30, 4, context="fork", num_workers=1)
     killed = functools.partial(_kill_first_at, 12)
-    assert streams_of("async", ding, 30, 4, start="forkserver", num_workers=3, before=killed) == one
+    assert streams_of("async", ding, 30, 4, num_workers=3, before=killed) == one
 
 
-def _kill_first_at(when: int, pids: tuple[int, ...], number: int) -> None:
+def _kill_first_at(when: int, player: FrontEnd, number: int) -> None:
     if number == when:
-        os.kill(pids[0], signal.SIGKILL)
+        player.kill(0)

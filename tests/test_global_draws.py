@@ -23,7 +23,7 @@ from gymnasium import spaces
 
 import vecenv
 from tests.collection.sharded import ShardedVectorEnv
-from tests.faults.front_ends import FRONT_END_CLASSES
+from tests.faults import front_ends
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.core.host import global_rngs
 
@@ -121,12 +121,8 @@ def play_collect(options: dict[str, Any], env: Any) -> Any:
 
 def play_manager(name: str) -> Play:
     def play(options: dict[str, Any], env: Any) -> Any:
-        front_end: Any = FRONT_END_CLASSES[name]([lambda: vecenv.DingEnvWrapper(env())] * NUM_ENVS, "", rounds=STEPS)
-        front_end.manager = front_end.cls(front_end.env_fns, options)
-        front_end.manager.launch()
-        with contextlib.closing(front_end):
-            front_end.play()
-        return front_end.rows
+        env_fns = [lambda: vecenv.DingEnvWrapper(env())] * NUM_ENVS
+        return front_ends.play(name, env_fns, rounds=STEPS, seed=None, **options)
 
     return play
 

@@ -1,34 +1,19 @@
-"""Envs that start helper processes, and every front end that steps them, for tests of the ends of these processes."""
+"""Envs that start helper processes, for tests of the ends of these processes."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import select
-import signal
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 from gymnasium import spaces
 
-from tests.collection.sharded import ShardedVectorEnv
-from tests.faults.front_ends import FRONT_END_CLASSES
-from tests.faults.traces import wait_until
-from vecenv import BatchedVectorEnv, VectorEnv, collect, evaluate
-from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
-
-#: Called before each step, with the number of the step.
-Hook = Callable[[int], object]
-#: (two env factories, start method, hook, further options) -> the answers of the envs.
-Face = Callable[[list[Any], str, Hook], Any]
-_STEPS = 9
+from tests.faults.traces import end, wait_until
 
 
 class WithHelpers(gymnasium.Env[Any, Any]):
@@ -63,7 +48,7 @@ class WithHelpers(gymnasium.Env[Any, Any]):
 
 
 class Helpers:
-    """The two envs of a face, their workers and their helpers."""
+    """The two envs of a front end, their workers and their helpers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,8 +80,8 @@ class Helpers:
             for _, helper in self._pids(number) if (self.folder / str(number)).exists() else ():
                 end(helper)
 
-    def disturb(self, step: int) -> None:
-        """End helpers before, during and after the death of their worker; a `Hook`."""
+    def disturb(self, front_end: Any, step: int) -> None:
+        """End helpers before, during and after the death of their worker; the hook of `front_ends.play`."""
         if step == 1:
             self.end_helper(0)
             self.kill_worker(0)
@@ -112,138 +97,3 @@ class Helpers:
 
 def _relays() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "vecenv output"]
-
-
-def end(pid: int) -> None:
-    """Kill a process, and wait for its end."""
-    with contextlib.suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [])
-        finally:
-            os.close(pidfd)
-
-
-# ---- faces ---------------------------------------------------------------------------------------
-
-
-def _front_end(name: str, env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    face = FRONT_END_CLASSES[name](
-        env_fns, start, options, rounds=_STEPS, call_after=None, before=lambda pids, number: hook(number)
-    )
-    face.open()
-    try:
-        face.play()
-    finally:
-        face.close()
-    return face.rows
-
-
-def _step(envs: Any, hook: Hook, action: Any) -> Any:
-    rows = []
-    for number in range(_STEPS):
-        hook(number)
-        rows.append([np.asarray(part).tolist() for part in envs.step(action)[:3]])
-    return rows
-
-
-def _vector_env(make: Any, env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    with contextlib.closing(make(env_fns, **{"num_workers": 2, "context": start, **options})) as envs:
-        envs.reset(seed=3)
-        return _step(envs, hook, np.zeros(2, np.int64))
-
-
-def _batched(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    make = [functools.partial(gymnasium.vector.SyncVectorEnv, [env_fn]) for env_fn in env_fns]
-    return _vector_env(BatchedVectorEnv, make, start, hook, **options)
-
-
-def _sb3(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    module = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
-    with contextlib.closing(module.SB3VecEnv(env_fns, start, num_workers=2, **options)) as envs:
-        envs.seed(3)
-        envs.reset()
-        return _step(envs, hook, np.zeros(2, np.int64))
-
-
-def _alf(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    make = [functools.partial(_alf_env, env_fn) for env_fn in env_fns]
-    rows = []
-    with ParallelAlfEnvironment(make, tensors=False, num_workers=2, context=start, **options) as env:
-        env.seed(3)
-        env.reset()
-        for number in range(_STEPS):
-            hook(number)
-            step = env.step(np.zeros(2, np.int64))
-            rows.append((step.observation.tolist(), step.reward.tolist()))
-    return rows
-
-
-def _alf_env(env_fn: Any, env_id: int = 0) -> Any:
-    return AlfGymWrapper(env_fn(), env_id)
-
-
-class _HookedPolicy:
-    def __init__(self, hook: Hook) -> None:
-        self.hook, self.num_calls = hook, 0
-
-    def __call__(self, obs: Any, env_id: Any) -> Any:
-        self.hook(self.num_calls)
-        self.num_calls += 1
-        return np.zeros(len(env_id), np.int64)
-
-
-def _collect(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    with VectorEnv(env_fns, num_workers=2, context=start, **options) as envs:
-        found = collect(envs, _HookedPolicy(hook), steps=2 * _STEPS, seed=3)
-    return found.obs.tolist(), found.rewards.tolist()
-
-
-def _evaluate(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    with VectorEnv(env_fns, num_workers=2, context=start, **options) as envs:
-        return evaluate(envs, _HookedPolicy(hook), seeds=range(6)).returns.tolist()
-
-
-def _tianshou(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    module = pytest.importorskip("vecenv.integrations.tianshou", exc_type=ImportError)
-    return _vector_env(module.VecenvVectorEnv, env_fns, start, hook, **options)
-
-
-def _torchrl(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    module = pytest.importorskip("vecenv.integrations.torchrl", exc_type=ImportError)
-    with contextlib.closing(module.VecenvEnv(env_fns, num_workers=2, context=start, **options)) as env:
-        env.set_seed(3)
-        policy = _TensorPolicy(env, hook)
-        found = env.rollout(_STEPS, policy, break_when_any_done=False)
-    return found["next", "reward"].tolist()
-
-
-class _TensorPolicy:
-    def __init__(self, env: Any, hook: Hook) -> None:
-        self.env, self.hook, self.num_calls = env, hook, 0
-
-    def __call__(self, tensordict: Any) -> Any:
-        self.hook(self.num_calls)
-        self.num_calls += 1
-        return tensordict.set("action", self.env.full_action_spec["action"].zero())
-
-
-def _shards(env_fns: list[Any], start: str, hook: Hook, **options: Any) -> Any:
-    return _vector_env(ShardedVectorEnv, env_fns, start, hook, **{"num_workers": 1, **options})
-
-
-FACES: dict[str, Face] = {
-    "VectorEnv": functools.partial(_vector_env, VectorEnv),
-    "sync": functools.partial(_front_end, "sync"),
-    "async": functools.partial(_front_end, "async"),
-    "V2": functools.partial(_front_end, "V2"),
-    "BatchedVectorEnv": _batched,
-    "SB3VecEnv": _sb3,
-    "ALF": _alf,
-    "collect": _collect,
-    "evaluate": _evaluate,
-    "Tianshou": _tianshou,
-    "TorchRL": _torchrl,
-    "shards": _shards,
-}

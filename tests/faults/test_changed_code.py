@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib
 import os
 import signal
@@ -15,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
 from tests.core.shards.local_pools import LocalPool
-from tests.faults.front_ends import FRONT_END_CLASSES
+from tests.faults.front_ends import FRONT_ENDS
 from vecenv import VectorEnv
-from vecenv.vector import BatchedVectorEnv
 
 ENV = """
 import numpy as np
@@ -134,41 +130,18 @@ def test_restarted_worker_gives_the_same_warning(write: Write) -> None:
             envs.pool.restart(0)
 
 
-@pytest.mark.parametrize("name", FRONT_END_CLASSES)
+@pytest.mark.parametrize("name", [name for name in FRONT_ENDS if name != "shards"])
 def test_every_front_end_warns_once(name: str, write: Write) -> None:
     env_fn = write(RNG, 1.0)
+    with FRONT_ENDS[name]([env_fn] * 2) as front_end:
 
-    def edit(pids: tuple[int, ...], number: int) -> None:
-        if number == 0:
-            write(RNG, 23.0)
-            kill(pids[0])
+        def edit(number: int) -> None:
+            if number == 0:
+                write(RNG, 23.0)
+                front_end.kill(0)
 
-    front_end = FRONT_END_CLASSES[name]([env_fn] * 2, "forkserver", rounds=3, call_after=None, before=edit)
-    front_end.open()
-    try:
         with pytest.warns(UserWarning, match="have changed") as warned:
-            front_end.play()
-        assert len(warned) == 1
-    finally:
-        front_end.close()
-
-
-@pytest.mark.parametrize("front_end", ["BatchedVectorEnv", "SB3VecEnv"])
-def test_batches_and_sb3_warn_once(front_end: str, write: Write) -> None:
-    env_fn = write(RNG, 1.0)
-    if front_end == "SB3VecEnv":
-        front_end_class = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError).SB3VecEnv
-    else:
-        front_end_class = BatchedVectorEnv
-        env_fn = functools.partial(SyncVectorEnv, [env_fn])
-    with contextlib.closing(front_end_class([env_fn] * 2, num_workers=2)) as envs:
-        envs.reset()
-        write(RNG, 23.0)
-        kill(getattr(envs, "vector_env", envs).worker_pids[0])
-        actions = np.zeros(2, np.int64)
-        with pytest.warns(UserWarning, match="have changed") as warned:
-            envs.step(actions)
-        envs.step(actions)
+            front_end.play(3, edit)
         assert len(warned) == 1
 
 

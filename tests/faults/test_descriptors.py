@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from tests.canaries import canaries
-from tests.faults.helpers import FACES, Helpers, end
+from tests.faults.front_ends import FRONT_ENDS, play
+from tests.faults.helpers import Helpers
+from tests.faults.traces import end
 from vecenv import ConfigError, VectorEnv, WorkerDiedError
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -29,31 +31,26 @@ def helpers(tmp_path: Path) -> Iterator[Helpers]:
     found.end_all()
 
 
-def nothing(step: int) -> None:
-    """Disturb no step."""
-
-
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("name", FRONT_ENDS)
 def test_helpers_that_end_at_any_time_cost_neither_a_file_nor_a_recovery(
-    face: str, start_method: str, helpers: Helpers
+    name: str, start_method: str, helpers: Helpers
 ) -> None:
-    expected = FACES[face](helpers.env_fns, start_method, nothing)
+    expected = play(name, helpers.env_fns, context=start_method)
     with canaries():
-        assert FACES[face](helpers.env_fns, start_method, helpers.disturb) == expected
+        assert play(name, helpers.env_fns, helpers.disturb, context=start_method) == expected
 
 
 @pytest.mark.parametrize("worker_output", ["none", "all"])
 def test_output_that_is_dropped_or_not_captured_costs_no_file(worker_output: str, helpers: Helpers) -> None:
-    expected = FACES["VectorEnv"](helpers.env_fns, "forkserver", nothing, worker_output=worker_output)
+    expected = play("VectorEnv", helpers.env_fns, worker_output=worker_output)
     with canaries():
-        rows = FACES["VectorEnv"](helpers.env_fns, "forkserver", helpers.disturb, worker_output=worker_output)
-        assert rows == expected
+        assert play("VectorEnv", helpers.env_fns, helpers.disturb, worker_output=worker_output) == expected
 
 
 def test_helpers_cost_no_file_without_c(implementation: str, start_method: str, helpers: Helpers) -> None:
-    expected = FACES["VectorEnv"](helpers.env_fns, start_method, nothing)
+    expected = play("VectorEnv", helpers.env_fns, context=start_method)
     with canaries():
-        assert FACES["VectorEnv"](helpers.env_fns, start_method, helpers.disturb) == expected
+        assert play("VectorEnv", helpers.env_fns, helpers.disturb, context=start_method) == expected
 
 
 # ---- interrupts ----------------------------------------------------------------------------------
@@ -84,7 +81,7 @@ def play_until(helpers: Helpers, context: str, stop_at: int) -> int:
             envs.reset(seed=3)
             for step in range(6):
                 is_test = True
-                helpers.disturb(step)
+                helpers.disturb(envs, step)
                 is_test = False
                 envs.step([0, 0])
             envs.close()

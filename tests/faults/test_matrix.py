@@ -17,7 +17,7 @@ import pytest
 
 from tests.faults import fault_cases
 from tests.faults.fault_cases import FaultCase
-from tests.faults.front_ends import FRONT_END_CLASSES, Rows
+from tests.faults.front_ends import FRONT_ENDS, FrontEnd, Rows
 from vecenv.envs import toys
 
 FAULTY, NUM_ENVS, LENGTH = 1, 3, 3
@@ -32,15 +32,20 @@ def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> An
     return toys.FAULTS[fault](at=at, moment=moment, once=once, length=LENGTH)
 
 
+def play(front_end: FrontEnd) -> Any:
+    """Reset and step all envs, and call each of them once in between; return the results of the call."""
+    called: list[Any] = []
+    front_end.play(before=lambda number: called.extend(front_end.call("poke", 7)) if number == 5 else None)
+    return called
+
+
 @functools.cache
-def undisturbed(front_end: str) -> Rows:
+def undisturbed(name: str) -> Rows:
     healthy = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
-    player = FRONT_END_CLASSES[front_end]([healthy] * NUM_ENVS, "forkserver")
-    player.open()
-    player.play()
-    player.close()
-    assert all(len(rows) >= player.rounds for rows in player.rows)
-    return player.rows
+    with FRONT_ENDS[name]([healthy] * NUM_ENVS) as front_end:
+        play(front_end)
+    assert all(len(rows) >= 9 for rows in front_end.rows)
+    return front_end.rows
 
 
 def fault_of(case: FaultCase, folder: Any) -> functools.partial[Any]:
@@ -60,20 +65,19 @@ def run_case(case: FaultCase, folder: Any) -> None:
     construct = CONSTRUCT_LIMIT if case.moment == "construct" and case.fault in fault_cases.HANGS else 60.0
     limits = {f"{op}_timeout": LIMIT for op in ("reset", "step", "call")}
     limits.update(construct_timeout=construct, close_timeout=CLOSE_LIMIT)
-    front_end = FRONT_END_CLASSES[case.front_end](env_fns, case.start, limits)
+    front_end = FRONT_ENDS[case.front_end](env_fns, context=case.start, **limits)
     error: BaseException | None = None
     restarts = 0
     try:
         front_end.open()
-        front_end.play()
+        called = play(front_end)
         restarts = front_end.num_restarts()
     except Exception as raised:
         error = raised
     family = psutil.Process().children(recursive=True)
     began = time.monotonic()
     try:
-        if hasattr(front_end, "env") or hasattr(front_end, "manager"):
-            front_end.close()
+        front_end.close()
     except Exception as raised:
         if case.moment != "close" or case.fault not in fault_cases.RAISERS:
             raise AssertionError("close raised") from raised
@@ -89,7 +93,7 @@ def run_case(case: FaultCase, folder: Any) -> None:
         raise error
     assert front_end.rows == expected
     assert restarts == (1 if case.promise == "recovers" else 0)
-    assert len(front_end.called) == NUM_ENVS and front_end.called[0] == front_end.called[2] == 7
+    assert len(called) == NUM_ENVS and called[0] == called[2] == 7
 
 
 def _is_started_by_env(process: psutil.Process) -> bool:

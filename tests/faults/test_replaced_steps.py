@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.helpers import FACES
-from tests.vector.comparison import assert_same
+from tests.faults.front_ends import FRONT_ENDS, SERIAL, play
 
 
 class Replaces(gymnasium.Env[Any, Any]):
@@ -92,25 +91,19 @@ def _same_by_wrapper() -> Any:
     return gymnasium.wrappers.TimeLimit(SameWrapped(Same()), 50)
 
 
-def _do_nothing(number: int) -> None:
-    pass
-
-
 @pytest.mark.parametrize(("env_fn", "same"), [(_limited, Same), (_by_wrapper, _same_by_wrapper)])
-@pytest.mark.parametrize("face", FACES)
-def test_replaced_steps_are_used(face: str, env_fn: Any, same: Any) -> None:
-    rows = [FACES[face]([one] * 2, "fork", _do_nothing) for one in (env_fn, same)]
-    assert_same(rows[0], rows[1], face)
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_replaced_steps_are_used(name: str, env_fn: Any, same: Any) -> None:
+    assert play(name, [env_fn] * 2, context="fork") == play(name, [same] * 2, context="fork")
 
 
-@pytest.mark.parametrize("face", [face for face in FACES if face not in ("sync", "async", "V2", "shards")])
-def test_replaced_steps_are_used_in_one_process(face: str) -> None:
-    rows = [FACES[face]([one] * 2, "fork", _do_nothing, backend="serial") for one in (_limited, Same)]
-    assert_same(rows[0], rows[1], face)
+@pytest.mark.parametrize("name", SERIAL)
+def test_replaced_steps_are_used_in_one_process(name: str) -> None:
+    assert play(name, [_limited] * 2, backend="serial") == play(name, [Same] * 2, backend="serial")
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 @pytest.mark.parametrize("options", [{}, {"num_spare_envs": 2}], ids=str)
 def test_replaced_steps_are_used_with_spare_envs(context: str, options: dict[str, Any]) -> None:
-    rows = [FACES["VectorEnv"]([one] * 2, context, _do_nothing, **options) for one in (_limited, Same)]
-    assert_same(rows[0], rows[1], "rows")
+    rows = [play("VectorEnv", [one] * 2, context=context, **options) for one in (_limited, Same)]
+    assert rows[0] == rows[1]

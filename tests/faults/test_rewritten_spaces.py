@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from tests.collection.sharded import ShardedVectorEnv
-from tests.faults.traces import kill
+from tests.faults.front_ends import FRONT_ENDS, SB3, FrontEnd, Rows, Tianshou, TorchRL
 from tests.vector.comparison import assert_same
-from vecenv import (
-    AsyncSubprocessEnvManager,
-    BaseEnvManager,
-    BatchedVectorEnv,
-    GymVectorEnvManager,
-    SyncSubprocessEnvManager,
-    VectorEnv,
-    collect,
-    evaluate,
-)
-from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv import VectorEnv
+from vecenv.alf import ParallelAlfEnvironment
 from vecenv.core.layout.spec import copy_spaces
 from vecenv.errors import SpaceError
 from vecenv.managers.manager import EnvManager
@@ -85,241 +73,71 @@ def rewrite(*rewritten: Any) -> None:
             space._shape = (9, 9)
 
 
-def rewrite_all(envs: Any) -> None:
-    rewrite(envs.observation_space, envs.action_space)
-    if isinstance(envs, gymnasium.vector.VectorEnv):
-        rewrite(envs.single_observation_space, envs.single_action_space)
-    if isinstance(envs, EnvManager):
-        rewrite(envs.reward_space)
+# ---- front ends ----------------------------------------------------------------------------------
 
 
-# ---- front ends: each returns the rows of the same steps -----------------------------------------
+class Normalized(SB3):
+    """Steps a VecNormalize around the vector env."""
 
-Face = Callable[..., list[Any]]
+    def open(self) -> None:
+        super().open()
+        from stable_baselines3.common.vec_env import VecNormalize
 
+        self.envs = VecNormalize(self.envs, norm_obs_keys=["image"])
 
-def kill_one(envs: Any) -> None:
-    if hasattr(envs, "carrier"):
-        os.kill(envs.carrier.pid_of(0), signal.SIGKILL)
-    else:
-        kill(envs.pool, 0)
-
-
-def play_gymnasium(envs: Any, change: Any, kills: Sequence[int]) -> list[Any]:
-    change(envs)
-    with contextlib.closing(envs):
-        rows = [envs.reset(seed=0)[0]]
-        for t, actions in enumerate(ACTIONS):
-            if t in kills:
-                kill_one(envs)
-            rows.append(envs.step(actions)[:4])
-    return rows
+    @property
+    def pool_owner(self) -> Any:
+        return self.envs.venv.vector_env
 
 
-def vector_env(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    envs = VectorEnv([env] * NUM_ENVS, **options)
-    return play_gymnasium(envs, change, kills)
-
-
-def same_step(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    return vector_env(env, change, kills, autoreset_mode=AutoresetMode.SAME_STEP, debug=True, **options)
-
-
-def differing_spaces(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    return vector_env(env, change, kills, observation_mode="different", **options)
-
-
-def spare_envs(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    return vector_env(env, change, kills, num_spare_envs=NUM_ENVS, strict=True, **options)
-
-
-def batched(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    envs = BatchedVectorEnv([lambda: SyncVectorEnv([env] * 2)] * 2, **options)
-    return play_gymnasium(envs, change, kills)
-
-
-def sharded(env: Any, change: Any, kills: Sequence[int], backend: str, **options: Any) -> list[Any]:
-    envs = ShardedVectorEnv([env] * NUM_ENVS, **options)
-    return play_gymnasium(envs, change, kills)
-
-
-def sb3(env: Any, change: Any, kills: Sequence[int], normalizes: bool = False, **options: Any) -> list[Any]:
-    pytest.importorskip("stable_baselines3", exc_type=ImportError)
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    from vecenv.integrations.sb3 import SB3VecEnv
-
-    with contextlib.closing(SB3VecEnv([env] * NUM_ENVS, **options)) as envs:
-        change(envs)
-        stepped: Any = VecNormalize(envs, norm_obs_keys=["image"]) if normalizes else envs
-        envs.seed(0)
-        rows = [stepped.reset()]
-        for t, actions in enumerate(ACTIONS):
-            if t in kills:
-                kill_one(envs.vector_env)
-            obs, rewards, dones, infos = stepped.step(actions)
-            rows.append((obs, rewards, dones, [info.get("terminal_observation") for info in infos]))
-    return rows
-
-
-def normalized(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    return sb3(env, lambda envs: None, kills, normalizes=True, **options)
-
-
-def tianshou(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    pytest.importorskip("tianshou", exc_type=ImportError)
-    from vecenv.integrations.tianshou import VecenvVectorEnv
-
-    with contextlib.closing(VecenvVectorEnv([env] * NUM_ENVS, **options)) as envs:
-        change(envs.vector_env)
-        for space in (*envs.get_env_attr("observation_space"), *envs.get_env_attr("action_space")):
-            rewrite(space)
-        rows: list[Any] = [list(envs.reset(seed=0)[0])]
-        for t, actions in enumerate(ACTIONS):
-            if t in kills:
-                kill_one(envs.vector_env)
-            obs, rewards, _, truncated, _ = envs.step(actions)
-            rows.append((list(obs), rewards))
-            if truncated.any():
-                rows.append(list(envs.reset(np.flatnonzero(truncated))[0]))
-    return rows
-
-
-def torchrl(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    pytest.importorskip("torchrl", exc_type=ImportError)
-    import torch
-
-    from vecenv.integrations.torchrl import VecenvEnv
-
-    with contextlib.closing(VecenvEnv([env] * NUM_ENVS, **options)) as envs:
-        change(envs.vector_env)
-        envs.set_seed(0)
-        tensors, rows = envs.reset(), []
-        for t, actions in enumerate(ACTIONS):
-            if t in kills:
-                kill_one(envs.vector_env)
-            tensors["action"] = torch.from_numpy(actions)
-            stepped, tensors = envs.step_and_maybe_reset(tensors)
-            rows.append(
-                {".".join(np.atleast_1d(key)): value.numpy() for key, value in stepped["next"].items(True, True)}
-            )
-    return rows
-
-
-def alf(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-
-    def make(env_id: int = 0) -> Any:
-        return AlfGymWrapper(env(), env_id)
-
-    envs = ParallelAlfEnvironment([make] * NUM_ENVS, tensors=False, **options)
-    with contextlib.closing(envs):
-        if change is not change_nothing and env is Camera:
+def rewrite_all(front_end: FrontEnd) -> None:
+    """Rewrite every space that the front end hands out."""
+    envs = front_end.envs
+    if isinstance(envs, ParallelAlfEnvironment):
+        if isinstance(envs.observation_spec(), dict):
             envs.observation_spec().clear()
-        envs.seed(0)
-        rows: list[Any] = [envs.reset().observation]
-        for t, actions in enumerate(ACTIONS):
-            if t in kills:
-                kill(envs._pool, 0)
-            timestep = envs.step(actions)
-            rows.append((timestep.observation, timestep.reward, timestep.step_type))
-    return rows
+    elif isinstance(front_end, Tianshou):
+        rewrite(*envs.get_env_attr("observation_space"), *envs.get_env_attr("action_space"))
+    elif isinstance(envs, EnvManager):
+        rewrite(envs.observation_space, envs.action_space, envs.reward_space)
+    elif not isinstance(front_end, Normalized | TorchRL):
+        rewrite(envs.observation_space, envs.action_space)
+    if isinstance(vector_env := front_end.pool_owner, gymnasium.vector.VectorEnv):
+        rewrite(vector_env.observation_space, vector_env.action_space)
+        rewrite(vector_env.single_observation_space, vector_env.single_action_space)
 
 
-def manager(cls: Any, env: Any, change: Any, kills: Sequence[int], backend: str, **options: Any) -> list[Any]:
-    with cls([env] * NUM_ENVS, {"episode_num": 100, "retry_type": "renew", **options}) as envs:
-        change(envs)  # spaces of the reference env
-        assert Camera.action_space.shape == (2,), "the class was changed"
-        envs.seed(0)
-        envs.launch()
-        change(envs)
-        rows: dict[int, list[Any]] = {env_id: [] for env_id in range(NUM_ENVS)}
-        left = list(kills) if backend == "process" else []
-        while min(map(len, rows.values())) < NUM_STEPS:
-            if left and len(rows[0]) >= left[0]:
-                left.pop(0)
-                kill(envs._launch.pool, 0)
-            ready = envs.ready_obs_id
-            timesteps = envs.step({env_id: ACTIONS[len(rows[env_id]) % NUM_STEPS][env_id] for env_id in ready})
-            for env_id, timestep in timesteps.items():
-                rows[env_id].append(timestep[:3])
-    return [rows[env_id][:NUM_STEPS] for env_id in rows]
+def play_rewritten(name: str, env: Any, *, kills: bool = True, **options: Any) -> Rows:
+    """Play with spaces that are rewritten before and after the first reset, and with killed workers."""
+    with CLASSES[name]([env] * NUM_ENVS, seed=0, **options) as front_end:
+        assert front_end.action_space.shape == (2,)
+        rewrite_all(front_end)
+
+        def disturb(number: int) -> None:
+            if number == 0:
+                rewrite_all(front_end)
+            elif number in KILLS and kills:
+                front_end.kill(0)
+
+        front_end.play(NUM_STEPS, disturb)
+    return front_end.rows
 
 
-def sync_manager(*args: Any, backend: str, **options: Any) -> list[Any]:
-    cls = BaseEnvManager if backend == "serial" else SyncSubprocessEnvManager
-    return manager(cls, *args, backend=backend, **options)
+def play_plainly(name: str, env: Any, **options: Any) -> Rows:
+    with CLASSES[name]([env] * NUM_ENVS, seed=0, **options) as front_end:
+        front_end.play(NUM_STEPS)
+    return front_end.rows
 
 
-def async_manager(*args: Any, **options: Any) -> list[Any]:
-    return manager(AsyncSubprocessEnvManager, *args, **options)
-
-
-def gym_vector_manager(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    vector_env = VectorEnv([env] * NUM_ENVS, **options)
-    with GymVectorEnvManager(vector_env, {"episode_num": 100}) as envs:
-        change(envs)
-        change(vector_env)
-        envs.seed(0)
-        envs.launch()
-        rows: list[Any] = [envs.ready_obs]
-        for t, actions in enumerate(ACTIONS[:4]):
-            if t in kills:
-                kill_one(vector_env)
-            timesteps = envs.step(dict(enumerate(actions)))
-            rows.append([(timestep.obs, timestep.reward, timestep.done) for timestep in timesteps.values()])
-    return rows
-
-
-class KillingPolicy:
-    def __init__(self, envs: VectorEnv, kills: Sequence[int]) -> None:
-        self.envs, self.kills, self.calls = envs, kills, 0
-
-    def __call__(self, obs: Any, env_id: Any) -> Any:
-        if self.calls in self.kills:
-            kill_one(self.envs)
-        self.calls += 1
-        return ACTIONS[self.calls % NUM_STEPS][env_id]
-
-
-def collected(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    with VectorEnv([env] * NUM_ENVS, **options) as envs:
-        change(envs)
-        batch = collect(envs, KillingPolicy(envs, kills), steps=NUM_STEPS * NUM_ENVS, seed=0)
-        return [batch.obs, batch.actions, batch.rewards]
-
-
-def evaluated(env: Any, change: Any, kills: Sequence[int], **options: Any) -> list[Any]:
-    with VectorEnv([env] * NUM_ENVS, **options) as envs:
-        change(envs)
-        return [evaluate(envs, KillingPolicy(envs, kills), seeds=range(8)).returns]
-
-
-FACES = [
-    vector_env,
-    same_step,
-    differing_spaces,
-    spare_envs,
-    batched,
-    sharded,
-    sb3,
-    normalized,
-    tianshou,
-    torchrl,
-    alf,
-    sync_manager,
-    async_manager,
-    gym_vector_manager,
-    collected,
-    evaluated,
+CLASSES = {**FRONT_ENDS, "VecNormalize": Normalized}
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in CLASSES if name != "V2"),  # its trees are not those of Dict observations
+    ("VectorEnv", {"autoreset_mode": AutoresetMode.SAME_STEP, "debug": True}),
+    ("VectorEnv", {"observation_mode": "different"}),
+    ("VectorEnv", {"num_spare_envs": NUM_ENVS, "strict": True}),
 ]
-
-
 # VecNormalize replaces the entries of a Dict space only.
-CASES = [(face, env) for face in FACES for env in (Camera, Pose) if (face, env) != (normalized, Pose)]
-
-
-def change_nothing(envs: Any) -> None:
-    """Leave the spaces as they are."""
+CASES = [(*case, env) for case in OPTIONS for env in (Camera, Pose) if (case[0], env) != ("VecNormalize", Pose)]
 
 
 @pytest.fixture(autouse=True)
@@ -330,25 +148,21 @@ def whole_class() -> Iterator[None]:
     assert Pose.observation_space.dtype == np.float64 and Camera.action_space.high.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("face", "env"), CASES)
-def test_rewritten_spaces_change_no_row_after_a_killed_worker(face: Face, env: Any) -> None:
-    options = {"num_workers": 2, "backend": "process", "context": "forkserver"}
-    if face is sharded:
-        options["num_workers"] = 1
-    assert_same(face(env, rewrite_all, KILLS, **options), face(env, change_nothing, (), **options), "rows")
+@pytest.mark.parametrize(("name", "options", "env"), CASES)
+def test_rewritten_spaces_change_no_row_after_a_killed_worker(name: str, options: dict[str, Any], env: Any) -> None:
+    assert play_rewritten(name, env, **options) == play_plainly(name, env, **options)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize("face", [vector_env, batched, sync_manager])
-def test_rewritten_spaces_change_no_row_with_any_start_method(face: Face, context: str) -> None:
-    options = {"num_workers": 2, "backend": "process", "context": context}
-    assert_same(face(Camera, rewrite_all, KILLS, **options), face(Camera, change_nothing, (), **options), "rows")
+@pytest.mark.parametrize("name", ["VectorEnv", "BatchedVectorEnv", "sync"])
+def test_rewritten_spaces_change_no_row_with_any_start_method(name: str, context: str) -> None:
+    assert play_rewritten(name, Camera, context=context) == play_plainly(name, Camera, context=context)
 
 
-@pytest.mark.parametrize(("face", "env"), [case for case in CASES if case[0] not in (sharded, async_manager)])
-def test_rewritten_spaces_change_no_row_in_one_process(face: Face, env: Any) -> None:
-    expected = face(env, change_nothing, (), backend="serial")
-    assert_same(face(env, rewrite_all, (), backend="serial"), expected, "rows")
+@pytest.mark.parametrize(("name", "options", "env"), [case for case in CASES if case[0] not in ("async", "shards")])
+def test_rewritten_spaces_change_no_row_in_one_process(name: str, options: dict[str, Any], env: Any) -> None:
+    expected = play_plainly(name, env, backend="serial", **options)
+    assert play_rewritten(name, env, kills=False, backend="serial", **options) == expected
 
 
 @pytest.mark.parametrize("backend", ["process", "serial"])

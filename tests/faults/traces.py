@@ -196,18 +196,21 @@ def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: An
         return play(pool, rounds)
 
 
+def end(pid: int, sign: int = signal.SIGKILL) -> None:
+    """Kill a process, and wait for its end; do nothing if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(pidfd, sign)
+            select.select([pidfd], [], [])
+        finally:
+            os.close(pidfd)
+
+
 def kill(pool: ProcessPool, worker_id: int, sign: int = signal.SIGKILL) -> int:
     """Kill a worker and return its pid. It is dead on return, but the pool does not know yet."""
     pid = pool.worker_pids[worker_id]
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return pid  # killed earlier, and not noticed yet
-    try:
-        signal.pidfd_send_signal(pidfd, sign)
-        select.select([pidfd], [], [])
-    finally:
-        os.close(pidfd)
+    end(pid, sign)
     return pid
 
 
