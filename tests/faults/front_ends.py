@@ -363,7 +363,7 @@ class Collect(FrontEnd):
 
     def step(self, number: int) -> None:
         seed, self.next_seed = self.next_seed, None
-        found = collect(self.envs, lambda obs, env_id: self.actions(number), steps=self.num_envs, seed=seed)
+        found = collect(self.envs, lambda obs, env_id: self.actions(number)[env_id], steps=self.num_envs, seed=seed)
         for row, env_id in enumerate(found.env_id.tolist()):
             done = found.terminated[row] or found.truncated[row]
             self.note(env_id, pick(found.obs, row), found.rewards[row], done)

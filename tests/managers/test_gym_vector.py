@@ -11,7 +11,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from vecenv import EnvState, GymVectorEnvManager, create_env_manager
+from vecenv.envs import toys
 from vecenv.envs.toys import CountEnv
+from vecenv.errors import StateError, WorkerTimeoutError
 from vecenv.managers.gym_vector import row_info
 
 ENVS = [functools.partial(CountEnv, 3), functools.partial(CountEnv, 2)]
@@ -235,3 +237,16 @@ def test_seed_before_launch_seeds_the_action_space(make):
         return [manager.random_action() for _ in range(20)]
 
     assert draw() == draw()
+
+
+def test_steps_raise_as_long_as_an_env_hangs():
+    """A loop over `manager.done` gets no empty rounds: no env of this manager is in ERROR."""
+    env_fns = [functools.partial(toys.Hangs, at=2, moment="step"), toys.ToyEnv]
+    config = {"num_workers": 1, "failures": {"on_failure": "raise"}, "step_timeout": 0.5}
+    with GymVectorEnvManager(env_fns, config) as manager:
+        manager.launch()
+        manager.step({0: 0, 1: 0})
+        for expected in (WorkerTimeoutError, StateError, StateError):
+            assert manager.ready_obs_id == [0, 1]
+            with pytest.raises(expected):
+                manager.step({0: 0, 1: 0})
