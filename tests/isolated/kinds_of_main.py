@@ -1,6 +1,6 @@
 """A program that shows objects of all kinds of its own classes in workers; see `test_main_objects`.
 
-Arguments: a face, and a start method. The exit code is the number of differences.
+Arguments: a front end, and a start method. The exit code is the number of differences.
 """
 
 import abc
@@ -8,8 +8,6 @@ import dataclasses
 import enum
 import functools
 import logging
-import os
-import signal
 import sys
 import typing
 import warnings
@@ -19,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 import vecenv
+from tests.faults.front_ends import FRONT_ENDS
 
 warnings.simplefilter("ignore")
 logging.getLogger("vecenv").setLevel(logging.CRITICAL)
@@ -185,12 +184,14 @@ class Env(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
+        self.steps = 0
         return np.zeros(1, np.float32), {name: make() for name, make in MAKE.items()}
 
     def step(self, action):
         if action == 8:
             raise Custom(5, detail="text")
-        return np.zeros(1, np.float32), 0.0, False, False, {name: make() for name, make in MAKE.items()}
+        self.steps += 1
+        return np.zeros(1, np.float32), 0.0, False, self.steps == 5, {name: make() for name, make in MAKE.items()}
 
     def give(self, name):
         return MAKE[name]()
@@ -209,33 +210,39 @@ def make():
     return Wrapper(Env())
 
 
-def vector(context):
-    envs = vecenv.VectorEnv([make] * 2, context=context, num_workers=2)
-    _, infos = envs.reset(seed=0)
+def first_infos(envs):
+    """Step a vector env; return the infos of env 0."""
+    infos = envs.step(np.zeros(2, np.int64))[-1]
+    return {name: infos[name][0] for name in MAKE} if isinstance(infos, dict) else infos[0]
+
+
+def no_infos(envs):
+    """Return no infos: the front end gives none, or numbers only."""
+    return {}
+
+
+def play(name, context, infos=no_infos, is_killed=False, **options):
+    front_end = FRONT_ENDS[name]([make] * 2, context=context, **options)
+    front_end.open()
+    front_end.play(2)
+    if is_killed:
+        front_end.kill(0)
+    if name == "SB3VecEnv":
+        wrapped = [front_end.envs.env_is_wrapped(cls) for cls in (Wrapper, gymnasium.wrappers.TimeLimit)]
+        assert wrapped == [[True, True], [False, False]]
 
     def fail():
-        envs.step(np.array([8, 0]))
+        front_end.actions = lambda number: np.array([8, 0])
+        front_end.play(1)
 
-    return {name: values[0] for name, values in infos.items()}, envs.call, fail, envs
-
-
-def successor(context):
-    infos, call, fail, envs = vector(context)
-    os.kill(envs.worker_pids[0], signal.SIGKILL)
-    infos = envs.step(np.array([0, 0]))[4]
-    return {name: values[0] for name, values in infos.items()}, call, fail, envs
+    return infos(front_end.envs), front_end.call, fail, front_end
 
 
-def sb3(context):
-    from vecenv.integrations.sb3 import SB3VecEnv
-
-    envs = SB3VecEnv([make] * 2, context=context, num_workers=2)
-    envs.reset()
-    assert (
-        envs.env_is_wrapped(Wrapper) == [True, True] and envs.env_is_wrapped(gymnasium.wrappers.TimeLimit)[0] is False
-    )
-    infos = envs.step(np.array([0, 0]))[2:][-1]
-    return infos[0], envs.env_method, lambda: envs.step(np.array([8, 0])), envs
+def recycled(context):
+    infos, call, fail, front_end = play("VectorEnv", context, first_infos, failures={"recycle_after": {"rss_mb": 1}})
+    while not front_end.envs.statistics().recycled:
+        infos = first_infos(front_end.envs)
+    return infos, call, fail, front_end
 
 
 def manager(cls, context):
@@ -281,10 +288,16 @@ def _call_plain(name, args, env):
     return getattr(env.unwrapped, name)(*args)
 
 
-FACES = {
-    "VectorEnv": vector,
-    "successor": successor,
-    "SB3VecEnv": sb3,
+PLAYS = {
+    "VectorEnv": functools.partial(play, "VectorEnv", infos=first_infos),
+    "serial": functools.partial(play, "VectorEnv", infos=first_infos, backend="serial"),
+    "successor": functools.partial(play, "VectorEnv", infos=first_infos, is_killed=True),
+    "recycled": recycled,
+    "spare envs": functools.partial(play, "VectorEnv", infos=first_infos, num_spare_envs=2),
+    "BatchedVectorEnv": functools.partial(play, "BatchedVectorEnv", infos=first_infos),
+    "SB3VecEnv": functools.partial(play, "SB3VecEnv", infos=first_infos),
+    "Tianshou": functools.partial(play, "Tianshou", infos=first_infos),
+    **{name: functools.partial(play, name) for name in ("ALF", "collect", "evaluate", "TorchRL")},
     "sync": functools.partial(manager, "SyncSubprocessEnvManager"),
     "async": functools.partial(manager, "AsyncSubprocessEnvManager"),
     "V2": functools.partial(manager, "SubprocessEnvManagerV2"),
@@ -296,22 +309,22 @@ def state_of(cls):
     return {name: value for name, value in vars(cls).items() if not name.startswith(("_abc", "__slotnames__"))}
 
 
-def main(face, context):
+def main(name, context):
     found = []
 
     def check(is_right, *what):
         if not is_right:
             found.append(what)
-            print("WRONG", face, context, *what)
+            print("WRONG", *what)
 
     before = {cls: state_of(cls) for cls in CLASSES}
-    infos, call, fail, envs = FACES[face](context)
-    for name, make_one in MAKE.items():
-        if infos:  # the V2 manager makes trees of them
-            check(identity(infos[name]) is identity(make_one()), "info", name, infos[name])
-        answer = call("give", name)[0]
-        check(identity(answer) is identity(make_one()), "result", name, answer)
-        check(all(call("has_same", name, make_one())), "argument", name)
+    infos, call, fail, envs = PLAYS[name](context)
+    for kind, make_one in MAKE.items():
+        if infos:
+            check(identity(infos[kind]) is identity(make_one()), "info", kind, infos[kind])
+        answer = call("give", kind)[0]
+        check(identity(answer) is identity(make_one()), "result", kind, answer)
+        check(all(call("has_same", kind, make_one())), "argument", kind)
     global Late
 
     class Late:

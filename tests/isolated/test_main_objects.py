@@ -13,7 +13,25 @@ import pytest
 from .programs import run
 
 KINDS = Path(__file__).with_name("kinds_of_main.py")
-FACES = ("VectorEnv", "SB3VecEnv", "successor", "sync", "async", "V2", "shards")
+ROOT = KINDS.parents[2]
+#: Front ends, and the module that each needs.
+PLAYS = {
+    "VectorEnv": "",
+    "successor": "",
+    "recycled": "",
+    "spare envs": "",
+    "BatchedVectorEnv": "",
+    "SB3VecEnv": "sb3",
+    "Tianshou": "tianshou",
+    "TorchRL": "torchrl",
+    "ALF": "",
+    "collect": "",
+    "evaluate": "",
+    "sync": "",
+    "async": "",
+    "V2": "",
+    "shards": "",
+}
 
 HEAD = """
     import multiprocessing, sys, operator
@@ -50,20 +68,27 @@ def program(body: str, head: str = HEAD) -> str:
     return textwrap.dedent(head) + textwrap.dedent(body)
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_objects_of_main_are_of_the_same_classes_after_their_return(face: str, start_method: str) -> None:
-    if face == "SB3VecEnv":
-        pytest.importorskip("stable_baselines3", exc_type=ImportError)
-    command = [sys.executable, str(KINDS), face, start_method]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def check_kinds(name: str, start_method: str, **environ: str) -> None:
+    """Run the program; it imports `tests` from the root of the repository."""
+    command = [sys.executable, str(KINDS), name, start_method]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_objects_of_main_are_of_the_same_classes_after_their_return(name: str, start_method: str) -> None:
+    if PLAYS[name]:
+        pytest.importorskip(f"vecenv.integrations.{PLAYS[name]}", exc_type=ImportError)
+    check_kinds(name, start_method)
+
+
+def test_objects_of_main_are_of_the_same_classes_with_the_serial_backend() -> None:
+    check_kinds("serial", "forkserver")
 
 
 def test_objects_of_main_return_without_the_extension() -> None:
-    command = [sys.executable, str(KINDS), "VectorEnv", "forkserver"]
-    environ = {**os.environ, "VECENV_IMPLEMENTATION": "python"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    check_kinds("VectorEnv", "forkserver", VECENV_IMPLEMENTATION="python")
 
 
 STATE = """
@@ -146,6 +171,45 @@ def test_redefined_class_does_not_replace_the_one_that_was_sent(redefines: str, 
         assert one.call("take", cls(3))[0][1:] == (3 if cls is first else -1, True)
         one.close()
     assert Item().scaled() == -1 and Item is not first
+    print("done")
+    """
+    done = run(program(body), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_result_of_a_task_in_a_shard_is_of_the_class_that_was_sent(tmp_path: Path) -> None:
+    body = """
+    import pickle
+    from vecenv.core.options import PoolOptions
+    from vecenv.core.pool.pool import Pool
+    from vecenv.core.shards.local_carrier import LocalCarrier
+    from vecenv.core.shards.requests import RunTask
+    from vecenv.core.shards.sharded_engine import ShardedEngine
+    from vecenv.core.shards.task_calls import TaskCall, TaskRequest
+    from vecenv.pickling import dump_by_value
+    def make_task(pool):
+        def task(argument, shared):
+            return Item(argument) if argument else lambda: Item
+        return task
+    factory = dump_by_value(make_task)
+    pool = Pool(ShardedEngine([Env] * 2, PoolOptions(num_workers=1), carrier=LocalCarrier(), num_shards=2))
+    pool.start()
+    first, Item.made = Item, 100
+    class Item:
+        pass
+    def run(argument):
+        request = TaskRequest(RunTask(1, factory, pickle.dumps(argument, protocol=5), False), None, 0)
+        call = TaskCall(0, lambda generation: request)
+        pool.submit_task(call)
+        pool.wait_for_task([call])
+        assert call.error is None, call.error
+        return call.value
+    for argument in (5, "x" * 10_000):
+        item = run(argument)
+        assert type(item) is first and item.x == argument, type(item)
+    assert run(None)() is first
+    assert first.made == 100 and not hasattr(Item, "made")
+    pool.close()
     print("done")
     """
     done = run(program(body), tmp_path)

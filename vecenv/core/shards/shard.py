@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
-from ...pickling import adopt_main, load_with_main
+from ...pickling import adopt_main, dump_message, load_with_main
 from ...registrations import apply_registrations
 from ..layout import messages
 from ..layout.commands import CallEffect, RestorePoint
@@ -336,7 +336,7 @@ class Shard:
             mail = mail._replace(counts=counts)
         if error is not None or task is not None:
             mail = mail._replace(error=error, task=task)
-        return pickle.dumps(mail, protocol=5) if any(mail) else b""
+        return dump_message(mail, {}) if any(mail) else b""
 
     def _take_log_frames(self) -> list[bytes]:
         return [] if self._log is None else self._log.take()

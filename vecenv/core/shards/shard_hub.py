@@ -14,7 +14,6 @@ Other commands wait until no task is under way.
 from __future__ import annotations
 
 import math
-import pickle
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...errors import WorkerError, add_notes, locate, place_of
+from ...pickling import load
 from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, INFO_KEYS, ArenaPlan
 from ..layout.rows import Form, Op, RowFlag, Rows
@@ -472,7 +472,7 @@ class ShardHub(Hub):
         for frame in link.receive(self._layout.unpack(event.data)):
             self._num_steps[event.shard] = frame.num_steps
             if len(frame.mail):
-                self._take_mail(event.shard, pickle.loads(frame.mail))
+                self._take_mail(event.shard, load(bytes(frame.mail)))
             if "record" in frame.columns:
                 self._supervisor.note_records(event.shard, frame.columns["record"], frame.columns["env_id"])
             if frame.count:
