@@ -45,6 +45,7 @@ BASE = {
     "replaying",
     "report",
     "reset_options",
+    "reward_spaces",
     "statistics",
     "tree",
 }
@@ -67,6 +68,7 @@ MAY_IMPORT = {
     "replaying": set(),
     "report": set(),
     "reset_options": set(),
+    "reward_spaces": set(),
     "statistics": set(),
     "json_text": set(),
     "nested": {"errors"},

@@ -25,6 +25,7 @@ from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
 from vecenv.errors import SpaceError, StateError
+from vecenv.reward_spaces import find_reward_space
 
 #: Attributes that `AdaptedEnv` defines itself, in place of its env's.
 _TRANSLATED = frozenset(
@@ -123,8 +124,8 @@ def _has_spaces(env: Any) -> bool:
 
 
 def reward_space_of(env: Any) -> spaces.Space[Any] | None:
-    """Return the reward space that the env or a layer under it declares, or None."""
-    return _named_space("reward_space", find_attr(env, "reward_space"))
+    """Return the reward space that the env or a layer under it declares, or None; see `find_reward_space`."""
+    return _named_space("reward_space", find_reward_space(env))
 
 
 def find_attr(env: Any, name: str, default: Any = None) -> Any:

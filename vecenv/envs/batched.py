@@ -1,8 +1,8 @@
 """Batched envs: a `gymnasium.vector.VectorEnv` of k envs becomes one env of the engine; each row contains all k.
 
-    inner step   obs (k, *S), rewards (k,), terminations (k,), truncations (k,), infos
-                      |               |          |    |                            |
-    row          obs leaves           reward     two more leaves, bool (k,)        info
+    inner step   obs (k, *S), rewards (k, *K), terminations (k,), truncations (k,), infos
+                      |               |              |    |                            |
+    row          obs leaves           reward         two more leaves, bool (k,)        info
 
 So the engine steps k envs by one call and copies each array of the inner vector env into the row once. The inner
 vector env manages the episodes of its envs; for the engine the episode of a batched env never ends. `vector/batched.py`
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ..checks import describe_wrong_env_fn, is_pettingzoo_env
 from ..first_seeds import is_seeded_by
 from ..nested import is_sequence, map_structure
+from ..reward_spaces import reward_shape_of
 
 __all__ = [
     "BatchedEnv",
@@ -44,6 +45,7 @@ class VectorEnvDescription:
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     autoreset_mode: Any = None
+    reward_space: Any = None
 
 
 def adapt_batched(env: Any) -> BatchedEnv:
@@ -63,7 +65,7 @@ def adapt_batched(env: Any) -> BatchedEnv:
 class BatchedEnv(gymnasium.Env[Any, Any]):
     """A vector env of k envs behind the calls of one env.
 
-    Observations are (obs, terminations, truncations), rewards have shape (k,), and a step never ends an episode.
+    Observations are (obs, terminations, truncations), rewards have shape (k, *K), and a step never ends an episode.
     Seeds, options, infos and the dtype of rewards are passed on unchanged.
 
     Example:
@@ -92,11 +94,13 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
             one_obs, one_action = env.observation_space, env.action_space
             self.observation_space, self.action_space = batch_space(one_obs, count), batch_space(one_action, count)
             self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, **self.metadata}
-        self.inner = VectorEnvDescription(count, one_obs, one_action, self.metadata.get("autoreset_mode"))
+        reward_space = getattr(env.unwrapped, "reward_space", None)  # of one env, as of MO-Gymnasium's vector envs
+        mode = self.metadata.get("autoreset_mode")
+        self.inner = VectorEnvDescription(count, one_obs, one_action, mode, reward_space)
         flag: Any = np.bool_  # Gymnasium's type hints allow floats only
         flags = spaces.Box(0, 1, (count,), flag)
         self.observation_space = spaces.Tuple((self.observation_space, flags, flags))
-        self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float64)
+        self.reward_space = spaces.Box(-np.inf, np.inf, (count, *reward_shape_of(reward_space)), np.float64)
         self.render_mode = env.render_mode
         self._no_ends = np.zeros(count, np.bool_)
         self.first_seed: int | None = None

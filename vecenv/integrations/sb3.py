@@ -95,7 +95,8 @@ class SB3VecEnv(_VecEnv):
                 `Monitor` around the env; but "t" counts from the start of this episode.
 
         Raises:
-            ConfigError: an option is wrong or given twice, or two constructors returned the same env.
+            ConfigError: an option is wrong or given twice, two constructors returned the same env, or rewards have
+                several numbers.
             Exception: as `vecenv.VectorEnv`.
         """
         if start_method is not None:
@@ -115,6 +116,7 @@ class SB3VecEnv(_VecEnv):
         self._action_dtype: Any = self._pool.spaces.action_space.dtype
         try:
             envs = self.vector_env
+            _check_rewards(envs)
             super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
             # the metadata of the envs beside render modes: VecVideoRecorder reads the frames per second here
             self.metadata: dict[str, Any] = {**(self._pool.properties.get("metadata") or {}), **self.metadata}
@@ -403,11 +405,22 @@ def _statistics_of(batch: Batch, row: int) -> dict[str, Any]:
     }
 
 
+def _check_rewards(envs: VectorEnv) -> None:
+    """Raise ConfigError if rewards have several numbers."""
+    if envs.reward_space is not None:
+        raise ConfigError(
+            f"SB3VecEnv: expected rewards of one number, got shape {envs.reward_space.shape}; weight the numbers in a "
+            "wrapper, and declare its `reward_space` with the shape ()",
+            key="env_fns",
+        )
+
+
 def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
     """Return the vector env to put the face on.
 
     Raises:
-        ConfigError: it does not reset its envs in the step that ends an episode, or is none of ours.
+        ConfigError: it does not reset its envs in the step that ends an episode, its rewards have several numbers, or
+            it is none of ours.
     """
     check_options("SB3VecEnv", options)
     if isinstance(env_fns, VectorEnv):
@@ -421,6 +434,7 @@ def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
                 "needs AutoresetMode.SAME_STEP",
                 key="autoreset_mode",
             )
+        _check_rewards(env_fns)
         return env_fns
     if hasattr(env_fns, "single_observation_space"):
         raise ConfigError(

@@ -62,6 +62,8 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     _pool: Pool
     #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; _CLOSED after `close`.
     _pending: str | None = None
+    #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
+    reward_space: Any = None
     closed = True  # until the workers have started
 
     @property

@@ -32,6 +32,7 @@ from ..errors import ConfigError, StateError, convert_rows
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from ..ray_options import RayOptions
 from ..report import Report
+from ..reward_spaces import reward_shape_of
 from ..statistics import ShardInfo, Statistics
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
@@ -198,6 +199,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._obs_space, self._action_space = inner.observation_space, inner.action_space
         shown = copy_spaces(inner.observation_space, inner.action_space)  # the caller may change these
         self.single_observation_space, self.single_action_space = shown
+        self.reward_space = inner.reward_space if reward_shape_of(inner.reward_space) else None
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         # The shape of an action that is one array, for the fast path in `_rows_of`; None for nested actions.
@@ -247,7 +249,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
         Returns:
             (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
-            (N, *S); rewards float64 (N,); terminations and truncations bool (N,); and a dict of arrays (N, ...).
+            (N, *S); rewards float64 (N,), or (N, *K) with a `reward_space` of several numbers; terminations and
+            truncations bool (N,); and a dict of arrays (N, ...).
 
         Raises:
             SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
@@ -577,4 +580,6 @@ def _make_views(space: Any, batch: Batch) -> _Views:
     """Return views of a batch; `space` is the observation space of one env."""
     rows, terminations, truncations = batch.obs
     obs = flatten(space, rows)
-    return rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)
+    rewards = batch.rewards
+    rewards = rewards.reshape(-1, *rewards.shape[2:])  # (W, k, *K), or (W,) with k = 1
+    return rows, obs, rewards, terminations.reshape(-1), truncations.reshape(-1)

@@ -309,6 +309,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             raise
         self.single_action_space = pool.action_space
         self.action_space = batch_space(pool.action_space, self.num_envs)
+        self.reward_space = pool.reward_space if pool.spaces.reward_shape else None
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
@@ -404,8 +405,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
         Returns:
             (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
-            (B, *S); rewards float64 (B,); terminations and truncations bool (B,); and a dict of arrays (B, ...). The
-            constructor's `copy` decides for how long the arrays are valid.
+            (B, *S); rewards float64 (B,), or (B, *K) with a `reward_space` of several numbers; terminations and
+            truncations bool (B,); and a dict of arrays (B, ...). The constructor's `copy` decides for how long the
+            arrays are valid.
 
         Raises:
             SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.

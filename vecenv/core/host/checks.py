@@ -15,6 +15,8 @@ __all__ = ["exact_flag", "exact_reward", "holds_int", "shorten", "type_name", "z
 
 #: Most characters of an action in a message.
 _ACTION_WIDTH = 60
+#: End of the error about a reward of another shape.
+_HOW_TO_DECLARE = "an env, or a wrapper that changes the form of rewards, declares it as its `reward_space`"
 
 
 def holds_int(obs: Any) -> bool:
@@ -73,7 +75,8 @@ def exact_reward(shape: tuple[int, ...], reward: Any) -> Any:
     if array.shape != shape:
         expected = f"shape {shape}" if shape else "one number"
         got = f"shape {array.shape}"
-        raise SpaceError(f"reward: expected {expected}, got {got}", path="reward", expected=expected, got=got)
+        text = f"reward: expected {expected}, got {got}; {_HOW_TO_DECLARE}"
+        raise SpaceError(text, path="reward", expected=expected, got=got)
     return np.ascontiguousarray(array)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...errors import SpaceError, WorkerTimeoutError
+from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
@@ -24,7 +25,6 @@ from ..parent.hub import Event, Hub, SlotState
 from ..parent.inbox import Inbox, Listener
 from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import Watchdog, WorkerDirectory
-from ..processes.worker_main import reward_shape_of
 from ..recovery.resume import Resume
 from .slots import SlotTable
 from .waiting import WaitingCheck
@@ -41,7 +41,7 @@ class EnvSpaces:
 
     Attributes:
         observation_space, action_space: of Gymnasium.
-        reward_space: as the env declares it; None: a reward is one number.
+        reward_space: see `reward_spaces.find_reward_space`; None: a reward is one number.
         obs: layout of observations in a row.
         action: layout of actions.
     """
@@ -70,7 +70,12 @@ class EnvSpaces:
         strict, ignores_extra = options.strict, options.ignores_extra_keys
         obs = Spec(spaces[0], "obs", strict=strict, ignores_extra=ignores_extra)
         action = Spec(spaces[1], "action", strict=strict, ignores_extra=ignores_extra)
-        return cls(*spaces, getattr(source, "reward_space", None), obs, action)
+        return cls(*spaces, find_reward_space(source), obs, action)
+
+    @property
+    def reward_shape(self) -> tuple[int, ...]:
+        """Shape of one reward: () for one number."""
+        return reward_shape_of(self.reward_space)
 
     def copy(self) -> EnvSpaces:
         """Return the same layouts with copies of the spaces; see `copy_spaces`."""
@@ -93,7 +98,7 @@ class EnvSpaces:
             num_slots=num_slots,
             obs=self.obs,
             action=self.action,
-            reward_shape=reward_shape_of(self.reward_space),
+            reward_shape=self.reward_shape,
             depth=options.depth,
             has_final=options.final_obs or options.autoreset == Autoreset.SAME_STEP,
             envs_per_slot=envs_per_slot,

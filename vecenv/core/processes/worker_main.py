@@ -35,6 +35,7 @@ import numpy as np
 
 from ... import registrations
 from ...pickling import adopt_main, load_with_main
+from ...reward_spaces import find_reward_space
 from ..fallback import parent_watch
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
@@ -72,7 +73,6 @@ __all__ = [
     "describe_envs",
     "find_endless_import",
     "make_slot",
-    "reward_shape_of",
     "running_modules",
     "worker_main",
 ]
@@ -197,16 +197,6 @@ class ExitReport:
 # ---- envs -------------------------------------------------------------------------------
 
 
-def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
-    """Return the shape of one reward: that of the env's reward space, () without one.
-
-    A space of one number, shape (1,), counts as a scalar too; front ends restore its shape.
-    """
-    # otherwise it is not a space
-    shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None
-    return shape if isinstance(shape, tuple) and shape != (1,) else ()
-
-
 def properties_of(env: Any) -> dict[str, Any]:
     """Return the attributes of an env that front ends show, as far as they can be pickled, and its `name`."""
     found: dict[str, Any] = {"name": _name_of(env)}
@@ -244,9 +234,7 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
 
 def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> Report:
     first = envs[env_ids[0]]
-    report = Report(
-        first.observation_space, first.action_space, getattr(first, "reward_space", None), properties_of(first)
-    )
+    report = Report(first.observation_space, first.action_space, find_reward_space(first), properties_of(first))
     for env_id in env_ids[1:]:
         found = find_difference(first, envs[env_id], first_env_id + env_ids[0])
         if found is not None:

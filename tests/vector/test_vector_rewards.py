@@ -1,0 +1,158 @@
+"""Rewards with several numbers, which an env or a layer under it declares by `reward_space`.
+
+They arrive whole: from bare and from wrapped envs, and after a death.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, SupportsFloat
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from tests.vector.two_goals import TwoGoals, limited
+from vecenv import BaseEnvManager, BatchedVectorEnv, ConfigError, SpaceError, SyncSubprocessEnvManager, VectorEnv
+from vecenv.reward_spaces import find_reward_space
+
+NUM_ENVS = 3
+MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+
+
+class Doubled(gymnasium.RewardWrapper[Any, Any]):
+    """Doubles rewards, and counts its calls."""
+
+    num_calls = 0
+
+    def reward(self, reward: Any) -> Any:
+        self.num_calls += 1
+        return 2 * reward
+
+
+class OneOfThem(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Makes one number of the rewards, and declares that."""
+
+    reward_space = spaces.Box(-10, 10, (), np.float32)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *others = self.env.step(action)
+        return obs, reward[1], *others
+
+
+class Undeclared(OneOfThem):
+    """Does so without a declaration."""
+
+    @property
+    def reward_space(self) -> Any:  # type: ignore[override]
+        raise AttributeError("reward_space")
+
+
+def weighted(env: Any = None) -> Any:
+    def weigh(reward: SupportsFloat) -> SupportsFloat:
+        return np.array([1.0, 2.0]) @ reward
+
+    return gymnasium.wrappers.TransformReward(TwoGoals() if env is None else env, weigh)
+
+
+def doubled() -> Any:
+    return Doubled(TwoGoals())
+
+
+def one_of_them() -> Any:
+    return gymnasium.wrappers.TimeLimit(OneOfThem(TwoGoals()), 9)
+
+
+def kill(envs: Any, worker_id: int = 0) -> None:
+    os.kill(envs.worker_pids[worker_id], signal.SIGKILL)
+
+
+# ---- which space counts ----------------------------------------------------------------------
+
+FORMS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "bare": (TwoGoals, [1.0, -2.0]),
+    "wrapped twice": (limited, [1.0, -2.0]),
+    "doubled by a RewardWrapper": (doubled, [2.0, -4.0]),
+    "weighted by a RewardWrapper": (weighted, -3.0),
+    "its own reward_space": (one_of_them, -2.0),
+}
+
+
+@pytest.mark.parametrize(("env_fn", "expected"), FORMS.values(), ids=FORMS)
+def test_rewards_through_wrappers_have_the_declared_form(env_fn: Any, expected: Any, backend: str) -> None:
+    with VectorEnv([env_fn] * 2, backend=backend) as envs:
+        envs.reset(seed=0)
+        assert envs.step([0, 0])[1].tolist() == [expected] * 2
+        shape = np.shape(expected)
+        assert (None if envs.reward_space is None else envs.reward_space.shape) == (shape or None)
+
+
+def test_reward_wrapper_is_not_called_to_find_its_form() -> None:
+    env = doubled()
+    assert find_reward_space(env).shape == (2,)
+    assert env.num_calls == 0
+
+
+def test_undeclared_number_of_rewards_is_an_error_with_the_remedy(backend: str) -> None:
+    with VectorEnv([functools.partial(Undeclared, TwoGoals())] if backend == "serial" else [undeclared]) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(SpaceError, match=r"reward: expected shape \(2,\), got shape \(\); .*`reward_space`"):
+            envs.step([0])
+
+
+def undeclared() -> Any:
+    return Undeclared(TwoGoals())
+
+
+# ---- vector envs in workers ------------------------------------------------------------------
+
+
+def make_pair() -> Any:
+    return VectorEnv([limited] * 2, backend="serial")
+
+
+def test_batched_vector_env_keeps_all_numbers(backend: str) -> None:
+    with BatchedVectorEnv([make_pair] * 2, backend=backend) as envs:
+        assert envs.reward_space.shape == (2,)
+        envs.reset(seed=0)
+        for t in (1.0, 2.0):
+            assert envs.step(np.zeros(4, np.int64))[1].tolist() == [[t, -2 * t]] * 4
+        if backend == "process":
+            kill(envs)
+        assert envs.step(np.zeros(4, np.int64))[1].tolist() == [[3.0, -6.0]] * 4
+
+
+@pytest.mark.parametrize("manager_class", [BaseEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize("env_fn", [TwoGoals, limited])
+def test_managers_return_all_numbers_of_wrapped_envs(manager_class: Any, env_fn: Any) -> None:
+    manager = manager_class([env_fn] * 2)
+    manager.launch()
+    try:
+        assert manager.reward_space.shape == (2,)
+        for t in (1.0, 2.0):
+            timesteps = manager.step({0: np.array(0), 1: np.array(0)})
+            assert [timesteps[i].reward.tolist() for i in range(2)] == [[t, -2 * t]] * 2
+    finally:
+        manager.close()
+
+
+def test_sb3_vec_env_refuses_rewards_of_several_numbers() -> None:
+    sb3 = pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
+    with pytest.raises(ConfigError, match=r"SB3VecEnv: expected rewards of one number, got shape \(2,\)"):
+        sb3.SB3VecEnv([TwoGoals] * 2)
+    with VectorEnv([TwoGoals], autoreset_mode="SameStep", backend="serial") as envs:
+        with pytest.raises(ConfigError, match="expected rewards of one number"):
+            sb3.SB3VecEnv(envs)
+        envs.reset()  # it stays open
+    with_number = sb3.SB3VecEnv([weighted] * 2)
+    try:
+        with_number.reset()
+        with_number.step_async(np.zeros(2, np.int64))
+        assert with_number.step_wait()[1].tolist() == [-3.0, -3.0]
+    finally:
+        with_number.close()
