@@ -16,7 +16,8 @@ and may have two further methods:
 
     begin(env_ids)              int64 (K,): these envs begin an episode, and their first observations come next. A
                                 recurrent policy clears its states there.
-    bootstrap(obs, env_id)      returns values (B,): estimates of the return that follows these observations
+    bootstrap(obs, env_id)      returns values (B,): estimates of the return that follows these observations; (B, *K)
+                                where rewards have several numbers
 
 A torch module is called with tensors on its own device, without gradients. Its `forward` takes (obs, env_id), or obs
 alone; its answers may be tensors.
@@ -57,6 +58,7 @@ class PolicyCaller:
         action_space: of one env.
         what: the name of the function that got the policy, for errors.
         first_env_id: number of env 0 for the policy, if the envs are a part of all envs.
+        reward_shape: K, the shape of one reward; () for one number.
 
     Attributes:
         policy: as given.
@@ -67,11 +69,20 @@ class PolicyCaller:
         ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
     """
 
-    def __init__(self, policy: Any, action_space: Space[Any], what: str, first_env_id: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        action_space: Space[Any],
+        what: str,
+        *,
+        first_env_id: int = 0,
+        reward_shape: tuple[int, ...] = (),
+    ) -> None:
         if not callable(policy):
             raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
         self.policy = policy
         self._first_env_id = first_env_id
+        self._reward_shape = reward_shape
         self.spec = Spec(action_space, _ACTIONS)
         if not self.spec.is_all_arrays:
             raise ConfigError(f"{what}: actions of {action_space} have no fixed dtype and shape", key="policy")
@@ -120,15 +131,16 @@ class PolicyCaller:
         return Answer(leaves, {name: _read_column(name, value, count) for name, value in extras.items()})
 
     def bootstrap(self, obs: Any, env_ids: Array) -> Array:
-        """Return the policy's estimates, float (B,), of the returns after these observations; arguments as for `act`.
+        """Return the policy's estimates, (B, *K), of the returns after these observations; arguments as for `act`.
 
         Raises:
-            SpaceError: the estimates do not have the shape (B,).
+            SpaceError: the estimates do not have this shape.
             Exception: an exception of the policy.
         """
         values = np.asarray(_as_array(self._bootstrap(obs, self._number(env_ids))))
-        if values.shape != env_ids.shape:
-            expected, got = str(env_ids.shape), str(values.shape)
+        shape = (*env_ids.shape, *self._reward_shape)
+        if values.shape != shape:
+            expected, got = str(shape), str(values.shape)
             text = f"bootstrap of the policy: expected shape {expected}, got {got}"
             raise SpaceError(text, expected=expected, got=got)
         return values

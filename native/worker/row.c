@@ -2,6 +2,7 @@
  * an env and the commit on the data path. */
 #include "worker/slot.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "shm/claim.h"
@@ -117,6 +118,7 @@ begin_episode(hosted_env *env)
     env->counters.episode_return = 0.0;
 }
 
+/* A return is one number: NaN where a reward has several. */
 static void
 count_step(hosted_env *env, const vecenv_reply *reply, double reward)
 {
@@ -133,7 +135,7 @@ write_row(Slot *self, hosted_env *env, const vecenv_reply *reply, size_t num_che
           uint64_t row_ref)
 {
     const vecenv_arena *arena = &self->arena;
-    count_step(env, reply, self->reward[0]);
+    count_step(env, reply, arena->reward_size == 1 ? self->reward[0] : (double)NAN);
     CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
     CHANGE(self, row_ref, VECENV_H_ENV_ID, int64_t, self->command.env_id);
     memcpy(column(arena, ref_block(row_ref), VECENV_H_REWARD)

@@ -1,6 +1,6 @@
 """Rewards with several numbers, which an env or a layer under it declares by `reward_space`.
 
-They arrive whole: from bare and from wrapped envs, and after a death.
+They arrive whole: from bare and from wrapped envs, in every mode, in episode statistics, and after a death.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from tests.vector.two_goals import TwoGoals, limited
+from tests.vector.two_goals import TwoGoals, limited, sums
 from vecenv import BaseEnvManager, BatchedVectorEnv, ConfigError, SpaceError, SyncSubprocessEnvManager, VectorEnv
 from vecenv.reward_spaces import find_reward_space
 
@@ -107,6 +107,121 @@ def test_undeclared_number_of_rewards_is_an_error_with_the_remedy(backend: str) 
 
 def undeclared() -> Any:
     return Undeclared(TwoGoals())
+
+
+# ---- episode statistics ----------------------------------------------------------------------
+
+
+def play(envs: Any, num_rounds: int, kills: tuple[int, ...] = ()) -> list[Any]:
+    """Return the statistics of all steps that end episodes, with the number of the step."""
+    found = []
+    for number in range(num_rounds):
+        if number in kills:
+            kill(envs)
+        _, _, terminated, truncated, infos = envs.step(np.zeros(NUM_ENVS, np.int64))
+        done = terminated | truncated
+        if "episode" in infos:
+            episode = infos["episode"]
+            assert infos["_episode"].tolist() == done.tolist()
+            found.append((number, episode["r"].tolist(), episode["l"].tolist()))
+        if done.any() and envs.autoreset_mode == AutoresetMode.DISABLED:
+            envs.reset(options={"reset_mask": done})
+    return found
+
+
+def lengths(mode: AutoresetMode) -> list[Any]:
+    fns = [functools.partial(limited, length) for length in (2, 3, 5)]
+    return [fns, 2 if mode == AutoresetMode.NEXT_STEP else 1]
+
+
+@MODES
+def test_episode_statistics_sum_each_number(mode: AutoresetMode, backend: str) -> None:
+    env_fns, _ = lengths(mode)
+    with VectorEnv(env_fns, episode_statistics=True, backend=backend, autoreset_mode=mode) as envs:
+        envs.reset(seed=0)
+        found = play(envs, 12)
+    assert len(found) > 4
+    for _, returns, ended_lengths in found:
+        assert returns == [sums(length) if length else [0.0, 0.0] for length in ended_lengths]
+
+
+@MODES
+def test_episode_statistics_stay_whole_after_deaths(mode: AutoresetMode) -> None:
+    env_fns, _ = lengths(mode)
+    with VectorEnv(env_fns, episode_statistics=True, autoreset_mode=mode, num_workers=1) as envs:
+        envs.reset(seed=0)
+        found = play(envs, 12, kills=(1, 4, 5))
+        assert envs.statistics()["restarts"] == 3
+    with VectorEnv(env_fns, episode_statistics=True, autoreset_mode=mode, backend="serial") as envs:
+        envs.reset(seed=0)
+        assert found == play(envs, 12)
+
+
+@MODES
+def test_episode_statistics_of_envs_received_one_by_one(mode: AutoresetMode, backend: str) -> None:
+    env_fns, _ = lengths(mode)
+    with VectorEnv(env_fns, episode_statistics=True, backend=backend, autoreset_mode=mode) as envs:
+        envs.async_reset(seed=0)
+        num_ended = 0
+        for _ in range(40):
+            *_, terminated, truncated, infos = envs.recv(1)
+            env_ids, done = infos["env_id"], terminated | truncated
+            for row in np.flatnonzero(done).tolist():
+                num_ended += 1
+                length = (2, 3, 5)[env_ids[row]]
+                assert infos["episode"]["r"][row].tolist() == sums(length)
+            resets = env_ids[done] if mode == AutoresetMode.DISABLED else env_ids[:0]
+            if len(resets):
+                envs.async_reset(resets)
+            stepping = env_ids[~np.isin(env_ids, resets)]
+            if len(stepping):
+                envs.send(np.zeros(len(stepping), np.int64), stepping)
+        assert num_ended >= 5
+        envs.recv(timeout=30)
+
+
+def test_episode_statistics_begin_again_after_a_reset_in_the_middle(backend: str) -> None:
+    with VectorEnv([limited] * NUM_ENVS, episode_statistics=True, backend=backend) as envs:
+        envs.reset(seed=0)
+        envs.step(np.zeros(NUM_ENVS, np.int64))
+        envs.reset(env_id=[1])
+        assert play(envs, 3) == [
+            (1, [sums(), [0.0, 0.0], sums()], [3, 0, 3]),
+            (2, [[0.0, 0.0], sums(), [0.0, 0.0]], [0, 3, 0]),
+        ]
+
+
+class RaisesAtTwo(TwoGoals):
+    """Raises at its second step, without a change of its state."""
+
+    has_raised = False
+
+    def step(self, action: Any) -> Any:
+        if self.t == 1 and action == 1 and not self.has_raised:
+            self.has_raised = True
+            raise ValueError("at two")
+        return super().step(action)
+
+
+def test_episode_statistics_leave_out_steps_that_raised(backend: str) -> None:
+    with VectorEnv([RaisesAtTwo, TwoGoals], episode_statistics=True, backend=backend) as envs:
+        envs.reset(seed=0)
+        envs.step([1, 1])
+        with pytest.raises(ValueError, match="at two"):
+            envs.step([1, 1])
+        infos = envs.step([1, 1])[4]
+        assert infos["episode"]["r"].tolist() == [[0.0, 0.0], sums()]
+        assert envs.step([1, 1])[4]["episode"]["r"].tolist() == [sums(), [0.0, 0.0]]
+
+
+def test_episode_statistics_with_spare_envs(backend: str) -> None:
+    options: dict[str, Any] = {"episode_statistics": True, "backend": backend, "num_spare_envs": 2}
+    for mode in AutoresetMode:
+        with VectorEnv([limited] * NUM_ENVS, autoreset_mode=mode, **options) as envs:
+            envs.reset(seed=0)
+            found = play(envs, 12)
+            assert len(found) >= 3
+            assert all(returns == [sums()] * NUM_ENVS for _, returns, _ in found)
 
 
 # ---- vector envs in workers ------------------------------------------------------------------

@@ -62,7 +62,7 @@ def collect(
             transition, so it never gets final observations. Torch modules get and return tensors, without gradients.
             A method `begin(env_ids)` is called when envs begin an episode, before the policy gets their first
             observations. It is also called for envs in the middle of an episode that another policy began. A method
-            `bootstrap(obs, env_id)` returns estimates (B,) for `Transitions.bootstrap`.
+            `bootstrap(obs, env_id)` returns estimates, shaped as rewards, for `Transitions.bootstrap`.
         steps: number of transitions of all envs together. Either `steps` or `episodes` must be given.
         episodes: number of whole episodes: the first ones that begin during this call. Envs in the middle of an
             episode are reset first, as far as they are needed: the first min(episodes, N). The choice of an
@@ -258,7 +258,8 @@ class _Work:
         self._what = what
         self._envs = envs
         self.num_envs = envs.num_envs
-        self._policy = PolicyCaller(policy, envs.pool.spaces.action_space, what)
+        spaces = envs.pool.spaces
+        self._policy = PolicyCaller(policy, spaces.action_space, what, reward_shape=spaces.reward_shape)
         self._min_count = None if min_count is None else check_whole("min_count", min_count, 1)
         self._overlap = check_flag("overlap", overlap)
         if self._min_count is not None and self._min_count > self.num_envs:

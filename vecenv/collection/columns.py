@@ -60,11 +60,12 @@ class Columns:
     Attributes:
         num_rows: M.
         obs, actions: one array (M, *S) per leaf.
-        rewards, terminated, truncated: (M + 1,); row M is for rows that are no transitions.
+        rewards: float64 (M + 1, *K); row M is for rows that are no transitions.
+        terminated, truncated: bool (M + 1,).
         lost: bool (M + 1,); False until it is set.
         env_ids: int64 (M,); -1 in rows that are not used yet.
         extras: arrays (M, ...) by name; empty before the first answer of the policy.
-        bootstrap: float (M,); None without estimates.
+        bootstrap: float (M, *K); None without estimates.
     """
 
     def __init__(self, progress: Progress, action_spec: Spec, num_rows: int, has_bootstrap: bool) -> None:
@@ -72,7 +73,8 @@ class Columns:
         self._obs_spec, self._action_spec = progress.obs_spec, action_spec
         self.obs = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in self._obs_spec.leaves]
         self.actions = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in action_spec.leaves]
-        self.rewards = np.empty(num_rows + 1)
+        self._reward_shape = progress.reward_shape
+        self.rewards = np.empty((num_rows + 1, *progress.reward_shape))
         self.terminated = np.empty(num_rows + 1, np.bool_)
         self.truncated = np.empty(num_rows + 1, np.bool_)
         self.lost = np.zeros(num_rows + 1, np.bool_)
@@ -139,7 +141,8 @@ class Columns:
     def put_bootstrap(self, rows: Array, values: Array) -> None:
         """Store estimates of the policy."""
         if self.bootstrap is None:
-            self.bootstrap = np.zeros(self.num_rows, values.dtype if values.dtype.kind == "f" else np.float64)
+            dtype = values.dtype if values.dtype.kind == "f" else np.float64
+            self.bootstrap = np.zeros((self.num_rows, *self._reward_shape), dtype)
         self.bootstrap[rows] = values
 
     def complete_rows(self, under_way: Array) -> Array:
@@ -208,7 +211,7 @@ class Columns:
         count = len(env_ids)
         by_env = _sort_by_env(env_ids, num_envs)
         episode, step = np.empty(count, np.int64), np.empty(count, np.int64)
-        returns = np.empty(count)
+        returns = np.empty((count, *self._reward_shape))
         if count:
             self._count(progress, by_env, env_ids, rewards, terminated | truncated, episode, step, returns)
         ends = np.flatnonzero(terminated | truncated)
@@ -225,11 +228,11 @@ class Columns:
         make = functools.partial(_make_next_obs, self._obs_spec.root, shape, obs, by_env, env_ids, current, finals)
         bootstrap = self.bootstrap
         if self.has_bootstrap and bootstrap is None:
-            bootstrap = np.zeros(self.num_rows)
+            bootstrap = np.zeros((self.num_rows, *self._reward_shape))
         return Transitions(
             obs=_nest(self._obs_spec.root, obs, shape),
             actions=_nest(self._action_spec.root, [leaf[pick] for leaf in self.actions], shape),
-            rewards=rewards.reshape(shape),
+            rewards=rewards.reshape(*shape, *self._reward_shape),
             terminated=terminated.reshape(shape),
             truncated=truncated.reshape(shape),
             lost=self.lost[:-1][pick].reshape(shape),
@@ -237,7 +240,9 @@ class Columns:
             step=step.reshape(shape),
             episode=episode.reshape(shape),
             extras={name: column[pick].reshape(*shape, *column.shape[1:]) for name, column in self.extras.items()},
-            bootstrap=None if bootstrap is None or num_envs is None else bootstrap.reshape(shape),
+            bootstrap=(
+                None if bootstrap is None or num_envs is None else bootstrap.reshape(*shape, *self._reward_shape)
+            ),
             episode_returns=returns[ends],
             episode_lengths=step[ends] + 1,
             _make_next_obs=make,
@@ -270,14 +275,15 @@ class Columns:
         step[by_env] = own_steps
         own_episodes = self._episodes[sorted_ids] + segment - first_of_env
         episode[by_env] = own_episodes
-        sums = np.add.reduceat(rewards[by_env], starts)
-        own_returns = sums[segment] + np.where(is_continued, self._returns[sorted_ids], 0.0)
+        own_returns = np.add.reduceat(rewards[by_env], starts)[segment]
+        own_returns[is_continued] += self._returns[sorted_ids[is_continued]]
         returns[by_env] = own_returns  # of the whole part, in each of its rows
         lasts = np.flatnonzero(np.concatenate([is_new_env[1:], [True]]))
         ids, over = sorted_ids[lasts], has_end[lasts]
         progress.episodes[ids] = own_episodes[lasts] + over
         progress.steps[ids] = np.where(over, 0, own_steps[lasts] + 1)
-        progress.returns[ids] = np.where(over, 0.0, own_returns[lasts])
+        progress.returns[ids] = own_returns[lasts]
+        progress.returns[ids[over]] = 0.0
 
 
 def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:

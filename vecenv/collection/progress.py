@@ -61,6 +61,7 @@ class Progress:
     Args:
         num_envs: N.
         observation_space, action_space: of one env.
+        reward_shape: K, the shape of one reward; () for one number.
 
     Attributes:
         is_known: whether the other attributes are those of the envs. False before the first reset, and after an
@@ -74,12 +75,19 @@ class Progress:
         is_fresh: bool (N,), envs whose episode begins with the current observation.
         episodes: int64 (N,), index of the current or ended episode of each env.
         steps: int64 (N,), steps of the current episode that were collected.
-        returns: float64 (N,), rewards of the current episode that were collected.
+        reward_shape: as given.
+        returns: float64 (N, *K), rewards of the current episode that were collected.
         first: the env whose turn is next where not all can step; see `FlatPlan`.
         policy: the policy of the last batch.
     """
 
-    def __init__(self, num_envs: int, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        reward_shape: tuple[int, ...],
+    ) -> None:
         self.obs_spec = Spec(observation_space, "obs")
         if not self.obs_spec.is_all_arrays:
             raise ConfigError(f"collect: observations of {observation_space} have no fixed dtype and shape", key="envs")
@@ -92,7 +100,8 @@ class Progress:
         self.is_fresh = np.zeros(num_envs, np.bool_)
         self.episodes = np.zeros(num_envs, np.int64)
         self.steps = np.zeros(num_envs, np.int64)
-        self.returns = np.zeros(num_envs)
+        self.reward_shape = reward_shape
+        self.returns = np.zeros((num_envs, *reward_shape))
         self.first = 0
         self.policy: Any = None
 
@@ -139,7 +148,7 @@ def progress_of(envs: VectorEnv) -> Progress:
     found = vars(envs).get(_ATTRIBUTE)
     if found is None:
         spaces = envs.pool.spaces
-        found = Progress(envs.num_envs, spaces.observation_space, spaces.action_space)
+        found = Progress(envs.num_envs, spaces.observation_space, spaces.action_space, spaces.reward_shape)
         setattr(envs, _ATTRIBUTE, found)
     return found
 

@@ -78,8 +78,14 @@ class Rollouts:
         self._pool = pool
         self._envs = ShardEnvs(pool)
         make: Callable[[], Any] = load_with_main(make_policy)
-        self._policy = PolicyCaller(make(), pool.action_space, "Collector", pool.first_env_id)
-        self._progress = Progress(pool.num_envs, pool.observation_space, pool.action_space)
+        self._policy = PolicyCaller(
+            make(),
+            pool.action_space,
+            "Collector",
+            first_env_id=pool.first_env_id,
+            reward_shape=pool.reward_shape,
+        )
+        self._progress = Progress(pool.num_envs, pool.observation_space, pool.action_space, pool.reward_shape)
 
     def __call__(self, request: RolloutRequest, weights: Any) -> Rollout:
         """Make one rollout; an exception of the policy or of an env is part of the result.

@@ -38,8 +38,8 @@ __all__ = ["ShardWork"]
 
 #: Numbers of tasks, one per collector.
 _NUMBERS = itertools.count(1)
-#: Bytes of a row beside its observation and action: reward, three flags, env id.
-_ROW_NBYTES = 19
+#: Bytes of a row beside its observation, action and reward: three flags, env id.
+_ROW_NBYTES = 11
 #: Room for the rest of a rollout, in bytes.
 _REST_NBYTES = 4096
 _NO_ROWS: Array = np.empty(0, np.int64)
@@ -230,7 +230,8 @@ class ShardWork:
         """Note that the envs are not where the last rollouts have left them."""
         if not self._shards:
             leaves = (*self._progress.obs_spec.leaves, *self._action_spec.leaves, *self._action_spec.leaves)
-            row_nbytes = _ROW_NBYTES + sum(leaf.nbytes for leaf in leaves)
+            reward_nbytes = self._progress.returns[0].nbytes
+            row_nbytes = _ROW_NBYTES + reward_nbytes + sum(leaf.nbytes for leaf in leaves)
             for info in self._envs.shards():
                 first, count = info.env_ids[0], len(info.env_ids)
                 most_nbytes = _REST_NBYTES + self._num_rounds * count * row_nbytes
@@ -321,12 +322,15 @@ class ShardWork:
             self._under_way = []
         progress.is_known = is_known and not self._under_way
         progress.num_batches = envs.num_batches
-        envs.note_steps_elsewhere(progress.has_ended)
+        if errors:
+            batch = columns.finish(progress, columns.complete_rows(_NO_ROWS))
+        else:
+            batch = columns.finish(progress, columns.num_rows, num_columns if is_time_major else None)
+        envs.note_steps_elsewhere(progress.has_ended, progress.returns if progress.is_known else np.nan)
         if errors:
             add_notes(errors[0], [f"another shard raised {type(error).__name__}: {error}" for error in errors[1:]])
-            vars(errors[0])["collected"] = columns.finish(progress, columns.complete_rows(_NO_ROWS))
+            vars(errors[0])["collected"] = batch
             raise errors[0]
-        batch = columns.finish(progress, columns.num_rows, num_columns if is_time_major else None)
         batch.version, batch.renewed_envs = done[0].weights.version, np.concatenate(renewed)
         return batch
 
@@ -343,6 +347,7 @@ class ShardWork:
         if is_present:
             shard.note_state(rollout, one.weights.version)
         arrays = [*part.obs, *part.actions, *part.actions, *part.extras.values(), *itertools.chain(*part.final_obs)]
+        arrays.append(part.rewards)
         nbytes = sum(array.nbytes for array in arrays) + len(part.rewards) * _ROW_NBYTES + len(rollout.state or b"")
         shard.most_nbytes = _REST_NBYTES + nbytes + nbytes // 8
         columns.put_part(part, first_column, num_columns, shard.env_ids.start)

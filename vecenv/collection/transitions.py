@@ -19,11 +19,12 @@ class Transitions:
 
     The leading shape of all columns is (B,), or (T, N) if they are time-major: column n then has T consecutive
     transitions of env n. Rows that only begin an episode are left out. All rows are transitions, except where `lost`.
+    Where rewards have several numbers, K is their shape; it is () for one number.
 
     Attributes:
         obs: observations, nested like the space of one env, leaves (B, *S).
         actions: the actions that were taken there, nested like the action space.
-        rewards: float64 (B,).
+        rewards: float64 (B, *K).
         terminated, truncated: bool (B,), Gymnasium's flags of the step.
         lost: bool (B,), rows that no step of the env has made. Their episode could not be restored after a failure, so
             it ends there: `obs` repeats in `next_obs`, the reward is 0, and `truncated` is True. Such rows must be left
@@ -32,10 +33,10 @@ class Transitions:
         step: int64 (B,), index of the step in its episode, from 0.
         episode: int64 (B,), index of the episode of that env, from 0; counted over all batches of the vector env.
         extras: the further arrays that the policy returned with the actions, by name.
-        bootstrap: float (T, N), or None if the batch is not time-major or the policy has no method `bootstrap`. The
+        bootstrap: float (T, N, *K), or None if the batch is not time-major or the policy has no method `bootstrap`. The
             policy's estimate for `next_obs` in rows whose successor does not continue them: where `truncated`, and in
             the last row of each env. It is 0 in all other rows and where `terminated`.
-        episode_returns: float64 (E,), the sum of rewards of each episode that ended in this batch, in the order of
+        episode_returns: float64 (E, *K), the sum of rewards of each episode that ended in this batch, in the order of
             these ends: by round, and then by env id. This is the order of the rows where `terminated | truncated`, and
             `lost` in these rows marks lost episodes.
         episode_lengths: int64 (E,), the number of their steps, lost rows included.
@@ -63,7 +64,7 @@ class Transitions:
     renewed_envs: Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
-        return self.rewards.size
+        return self.env_id.size
 
     @property
     def next_obs(self) -> Any:
@@ -78,5 +79,5 @@ class Transitions:
 
     def __repr__(self) -> str:
         names = "".join(f", {name}" for name in self.extras)
-        shape, ends = self.rewards.shape, len(self.episode_returns)
+        shape, ends = self.env_id.shape, len(self.episode_returns)
         return f"Transitions(shape={shape}, {ends} ended episodes, extras: {names[2:] or 'none'})"

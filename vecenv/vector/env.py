@@ -182,7 +182,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 env. So no step waits for a slow reset. See `vecenv.VectorEnv.num_spare_envs`.
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
-                seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
+                seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them. If
+                rewards have several numbers, "r" has the sum of each, (N, *K).
             mark_autoreset: add `infos["autoreset"]` to the results of `step`, bool (N,), as `recv` does in NEXT_STEP
                 mode. It is True for rows that only begin an episode. They ignored their action and have reward 0, so
                 they are no transitions. Only NEXT_STEP mode has such rows. If False (default), the results of `step`
@@ -308,6 +309,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             pool.close()
             raise
         self.single_action_space = pool.action_space
+        self.reward_space = pool.reward_space if pool.spaces.reward_shape else None
         self.action_space = batch_space(pool.action_space, self.num_envs)
         self.reward_space = pool.reward_space if pool.spaces.reward_shape else None
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
@@ -383,13 +385,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """The number of envs whose step or reset was begun and not received yet; 0 after `close`."""
         return self._pool.outstanding()
 
-    def note_steps_elsewhere(self, has_ended: Any) -> None:
+    def note_steps_elsewhere(self, has_ended: Any, returns: Any) -> None:
         """Record that the envs were stepped without this object, by a collector in their shards.
 
         Args:
             has_ended: bool (N,), envs whose episode is over now.
+            returns: rewards of the current episode of each env, float64 (N, *K); NaN: they are unknown.
         """
-        self._results.forget_last(has_ended)
+        self._results.forget_last(has_ended, returns)
 
     # ---- stepping ----------------------------------------------------------------------------
 

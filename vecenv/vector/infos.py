@@ -258,7 +258,7 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
 
     Args:
         infos: changed in place.
-        episode_counters: returns, lengths and seconds of the rows' episodes, (B,) each.
+        episode_counters: returns (B, *K), lengths (B,) and seconds (B,) of the rows' episodes.
         dones: bool (B,), True where an episode ended. The array becomes part of the infos.
 
     Raises:
@@ -271,7 +271,7 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
     rows = dones.nonzero()[0]
     episode = infos["episode"] = {}
     for key, column in zip(("r", "l", "t"), episode_counters):
-        values = episode[key] = np.zeros(len(dones), column.dtype)
+        values = episode[key] = np.zeros(column.shape, column.dtype)
         values[rows] = column[rows]
     infos["_episode"] = dones
 

@@ -17,6 +17,7 @@ from ..core.pool.pool import Pool
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own, row_of, view
+from .returns import EpisodeReturns
 
 __all__ = ["NUM_LEASES", "ConcatenatedResults", "Results", "Step", "concatenate_rows"]
 
@@ -60,6 +61,8 @@ class Results:
         self._space = space
         self._copy = copy
         self.has_statistics = has_statistics
+        reward_shape = pool.spaces.reward_shape
+        self._returns = EpisodeReturns(pool.num_envs, reward_shape) if has_statistics and reward_shape else None
         self._root = pool.obs_spec.root
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
@@ -89,6 +92,8 @@ class Results:
             self.ended[env_ids] = terminations | truncations
         infos = self._infos.read(batch) if flags else {}
         if self.has_statistics:
+            if self._returns is not None:
+                episode_counters = (self._returns.add(batch), *episode_counters[1:])
             add_statistics(infos, episode_counters, terminations | truncations)
         if not self._copy:
             return obs, rewards, terminations, truncations, infos
@@ -169,9 +174,16 @@ class Results:
         result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
         return result
 
-    def forget_last(self, has_ended: Array) -> None:
-        """Forget the last observations: the envs were stepped elsewhere. `has_ended`: bool (N,), ended episodes."""
+    def forget_last(self, has_ended: Array, returns: Array | float) -> None:
+        """Forget the last observations: the envs were stepped elsewhere.
+
+        Args:
+            has_ended: bool (N,), ended episodes.
+            returns: rewards of the current episodes, float64 (N, *K); NaN: they are unknown.
+        """
         self._last = None
+        if self._returns is not None:
+            self._returns.set(returns)
         if self.ended is not None:
             self.ended[:] = has_ended
 

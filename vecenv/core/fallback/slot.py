@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -264,7 +265,7 @@ class FallbackSlot(Slot):
             _begin_episode(env)
         elif not flags & RowFlag.ERROR:
             env.length += 1
-            env.episode_return += float(reward.flat[0]) if reward.size else 0.0
+            env.episode_return += float(reward.flat[0]) if reward.size == 1 else math.nan
         row = command.env_id
         columns = self._words.rows.columns
         columns["step_id"][row] = command.step_id

@@ -129,7 +129,7 @@ class Batch:
 
     @property
     def returns(self) -> Array:
-        """Float64 (B,): sum of the episode's rewards so far (of their first component)."""
+        """Float64 (B,): sum of the episode's rewards so far; NaN where a reward has several numbers."""
         return self.rows.column("return")
 
     @property

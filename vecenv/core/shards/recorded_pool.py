@@ -33,6 +33,7 @@ class RecordedPool:
         num_envs: n, how many envs; their ids are 0 .. n - 1 here.
         first_env_id: as given.
         observation_space, action_space: of one env.
+        reward_shape: of one reward; () for one number.
         autoreset: when an ended env is reset.
         obs: the task stores the newest observations here, one array (n, *S) per leaf, for envs that cannot be restored.
     """
@@ -43,6 +44,7 @@ class RecordedPool:
         self.first_env_id = first_env_id
         self.observation_space: Space[Any] = pool.spaces.observation_space
         self.action_space: Space[Any] = pool.spaces.action_space
+        self.reward_shape = pool.spaces.reward_shape
         self.autoreset: Autoreset = pool.options.autoreset
         self.obs: tuple[Array, ...] = ()
         self._executed: list[Rounds | Steps | Commands] = []
