@@ -181,11 +181,11 @@ def _json_text(result: Evaluation, options: argparse.Namespace) -> str:
 
 
 def _histogram_lines(result: Evaluation, file: TextIO) -> list[str]:
-    """Return a histogram of the returns, one line per range, as wide as the terminal."""
+    """Return a histogram of the returns, one line per range, as wide as the terminal; [] if they are no numbers."""
     import numpy as np
 
     returns = result.returns[np.isfinite(result.returns)]
-    if not len(returns):
+    if result.returns.ndim > 1 or not len(returns):
         return []
     counts, edges = np.histogram(returns, bins=_NUM_BINS if returns.min() < returns.max() else 1)
     if len(counts) == 1:

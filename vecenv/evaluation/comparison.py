@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from .bootstrap import mean_interval, standard_error
-from .result import Evaluation
+from .result import Evaluation, text_of, without_nan
 
 __all__ = ["Comparison"]
 
@@ -42,7 +41,10 @@ class Comparison:
 
     @property
     def differences(self) -> Array:
-        """Returns of each policy after the first, less those of the first policy: float64 (P - 1, E)."""
+        """Returns of each policy after the first, less those of the first policy: float64 (P - 1, E).
+
+        For rewards of several numbers this and the summaries have their shape K at the end: (P - 1, E, *K).
+        """
         first, *others = (one.returns for one in self.evaluations)
         return np.array([returns - first for returns in others])
 
@@ -60,7 +62,7 @@ class Comparison:
     @property
     def confidence_intervals(self) -> Array:
         """Interval of each mean difference at 95 %, by the bootstrap with a fixed seed: float64 (P - 1, 2)."""
-        return np.array([mean_interval(row) for row in self.differences])
+        return np.array([np.stack(mean_interval(row)) for row in self.differences])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the differences and all evaluations as numbers, texts, lists and dicts.
@@ -69,10 +71,10 @@ class Comparison:
         """
         return {
             "policies": list(self.names),
-            "differences": [_without_nan(row) for row in self.differences.tolist()],
-            "means": _without_nan(self.means.tolist()),
-            "standard_errors": _without_nan(self.standard_errors.tolist()),
-            "confidence_intervals": [_without_nan(pair) for pair in self.confidence_intervals.tolist()],
+            "differences": without_nan(self.differences),
+            "means": without_nan(self.means),
+            "standard_errors": without_nan(self.standard_errors),
+            "confidence_intervals": without_nan(self.confidence_intervals),
             "evaluations": [one.as_dict() for one in self.evaluations],
         }
 
@@ -84,14 +86,11 @@ class Comparison:
         lines = [f"{first.env_name}: {first.num_episodes} episodes, the same for each policy"]
         for name, one in zip(self.names, self.evaluations):
             cut = np.sum(one.cut != "")
-            lines.append(f"{name}: mean return {one.mean:.6g}" + (f", {cut} cut" if cut else ""))
+            lines.append(f"{name}: mean return {text_of(one.mean)}" + (f", {cut} cut" if cut else ""))
         for name, mean, error, (low, high) in zip(
             self.names[1:], self.means, self.standard_errors, self.confidence_intervals
         ):
-            spread = "" if math.isnan(error) else f", standard error {error:.3g}, 95 % interval {low:.6g} to {high:.6g}"
-            lines.append(f"{name} - {self.names[0]}: mean difference {mean:.6g}{spread}")
+            spread = f", standard error {text_of(error, 3)}, 95 % interval {text_of(low)} to {text_of(high)}"
+            spread = "" if np.isnan(error).all() else spread
+            lines.append(f"{name} - {self.names[0]}: mean difference {text_of(mean)}{spread}")
         return "\n".join(lines)
-
-
-def _without_nan(values: list[float]) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values]

@@ -29,7 +29,7 @@ from ..vector.infos import pick_row
 from ..vector.results import Step
 from .observations import Observations
 from .policy_rows import PolicyRows
-from .result import EpisodeResult
+from .result import EpisodeResult, as_number
 
 __all__ = ["Episodes"]
 
@@ -72,7 +72,7 @@ class Episodes:
         self._is_late = np.zeros(count, np.bool_)
         # By env: its episode.
         self._seeds = np.zeros(count, np.int64)
-        self._returns = np.zeros(count)
+        self._returns = np.zeros((count, *envs.pool.spaces.reward_shape))
         self._lengths = np.zeros(count, np.int64)
         self._waited_ns = np.zeros(count, np.int64)  # for the answers to steps
         self._sent_ns = 0  # the steps of this round
@@ -103,7 +103,8 @@ class Episodes:
         for env_id in env_ids.tolist():
             self._seeds[env_id] = self._seeds_left.pop()
         self._is_free[env_ids], self._is_resetting[env_ids] = False, True
-        self._returns[env_ids] = self._lengths[env_ids] = self._waited_ns[env_ids] = 0
+        self._returns[env_ids] = 0
+        self._lengths[env_ids] = self._waited_ns[env_ids] = 0
         self._check_untouched()
         self._envs.async_reset(env_ids, seed=self._seeds.tolist())
 
@@ -225,7 +226,7 @@ class Episodes:
     ) -> EpisodeResult:
         return EpisodeResult(
             seed=int(self._seeds[env_id]),
-            episode_return=float(self._returns[env_id]),
+            episode_return=as_number(self._returns[env_id].copy()),
             length=int(self._lengths[env_id]),
             terminated=terminated,
             truncated=truncated,

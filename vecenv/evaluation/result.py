@@ -26,7 +26,8 @@ class EpisodeResult:
 
     Attributes:
         seed: of its reset.
-        episode_return: sum of its rewards, in the order of the steps.
+        episode_return: sum of its rewards, in the order of the steps: a float, or float64 (*K) for rewards of several
+            numbers.
         length: number of its steps.
         terminated, truncated: flags of its last step; both False if it was cut.
         cut: why the evaluation ended the episode before its own end: 'max_steps', 'timeout', or 'failure' if the
@@ -37,7 +38,7 @@ class EpisodeResult:
     """
 
     seed: int
-    episode_return: float
+    episode_return: Any
     length: int
     terminated: bool
     truncated: bool
@@ -65,7 +66,7 @@ class Evaluation:
         env_name: id of the env, or the name of its class.
         num_planned: number of seeds that were asked for. There are fewer episodes if the evaluation failed.
         seeds: int64 (E,).
-        returns: sum of rewards of each episode, float64 (E,).
+        returns: sum of rewards of each episode, float64 (E,); (E, *K) for rewards of several numbers.
         lengths: steps of each episode, int64 (E,).
         terminated, truncated: bool (E,), see `EpisodeResult`.
         cut: text (E,), see `EpisodeResult`; '' for episodes that ended by themselves.
@@ -132,22 +133,23 @@ class Evaluation:
         return len(self.seeds)
 
     @property
-    def mean(self) -> float:
-        """Mean return; NaN without an episode."""
-        return float(self.returns.mean()) if self.num_episodes else math.nan
+    def mean(self) -> Any:
+        """Mean return, a float; NaN without an episode. For rewards of several numbers, float64 (*K)."""
+        return as_number(self.returns.mean(0)) if self.num_episodes else math.nan
 
     @property
-    def standard_error(self) -> float:
-        """Standard error of the mean return; NaN for fewer than two episodes."""
-        return standard_error(self.returns)
+    def standard_error(self) -> Any:
+        """Standard error of the mean return, shaped as `mean`; NaN for fewer than two episodes."""
+        return as_number(standard_error(self.returns))
 
     @property
-    def confidence_interval(self) -> tuple[float, float]:
-        """Interval (low, high) of the mean return at 95 %, by the bootstrap with a fixed seed.
+    def confidence_interval(self) -> tuple[Any, Any]:
+        """Interval (low, high) of the mean return at 95 %, by the bootstrap with a fixed seed; each shaped as `mean`.
 
         Both are NaN for fewer than two episodes.
         """
-        return mean_interval(self.returns)
+        low, high = mean_interval(self.returns)
+        return as_number(low), as_number(high)
 
     def as_dict(self) -> dict[str, Any]:
         """Return summary and episodes as numbers, texts, lists and dicts, for JSON and loggers.
@@ -161,9 +163,9 @@ class Evaluation:
             "env": self.env_name,
             "num_planned": self.num_planned,
             "num_episodes": self.num_episodes,
-            "mean": _number(self.mean),
-            "standard_error": _number(self.standard_error),
-            "confidence_interval": [_number(low), _number(high)],
+            "mean": without_nan(self.mean),
+            "standard_error": without_nan(self.standard_error),
+            "confidence_interval": [without_nan(low), without_nan(high)],
             **{one.name: getattr(self, one.name).tolist() for one in episodes},
             "infos": [map_structure(_plain, info) for info in self.infos],
             "videos": [str(path) for path in self.videos],
@@ -173,7 +175,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        return f"{name}({self.env_name}, num_episodes={self.num_episodes}, mean={self.mean:.6g})"
+        return f"{name}({self.env_name}, num_episodes={self.num_episodes}, mean={text_of(self.mean)})"
 
     def __str__(self) -> str:
         return "\n".join([*self.summary_lines(), *self._episode_lines()])
@@ -185,11 +187,12 @@ class Evaluation:
         lines = [f"{self.env_name}: {count}{planned} episode{'s' * (count != 1)}"]
         if not count:
             return lines
-        parts = [f"mean {self.mean:.6g}"]
+        parts = [f"mean {text_of(self.mean)}"]
         if count > 1:
             low, high = self.confidence_interval
-            parts.append(f"standard error {self.standard_error:.3g}, 95 % interval {low:.6g} to {high:.6g}")
-        parts.append(f"from {self.returns.min():.6g} to {self.returns.max():.6g}")
+            error = text_of(self.standard_error, 3)
+            parts.append(f"standard error {error}, 95 % interval {text_of(low)} to {text_of(high)}")
+        parts.append(f"from {text_of(self.returns.min(0))} to {text_of(self.returns.max(0))}")
         shortest, longest = self.lengths.min(), self.lengths.max()
         lines.append(f"return: {', '.join(parts)}")
         lines.append(f"length: mean {self.lengths.mean():.6g}, from {shortest} to {longest}")
@@ -203,7 +206,7 @@ class Evaluation:
         for row in range(min(self.num_episodes, _MOST_LINES)):
             end = [name for name in ("terminated", "truncated") if getattr(self, name)[row]]
             end += [f"cut: {self.cut[row]}"] if self.cut[row] else []
-            cells = (str(self.seeds[row]), f"{self.returns[row]:.6g}", str(self.lengths[row]))
+            cells = (str(self.seeds[row]), text_of(self.returns[row]), str(self.lengths[row]))
             rows.append((*cells, " and ".join(end)))
         if len(rows) == 1:
             return []
@@ -217,5 +220,20 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def as_number(value: Array) -> Any:
+    """Return an array of shape () as a float; others are returned unchanged."""
+    return value if value.shape else float(value)
+
+
+def without_nan(value: Any) -> Any:
+    """Return a number or an array as numbers and lists, with None in the place of NaN."""
+    if np.ndim(value):
+        return [without_nan(part) for part in value]
+    return None if math.isnan(value) else float(value)
+
+
+def text_of(value: Any, digits: int = 6) -> str:
+    """Return a number as text, or an array as numbers in brackets."""
+    if np.ndim(value):
+        return f"[{', '.join(text_of(part, digits) for part in value)}]"
+    return f"{value:.{digits}g}"
