@@ -6,7 +6,8 @@ It stands beside the loops that drive envs with a policy; these loops call it on
 
 A policy is any callable `policy(obs, env_id)`:
 
-    obs         nested like the observation space, leaves (B, *S); the policy must not change them
+    obs         nested like the observation space, leaves (B, *S), and tuples of B objects for parts without a fixed
+                shape, such as text; the policy must not change them
     env_id      int64 (B,), the env of each row
     returns     actions, nested like the action space, leaves (B, *S);
                 or (actions, extras), where extras is a dict of arrays (B, ...), such as log-probabilities, or None, as
@@ -19,8 +20,8 @@ and may have two further methods:
     bootstrap(obs, env_id)      returns values (B,): estimates of the return that follows these observations; (B, *K)
                                 where rewards have several numbers
 
-A torch module is called with tensors on its own device, without gradients. Its `forward` takes (obs, env_id), or obs
-alone; its answers may be tensors.
+A torch module is called with tensors on its own device in the place of arrays, without gradients. Its `forward` takes
+(obs, env_id), or obs alone; its answers may be tensors.
 """
 
 from __future__ import annotations
@@ -191,8 +192,8 @@ def _call_with_tensors(module: Any, function: Any) -> Callable[[Any, Array], Any
         parameter = next(module.parameters(), None)
         device = None if parameter is None else parameter.device
 
-        def convert(array: Array) -> Any:
-            return torch.as_tensor(array, device=device)
+        def convert(part: Any) -> Any:
+            return torch.as_tensor(part, device=device) if isinstance(part, np.ndarray | np.generic) else part
 
         with torch.no_grad():
             tensors = map_structure(convert, obs)

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.collection.plain_loop import DiceEnv, assert_plain
 from vecenv import BatchedVectorEnv, Collector, ConfigError, SpaceError, StateError, VectorEnv, collect
-from vecenv.envs.toys import SpaceEnv, ToyEnv
+from vecenv.envs.toys import ToyEnv
 
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 ORDERS = pytest.mark.parametrize(
@@ -68,15 +68,6 @@ def test_other_vector_envs_are_refused(build: Any):
     with pytest.raises(ConfigError, match="collect: envs: expected a vecenv.VectorEnv, got "):
         collect(envs, zeros, steps=4)
     envs.close()
-
-
-def test_observations_without_layout_are_refused():
-    from gymnasium.spaces import Text
-
-    message = "collect: observations of Text.* have no fixed dtype and shape"
-    env_fns = [functools.partial(SpaceEnv, Text(3))]
-    with VectorEnv(env_fns, backend="serial") as envs, pytest.raises(ConfigError, match=message):
-        collect(envs, zeros, steps=4)
 
 
 def test_closed_envs_and_outstanding_sends_are_refused():

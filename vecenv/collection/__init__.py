@@ -4,6 +4,7 @@
     driver        the rounds of one batch: policy, send, receive, store
     plans         which envs step next, and in which rows of the batch their transitions go
     progress      the state of the envs between two batches
+    observations  the columns of observations
     columns       the arrays of a batch that is being filled
     transitions   a complete batch
     interrupts    Ctrl-C takes effect between two rounds

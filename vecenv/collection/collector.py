@@ -56,13 +56,14 @@ def collect(
 
     Args:
         envs: with any backend and autoreset mode; no step or reset is outstanding.
-        policy: a callable `policy(obs, env_id)`: observations of B envs, nested like the observation space, leaves
-            (B, *S), and their ids, int64 (B,). The policy must not change these arrays. It returns actions for the B
-            envs, or (actions, extras) with a dict of further columns, arrays (B, ...). It is asked once for each
-            transition, so it never gets final observations. Torch modules get and return tensors, without gradients.
-            A method `begin(env_ids)` is called when envs begin an episode, before the policy gets their first
-            observations. It is also called for envs in the middle of an episode that another policy began. A method
-            `bootstrap(obs, env_id)` returns estimates, shaped as rewards, for `Transitions.bootstrap`.
+        policy: a callable `policy(obs, env_id)`: observations of B envs as `step` returns them, nested like the
+            observation space, leaves (B, *S), and their ids, int64 (B,). The policy must not change them. It returns
+            actions for the B envs, or (actions, extras) with a dict of further columns, arrays (B, ...). It is asked
+            once for each transition, so it never gets final observations. Torch modules get and return tensors, without
+            gradients; they stay in the mode that they are in, training or evaluation. A method `begin(env_ids)` is
+            called when envs begin an episode, before the policy gets their first observations. It is also called for
+            envs in the middle of an episode that another policy began. A method `bootstrap(obs, env_id)` returns
+            estimates, shaped as rewards, for `Transitions.bootstrap`.
         steps: number of transitions of all envs together. Either `steps` or `episodes` must be given.
         episodes: number of whole episodes: the first ones that begin during this call. Envs in the middle of an
             episode are reset first, as far as they are needed: the first min(episodes, N). The choice of an
@@ -297,7 +298,7 @@ class _Work:
         obs, *_, infos = envs.recv(len(env_ids))
         got = infos["env_id"]
         progress.count_abandoned(got)
-        progress.begin_episodes(got, progress.obs_spec.flatten_batch(obs, len(got)))
+        progress.begin_episodes(got, progress.obs_columns.flatten(obs, len(got)))
         progress.is_known, progress.is_broken = True, False
         progress.num_batches = envs.num_batches
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..core.layout.spec import Array, Node, Spec, nest_columns
 from ..errors import SpaceError
+from .observations import ObsColumns
 from .progress import Progress
 from .transitions import Transitions
 
@@ -59,7 +60,8 @@ class Columns:
 
     Attributes:
         num_rows: M.
-        obs, actions: one array (M, *S) per leaf.
+        obs: one array (M, *S) per column of observations, see `ObsColumns`.
+        actions: one array (M, *S) per leaf.
         rewards: float64 (M + 1, *K); row M is for rows that are no transitions.
         terminated, truncated: bool (M + 1,).
         lost: bool (M + 1,); False until it is set.
@@ -70,8 +72,8 @@ class Columns:
 
     def __init__(self, progress: Progress, action_spec: Spec, num_rows: int, has_bootstrap: bool) -> None:
         self.num_rows = num_rows
-        self._obs_spec, self._action_spec = progress.obs_spec, action_spec
-        self.obs = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in self._obs_spec.leaves]
+        self._obs_columns, self._action_spec = progress.obs_columns, action_spec
+        self.obs = self._obs_columns.make_empty(num_rows)
         self.actions = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in action_spec.leaves]
         self._reward_shape = progress.reward_shape
         self.rewards = np.empty((num_rows + 1, *progress.reward_shape))
@@ -225,12 +227,12 @@ class Columns:
             place[rows] = np.arange(count)
             final_rows = [place[some] for some in final_rows]
         finals = list(zip(final_rows, self._final_obs))
-        make = functools.partial(_make_next_obs, self._obs_spec.root, shape, obs, by_env, env_ids, current, finals)
+        make = functools.partial(_make_next_obs, self._obs_columns, shape, obs, by_env, env_ids, current, finals)
         bootstrap = self.bootstrap
         if self.has_bootstrap and bootstrap is None:
             bootstrap = np.zeros((self.num_rows, *self._reward_shape))
         return Transitions(
-            obs=_nest(self._obs_spec.root, obs, shape),
+            obs=self._obs_columns.nest_arrays(obs, shape),
             actions=_nest(self._action_spec.root, [leaf[pick] for leaf in self.actions], shape),
             rewards=rewards.reshape(*shape, *self._reward_shape),
             terminated=terminated.reshape(shape),
@@ -312,7 +314,7 @@ def no_objects(node: Any) -> Any:
 
 
 def _make_next_obs(
-    root: Node,
+    obs_columns: ObsColumns,
     shape: tuple[int, ...],
     obs: Sequence[Array],
     by_env: Array,
@@ -323,13 +325,13 @@ def _make_next_obs(
     """Return the observations after each transition.
 
     Args:
-        root: their structure.
+        obs_columns: their columns.
         shape: leading shape of the result.
-        obs: leaves (B, *S), the observations before each transition.
+        obs: columns (B, *S), the observations before each transition.
         by_env: int64 (B,), indices of the transitions sorted by env, in their order for each env.
         env_ids: int64 (B,), the env of each transition.
-        current: leaves (N, *S), the observations after the last transition of each env.
-        finals: pairs of the indices of transitions that ended an episode, and the leaves of their final observations.
+        current: columns (N, *S), the observations after the last transition of each env.
+        finals: pairs of the indices of transitions that ended an episode, and the columns of their final observations.
     """
     sorted_ids = env_ids[by_env]
     has_no_next = np.ones(len(by_env), np.bool_)
@@ -344,4 +346,4 @@ def _make_next_obs(
         for rows, leaves in finals:
             after[rows] = leaves[number]
         found.append(after)
-    return _nest(root, found, shape)
+    return obs_columns.nest_arrays(found, shape)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ..core.layout.spec import Array, Leaf, Spec, map_columns
+from ..core.layout.spec import Array
 from ..errors import StateError, add_notes, take_rows
 from ..policies import PolicyCaller
 from .columns import UNUSED_ROW, Columns, no_objects
@@ -64,8 +64,7 @@ class Driver:
         self._is_next_step, self._is_same_step = mode == AutoresetMode.NEXT_STEP, mode == AutoresetMode.SAME_STEP
         self._num_envs = envs.num_envs
         self._all_ids = np.arange(envs.num_envs)
-        self._obs_spec = progress.obs_spec
-        self._is_plain_obs = isinstance(progress.obs_spec.root, Leaf)
+        self._obs_columns = progress.obs_columns
         self._rows = np.full(envs.num_envs, UNUSED_ROW)  # the row for the transition of each env that is under way
         self._all_actions = policy.spec.batch(lambda leaf: progress.actions[leaf.index], no_objects)
         self._is_whole_step = False  # the request under way is a step of all envs, sent when it is received
@@ -239,7 +238,7 @@ class Driver:
         with self._policy_call():
             if self._policy.has_begin:
                 self._policy.begin(env_ids[progress.is_fresh[env_ids]])
-            actions, extras = self._policy.act(self._nest_obs(obs), env_ids)
+            actions, extras = self._policy.act(self._obs_columns.nest(obs), env_ids)
         columns.put_extras(where, extras)
         for column, last, leaf in zip(columns.actions, progress.actions, actions):
             column[where] = leaf
@@ -262,9 +261,6 @@ class Driver:
                 "collect: the policy has stepped or reset the vector env that transitions are collected from; it needs "
                 "a vector env of its own, for example to evaluate"
             )
-
-    def _nest_obs(self, leaves: Sequence[Array]) -> Any:
-        return leaves[0] if self._is_plain_obs else self._obs_spec.batch(lambda leaf: leaves[leaf.index], no_objects)
 
     def _request(self, stepping: Array, resets: Array, is_lockstep: bool) -> Array:
         """Begin to step and to reset envs; return the ids of all."""
@@ -301,7 +297,7 @@ class Driver:
     ) -> Sequence[Array]:
         """Store results of these envs (None: of all, in order); return the leaves of the observations."""
         columns, has_ended = self._columns, self._progress.has_ended
-        leaves = (obs,) if self._is_plain_obs else self._obs_spec.flatten_batch(obs, len(rewards))
+        leaves = self._obs_columns.flatten(obs, len(rewards))
         rows = self._rows if env_ids is None else self._rows[env_ids]
         columns.rewards[rows] = rewards  # rows that are no transitions have the index of the unused one
         columns.terminated[rows] = terminated
@@ -315,7 +311,7 @@ class Driver:
             ids = ends if env_ids is None else env_ids[ends]
             if self._is_same_step:
                 final_obs = infos["final_obs" if "final_obs" in infos else "final_observation"]  # infos='legacy'
-                final = _stack_rows(self._obs_spec, final_obs, ends)
+                final = self._obs_columns.stack(final_obs, ends)
                 self._progress.is_fresh[ids] = True
             else:
                 final = [leaf[ends] for leaf in leaves]
@@ -339,7 +335,7 @@ class Driver:
         with self._policy_call():
             while self._cut_rows:
                 rows, env_ids, leaves = self._cut_rows[0]
-                values = self._policy.bootstrap(self._nest_obs(leaves), env_ids)
+                values = self._policy.bootstrap(self._obs_columns.nest(leaves), env_ids)
                 self._columns.put_bootstrap(rows, values)
                 del self._cut_rows[0]
 
@@ -359,16 +355,3 @@ def _lost_rows(infos: Any, ends: Array) -> list[int]:
     elif not isinstance(marks := infos.get("recovered"), np.ndarray):  # else the envs may have a dict of this name
         return []
     return [row for row in ends.tolist() if str(marks[row]) == "truncated"]
-
-
-def _stack_rows(spec: Spec, values: Any, rows: Array) -> list[Array]:
-    """Return the leaves (K, *S) of the values of single envs in these rows."""
-    found = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in spec.leaves]
-    for number, row in enumerate(rows.tolist()):
-        columns = iter(found)
-
-        def put(value: Any, columns: Iterator[Array] = columns, number: int = number) -> Any:
-            next(columns)[number] = value
-
-        map_columns(spec.root, values[row], put)
-    return found

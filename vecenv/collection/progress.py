@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium import Space
 
 from ..core.layout.spec import Array, Spec
-from ..errors import ConfigError, StateError
+from ..errors import StateError
 from ..vector import VectorEnv
 from ..vector.errors import ClosedVectorEnvError
+from .observations import ObsColumns
 
 __all__ = ["Progress", "ProgressPart", "SteppedEnvs", "prepare", "progress_of"]
 
@@ -68,8 +69,8 @@ class Progress:
             exception of an env.
         is_broken: whether a call of the envs was interrupted; results of it may still be outstanding.
         num_batches: that of the vector env after the last receive; another number shows that other calls were made.
-        obs_spec: the leaves of the observation space.
-        obs: the current observation of each env, one array (N, *S) per leaf; undefined where `has_ended`.
+        obs_columns: the columns of observations.
+        obs: the current observation of each env, one array (N, *S) per column; undefined where `has_ended`.
         actions: the last action of each env, one array (N, *S) per leaf.
         has_ended: bool (N,), envs whose episode is over, and that must be reset before they step.
         is_fresh: bool (N,), envs whose episode begins with the current observation.
@@ -88,12 +89,10 @@ class Progress:
         action_space: Space[Any],
         reward_shape: tuple[int, ...],
     ) -> None:
-        self.obs_spec = Spec(observation_space, "obs")
-        if not self.obs_spec.is_all_arrays:
-            raise ConfigError(f"collect: observations of {observation_space} have no fixed dtype and shape", key="envs")
+        self.obs_columns = ObsColumns(observation_space)
         self.is_known = self.is_broken = False
         self.num_batches = -1
-        self.obs = tuple(np.empty((num_envs, *leaf.shape), leaf.dtype) for leaf in self.obs_spec.leaves)
+        self.obs = tuple(self.obs_columns.make_empty(num_envs))
         action_leaves = Spec(action_space, "action").leaves
         self.actions = tuple(np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in action_leaves)
         self.has_ended = np.zeros(num_envs, np.bool_)
@@ -105,8 +104,8 @@ class Progress:
         self.first = 0
         self.policy: Any = None
 
-    def begin_episodes(self, env_ids: Array | slice, obs: tuple[Array, ...]) -> None:
-        """Record that envs were reset, with these first observations, leaves (K, *S)."""
+    def begin_episodes(self, env_ids: Array | slice, obs: Sequence[Array]) -> None:
+        """Record that envs were reset, with these first observations, columns (K, *S)."""
         for current, leaf in zip(self.obs, obs):
             current[env_ids] = leaf
         self.has_ended[env_ids] = False
@@ -143,7 +142,7 @@ def progress_of(envs: VectorEnv) -> Progress:
     """Return the progress of a vector env, the same object each time.
 
     Raises:
-        ConfigError: its observations have no fixed dtype and shape.
+        ConfigError: functions of the program batch its observations.
     """
     found = vars(envs).get(_ATTRIBUTE)
     if found is None:
@@ -171,6 +170,6 @@ def prepare(envs: VectorEnv, progress: Progress, what: str, seed: Any) -> None:
     progress.is_known = False
     obs, _ = envs.reset(seed=seed)
     progress.count_abandoned(slice(None))
-    progress.begin_episodes(slice(None), progress.obs_spec.flatten_batch(obs, envs.num_envs))
+    progress.begin_episodes(slice(None), progress.obs_columns.flatten(obs, envs.num_envs))
     progress.is_known, progress.is_broken = True, False
     progress.num_batches = envs.num_batches

@@ -102,7 +102,7 @@ class Rollouts:
         except BaseException as raised:  # also an exit: the driver raises it
             error = error or raised
         part = self._progress.part(slice(None))
-        self._pool.obs = part.obs
+        self._pool.obs = self._progress.obs_columns.leaves_of(part.obs)
         return Rollout(
             None if columns is None else columns.export(self._envs.num_envs),
             part,

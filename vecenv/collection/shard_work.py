@@ -151,7 +151,8 @@ class ShardWork:
         num_envs: N.
 
     Raises:
-        ConfigError: `make_policy` does not pickle, or observations or actions have no fixed dtype and shape.
+        ConfigError: `make_policy` does not pickle, actions have no fixed dtype and shape, or functions of the program
+            batch the observations.
     """
 
     def __init__(self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool) -> None:
@@ -229,9 +230,10 @@ class ShardWork:
     def _take_over(self) -> None:
         """Note that the envs are not where the last rollouts have left them."""
         if not self._shards:
-            leaves = (*self._progress.obs_spec.leaves, *self._action_spec.leaves, *self._action_spec.leaves)
-            reward_nbytes = self._progress.returns[0].nbytes
-            row_nbytes = _ROW_NBYTES + reward_nbytes + sum(leaf.nbytes for leaf in leaves)
+            progress, actions = self._progress, self._action_spec.leaves
+            columns = *progress.obs, progress.returns
+            row_nbytes = _ROW_NBYTES + sum(column[:1].nbytes for column in columns)
+            row_nbytes += 2 * sum(leaf.nbytes for leaf in actions)
             for info in self._envs.shards():
                 first, count = info.env_ids[0], len(info.env_ids)
                 most_nbytes = _REST_NBYTES + self._num_rounds * count * row_nbytes

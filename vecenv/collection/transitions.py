@@ -22,7 +22,8 @@ class Transitions:
     Where rewards have several numbers, K is their shape; it is () for one number.
 
     Attributes:
-        obs: observations, nested like the space of one env, leaves (B, *S).
+        obs: observations, nested like the space of one env, leaves (B, *S). Parts without a fixed dtype and shape
+            (Text, Sequence, Graph, OneOf) are arrays of objects (B,); `next_obs` has the same objects.
         actions: the actions that were taken there, nested like the action space.
         rewards: float64 (B, *K).
         terminated, truncated: bool (B,), Gymnasium's flags of the step.
