@@ -26,9 +26,12 @@ A torch module is called with tensors on its own device in the place of arrays, 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +41,7 @@ from .core.layout.spec import Array, Spec
 from .errors import ConfigError, SpaceError
 from .nested import map_structure
 
-__all__ = ["Answer", "PolicyCaller"]
+__all__ = ["Answer", "PolicyCaller", "evaluation_mode"]
 
 #: Begin of the errors about actions.
 _ACTIONS = "actions of the policy"
@@ -181,6 +184,50 @@ def _torch_module(policy: Any) -> Any:
     torch: Any = sys.modules.get("torch")  # without the library, no object is a module
     owner = getattr(policy, "__self__", policy)
     return owner if torch is not None and isinstance(owner, torch.nn.Module) else None
+
+
+@contextlib.contextmanager
+def evaluation_mode(policy: Any) -> Iterator[None]:
+    """Put the torch modules of a policy into evaluation mode, and each of their parts back at the end.
+
+    These are the policy or the object whose method it is, the attributes of this object, and the variables outside a
+    function that it uses; also modules in lists, tuples and dicts of these.
+    """
+    torch: Any = sys.modules.get("torch")  # without the library, no object is a module
+    found = [] if torch is None else [part for part in _parts_of(policy) if isinstance(part, torch.nn.Module)]
+    modules = [module for module in found if any(part.training for part in module.modules())]
+    modes = [(module.training, [(part, part.training) for part in module.modules()]) for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, (mode, parts) in zip(modules, modes):
+            module.train(mode)
+            for part, own_mode in parts:  # some may have been in evaluation mode, such as frozen layers
+                part.training = own_mode
+
+
+def _parts_of(policy: Any) -> Iterator[Any]:
+    """Yield the objects that a policy may answer with; see `evaluation_mode`."""
+    if isinstance(policy, functools.partial):
+        yield from _parts_of(policy.func)
+        yield from _items_of([*policy.args, *policy.keywords.values()])
+        return
+    owner, function = getattr(policy, "__self__", policy), getattr(policy, "__func__", policy)
+    yield owner
+    yield from _items_of(getattr(owner, "__dict__", {}).values())
+    if isinstance(function, types.FunctionType):
+        used = inspect.getclosurevars(function)
+        yield from _items_of([*used.nonlocals.values(), *used.globals.values()])
+
+
+def _items_of(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield values, and the items of those that are lists, tuples or dicts."""
+    for value in list(values):
+        yield value
+        if isinstance(value, list | tuple | dict):
+            yield from value.values() if isinstance(value, dict) else value
 
 
 def _call_with_tensors(module: Any, function: Any) -> Callable[[Any, Array], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 
 import gymnasium
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import vecenv
 from tests.evaluation.envs import SeedEnv, crash, hang, length_of
-from vecenv import ConfigError, SpaceError, StateError, VectorEnv, evaluate
+from vecenv import ConfigError, SpaceError, StateError, VectorEnv, compare, evaluate
 from vecenv.core.system import clock
 from vecenv.envs.toys import SpaceEnv, ToyEnv
 from vecenv.evaluation import episodes
@@ -86,7 +87,6 @@ def test_table_of_cartpole_is_that_of_a_plain_loop(num_workers):
 def test_envs_of_the_caller_play_each_seed_once_and_stay_usable(mode, num_envs):
     with VectorEnv([SeedEnv] * num_envs, backend="serial", autoreset_mode=mode) as envs:
         envs.reset(seed=0)
-        envs.send(np.zeros(num_envs, np.int64))  # dropped by the evaluation
         before = sum(env.num_steps for env in envs.envs)
         result = evaluate(envs, by_draw, seeds=SEEDS)
         assert sum(env.num_steps for env in envs.envs) - before == result.lengths.sum()
@@ -214,6 +214,117 @@ def test_torch_module_is_a_policy():
 
     result = evaluate(SeedEnv, Net(), seeds=SEEDS, backend="serial")
     assert rows_of(result) == rows_of(evaluate(SeedEnv, by_draw, seeds=SEEDS, backend="serial"))
+
+
+def make_net(torch):
+    """Return a module with batch norm and dropout, whose batch norm of the second layer is in evaluation mode."""
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4))
+    net[2].eval()
+    return net
+
+
+def act(torch, net, obs):
+    obs = torch.as_tensor(obs, dtype=torch.float32)
+    return (net(obs).sum(1) > 1).long()
+
+
+class Holder:
+    """A policy that keeps its networks in a list."""
+
+    def __init__(self, torch, net):
+        self.torch, self.nets = torch, [net]
+
+    def __call__(self, obs, env_id):
+        return act(self.torch, self.nets[0], obs)
+
+    def method(self, obs, env_id):
+        return self(obs, env_id)
+
+
+def torch_policies(torch, net):
+    """Return policies of every form that uses a module."""
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, obs, env_id):
+            return act(torch, self.net, obs)
+
+        def choose(self, obs, env_id):
+            return self(obs, env_id)
+
+    def closure(obs, env_id):
+        return act(torch, net, obs)
+
+    def needs_net(net, obs, env_id):
+        return act(torch, net, obs)
+
+    holder, module = Holder(torch, net), Module()
+    module.train()
+    net[2].eval()
+    return {
+        "module": module,
+        "method of a module": module.choose,
+        "closure": closure,
+        "object": holder,
+        "method of an object": holder.method,
+        "partial": functools.partial(needs_net, net),
+    }
+
+
+@pytest.mark.parametrize(
+    "form", ["module", "method of a module", "closure", "object", "method of an object", "partial"]
+)
+def test_torch_module_in_training_mode_is_evaluated_and_put_back(form):
+    """The statistics of batch norm changed, dropout was active, and repeats differed."""
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    net = make_net(torch)
+    policy = torch_policies(torch, net)[form]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    first, second = (rows_of(evaluate(SeedEnv, policy, seeds=SEEDS, num_envs=2, backend="serial")) for _ in range(2))
+    assert first == second
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert [part.training for part in net.modules()] == [True, True, True, False]
+
+
+def test_torch_module_is_put_back_after_an_exception():
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    net = make_net(torch)
+
+    def policy(obs, env_id):
+        assert not any(part.training for part in net.modules())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        evaluate(SeedEnv, policy, seeds=SEEDS, backend="serial")
+    assert [part.training for part in net.modules()] == [True, True, True, False]
+
+
+def test_torch_module_gets_generators_in_evaluation_mode():
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+
+    class Net(torch.nn.Module):
+        def forward(self, obs, env_id, generators):
+            assert not self.training
+            return np.zeros(len(env_id), np.int64)
+
+    net = Net()
+    evaluate(SeedEnv, net, seeds=SEEDS, rng="per-episode", backend="serial")
+    assert net.training
+
+
+def test_collect_leaves_a_torch_module_in_its_mode():
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+
+    class Net(torch.nn.Module):
+        def forward(self, obs, env_id):
+            assert self.training
+            return torch.zeros(len(env_id), dtype=torch.int64)
+
+    with VectorEnv([SeedEnv] * 2, backend="serial") as envs:
+        vecenv.collect(envs, Net(), steps=4)
 
 
 # ---- cuts ------------------------------------------------------------------------------------
@@ -417,6 +528,62 @@ def test_evaluated_envs_that_others_use_are_refused(by):
         with pytest.raises(StateError, match="the policy or `on_episode` has stepped or reset"):
             evaluate(envs, policy, seeds=SEEDS, on_episode=use if by == "on_episode" else None)
         assert rows_of(evaluate(envs, zeros, seeds=SEEDS)) == rows_of(evaluate(SeedEnv, zeros, seeds=SEEDS, num_envs=3))
+
+
+def send_some(envs):
+    envs.send(np.zeros(2, np.int64), [0, 2])
+
+
+def begin_step(envs):
+    envs.step_async(np.zeros(3, np.int64))
+
+
+def begin_reset(envs):
+    envs.async_reset([1])
+
+
+OUTSTANDING = {"send": (send_some, 2), "step_async": (begin_step, 3), "async_reset": (begin_reset, 1)}
+
+
+@pytest.mark.parametrize(("begin", "count"), OUTSTANDING.values(), ids=OUTSTANDING)
+def test_outstanding_commands_are_refused(begin, count, backend):
+    """Their results were dropped in silence."""
+    with VectorEnv([SeedEnv] * 3, backend=backend) as envs:
+        envs.reset(seed=0)
+        begin(envs)
+        for call in (evaluate, lambda *args, **kwargs: compare(*args, zeros, **kwargs)):
+            with pytest.raises(StateError, match=f"evaluate: {count} envs owe the results of earlier calls; receive"):
+                call(envs, zeros, seeds=SEEDS)
+        received = envs.step_wait() if begin is begin_step else envs.recv()
+        assert len(received[1]) == count
+        assert evaluate(envs, zeros, seeds=SEEDS).num_episodes == len(SEEDS)
+
+
+def test_evaluation_after_a_failed_one_drops_its_commands():
+    with VectorEnv([SeedEnv] * 3, backend="serial") as envs:
+        calls = itertools.count()
+
+        def policy(obs, env_id):
+            if next(calls) == 2:
+                raise KeyboardInterrupt
+            return zeros(obs, env_id)
+
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(envs, policy, seeds=SEEDS)
+        assert rows_of(evaluate(envs, zeros, seeds=SEEDS)) == rows_of(evaluate(SeedEnv, zeros, seeds=SEEDS, num_envs=3))
+
+
+def test_evaluation_drops_the_reset_of_an_env_that_the_last_one_has_cut():
+    with VectorEnv([functools.partial(SeedEnv, {1: hang})], step_timeout=2.0) as envs:
+        for _ in range(2):
+            assert evaluate(envs, zeros, seeds=[1], timeout=0.2).cut.tolist() == ["timeout"]
+            assert envs.num_outstanding == 1
+            assert evaluate(envs, zeros, seeds=[2]).lengths.tolist() == [length_of(2)]
+        evaluate(envs, zeros, seeds=[1], timeout=0.2)
+        envs.recv()
+        envs.async_reset()  # of the caller
+        with pytest.raises(StateError, match="evaluate: 1 envs owe the results"):
+            evaluate(envs, zeros, seeds=[2])
 
 
 def test_on_episode_gets_each_episode_once():

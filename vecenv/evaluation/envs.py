@@ -12,12 +12,16 @@ from gymnasium.vector import AutoresetMode
 from ..checks import describe_wrong_env_fn
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
-from ..errors import ConfigError
+from ..errors import ConfigError, StateError
 from ..vector.env import VectorEnv, describe_wrong_vector_env
 from ..vector.errors import ClosedVectorEnvError
 from .videos import Videos
 
 __all__ = ["open_envs"]
+
+#: The attribute of a vector env with its `_position` after the last evaluation. Envs may owe results then: where a
+#: timeout has cut the last episode, and after an exception. The next evaluation drops these.
+_ATTRIBUTE = "_position_after_evaluation"
 
 #: Seconds that workers have to write the video of an episode that was cut, when they are closed.
 _CLOSE_SECONDS = 60.0
@@ -40,6 +44,7 @@ def open_envs(
     Raises:
         ConfigError: the env is none, or the caller's vector env would have to be built differently.
         ClosedVectorEnvError: the caller's vector env is closed.
+        StateError: the caller's vector env owes results.
         gymnasium.error.Error: no env of this id is registered.
         Exception: an exception of a constructor.
     """
@@ -53,7 +58,14 @@ def open_envs(
             )
         if env.closed:
             raise ClosedVectorEnvError("evaluate: the vector env is closed")
-        yield env
+        if count := env.num_outstanding:
+            if vars(env).get(_ATTRIBUTE) != _position(env):
+                raise StateError(f"evaluate: {count} envs owe the results of earlier calls; receive them first")
+            env.pool.cancel()
+        try:
+            yield env
+        finally:
+            setattr(env, _ATTRIBUTE, _position(env))
         return
     env_fn = _read_env(env, {"render_mode": "rgb_array"} if videos.seeds else {})
     settings: dict[str, Any] = {
@@ -67,6 +79,11 @@ def open_envs(
     with VectorEnv([videos.record(env_fn) if videos.seeds else env_fn] * num_envs, **{**settings, **options}) as envs:
         videos.find_paths(envs)
         yield envs
+
+
+def _position(envs: VectorEnv) -> tuple[int, int]:
+    """Return numbers that change with every receive, and with every step or reset that is begun."""
+    return envs.num_batches, envs.num_outstanding
 
 
 def _read_env(env: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:

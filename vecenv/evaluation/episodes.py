@@ -41,7 +41,7 @@ class Episodes:
     """Plays one episode per seed.
 
     Args:
-        envs: any autoreset mode. Outstanding steps are dropped.
+        envs: any autoreset mode; no step or reset is outstanding.
         policy: chooses the actions.
         seeds: one per episode; a free env takes the next one.
         timeout: seconds that the steps of an episode may take; None: no limit.

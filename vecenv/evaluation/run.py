@@ -9,6 +9,7 @@ from typing import Any
 from ..checks import check_callable, check_choice, check_seconds, check_whole
 from ..core.system.clock import limit_of
 from ..errors import ConfigError, add_notes
+from ..policies import evaluation_mode
 from ..vector.env import check_options
 from .comparison import Comparison
 from .envs import open_envs
@@ -54,9 +55,11 @@ def evaluate(
         env: the id of a registered env, a function that builds an env, or a `VectorEnv` of any autoreset mode. A vector
             env of the caller stays open. Reset it before its next use.
         policy: any callable `policy(obs, env_id) -> actions` or `(actions, extras)`: obs nested like the observation
-            space, leaves (B, *S); env_id int64 (B,); actions (B, *A). A torch module is called with tensors. A method
-            `begin(env_ids)`, if the policy has one, is called before the first observations of episodes. Extras are
-            dropped. See `vecenv.policies`.
+            space, leaves (B, *S); env_id int64 (B,); actions (B, *A). A torch module is called with tensors. Torch
+            modules are in evaluation mode meanwhile, and are put back at the end: the policy, the object whose method
+            it is, the attributes of that object, and the variables that a function uses. A method `begin(env_ids)`, if
+            the policy has one, is called before the first observations of episodes. Extras are dropped. See
+            `vecenv.policies`.
         seeds: one per episode: distinct whole numbers from 0 to 2**31 - 1. The results have this order.
         episodes: a number of episodes in place of `seeds`; their seeds are 0, 1, ..., episodes - 1.
         num_envs: number of envs that are built, at most one per seed. Not used with a vector env of the caller.
@@ -88,7 +91,8 @@ def evaluate(
     Raises:
         ConfigError: an argument is wrong, a seed is given twice, or a video exists. No env was stepped.
         SpaceError: the policy's actions do not fit: wrong shape or dtype, too few, or NaN.
-        StateError: the policy or `on_episode` has stepped or reset the vector env.
+        StateError: results of `send` or `step_async` of the vector env are outstanding, or the policy or `on_episode`
+            has stepped or reset it.
         DependencyError: videos need a package that is missing.
         Exception: an exception of the policy or of an env.
 
@@ -123,10 +127,11 @@ def evaluate(
             policy, envs.pool.spaces.action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
         )
         try:
-            for episode in Episodes(envs, rows, chosen, timeout=timeout, max_steps=max_steps).play():
-                found[episode.seed] = episode
-                if on_episode is not None:
-                    on_episode(episode)
+            with evaluation_mode(policy):
+                for episode in Episodes(envs, rows, chosen, timeout=timeout, max_steps=max_steps).play():
+                    found[episode.seed] = episode
+                    if on_episode is not None:
+                        on_episode(episode)
         except BaseException as error:  # Ctrl-C, too
             vars(error)["result"] = Evaluation.of(name, chosen, found, files.paths)
             add_notes(error, [f"{len(found)} of {len(chosen)} episodes had ended; their results are error.result"])
