@@ -45,7 +45,7 @@ class Row(NamedTuple):
     reward: bytes
     ended: tuple[bool, bool]
     place: tuple[int, int, int]  # episode, length, seed
-    episode_return: float
+    episode_return: bytes  # NaN if rewards have several numbers
     info: Any
     error: str
 
@@ -79,7 +79,7 @@ class Traces:
                     batch.rewards[row].tobytes(),
                     (bool(batch.terminated[row]), bool(batch.truncated[row])),
                     (int(batch.episodes[row]), int(batch.lengths[row]), int(batch.seeds[row])),
-                    float(batch.returns[row]),
+                    batch.returns[row].tobytes(),
                     frozen((info, final_info or None)),
                     repr(errors.get(env_id)),
                 )
