@@ -1,19 +1,27 @@
 """Find out which attributes of an env a call has changed, and set attributes to such values.
 
-The attributes of all layers are compared. Values that cannot change are compared by identity, all others by their
-pickled contents. Objects outside the env, such as globals of a module or files, are not seen.
+The attributes of all layers are compared. Values that cannot change are compared by identity, all others by an outline
+of their contents: the parts of containers and objects, the bytes of arrays, the states of random generators. Large
+containers and foreign objects are compared by their pickled contents. Objects outside the env, such as globals of a
+module or files, are not seen.
 """
 
 from __future__ import annotations
 
+import copyreg
+import enum
 import io
 import pickle
 import random
 import types
-from collections.abc import Callable, Sequence
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from vecenv.envs.own_attributes import MISSING, set_own_attr
@@ -22,11 +30,15 @@ from vecenv.errors import StateError
 
 __all__ = ["AttributeWatch", "set_attributes"]
 
-_CONSTANTS = frozenset((type(None), bool, int, float, complex, str, bytes, EnvSpec))
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+_CONSTANTS = frozenset((*_PLAIN, EnvSpec, range, slice, type(...)))
 _LOCKS = (type(__import__("threading").Lock()), type(__import__("threading").RLock()))
-#: Most bytes of the attributes of an env; larger ones are not compared.
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+#: Most bytes of the contents of an attribute; larger ones are not compared.
 _MOST_NBYTES = 1 << 22
+#: Parts of an attribute that are compared one by one, and how deeply they may be nested. Beyond that, pickling is
+#: quicker.
+_MOST_PARTS, _MOST_NESTED = 128, 12
 #: Most bytes of a value that is sent to the parent.
 _MOST_VALUE_NBYTES = 4096
 _MAX_DEPTH = 6  # of nested values that are sent
@@ -34,13 +46,54 @@ _MAX_DEPTH = 6  # of nested values that are sent
 #: (layers of an env, from the outermost on) -> the state of one layer that its attributes do not show, or None
 Capture = Callable[[Any], Any]
 
+# How the values of a class are compared.
+_CONSTANT, _IDENTITY, _ARRAY, _SEQUENCE, _DICT, _OBJECT, _SPACE, _GENERATOR, _FUNCTION, _METHOD, _FOREIGN = range(1, 12)
+_PICKLED = (_ARRAY, _FOREIGN)  # unless the array is one of numbers
+_BY_IDENTITY = (type, types.ModuleType, types.BuiltinFunctionType, np.ufunc, enum.Enum, weakref.ref, *_LOCKS)
+_kinds: dict[type, int] = dict.fromkeys(_CONSTANTS, _CONSTANT)
+_kinds.update(dict.fromkeys((list, tuple, set, frozenset, deque), _SEQUENCE))
+_kinds.update(dict.fromkeys((dict, OrderedDict, defaultdict), _DICT))
+_kinds.update({np.ndarray: _ARRAY, types.FunctionType: _FUNCTION, types.MethodType: _METHOD})
+
+
+def _kind_of(cls: type) -> int:
+    if issubclass(cls, np.dtype) or (issubclass(cls, np.generic) and not issubclass(cls, np.void | np.object_)):
+        kind = _CONSTANT
+    elif issubclass(cls, _BY_IDENTITY):
+        kind = _IDENTITY
+    elif issubclass(cls, _GENERATORS):
+        kind = _GENERATOR
+    elif issubclass(cls, spaces.Space) and cls.__dictoffset__:
+        kind = _SPACE
+    elif issubclass(cls, tuple) and hasattr(cls, "_fields") and not cls.__dictoffset__:
+        kind = _SEQUENCE
+    else:
+        kind = _OBJECT if _has_only_attributes(cls) else _FOREIGN
+    _kinds[cls] = kind
+    return kind
+
+
+def _has_only_attributes(cls: Any) -> bool:
+    """Return whether the objects of a class consist of their attributes and slots, without data of a class in C."""
+    num_words = len(_slot_names(cls)) + (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)
+    return bool(
+        (cls.__dictoffset__ or _slot_names(cls))
+        and not cls.__itemsize__
+        and cls.__basicsize__ <= object.__basicsize__ + num_words * np.intp().itemsize
+    )
+
+
+def _slot_names(cls: type) -> list[str]:
+    names: list[str] = copyreg._slotnames(cls)  # type: ignore[attr-defined]
+    return names
+
 
 class AttributeWatch:
     """The attributes of an env before a call.
 
     Args:
         layers: of the env, from the outermost on.
-        capture: returns the state of a layer by its adapter; None if it has none.
+        capture: returns the state of a layer that its attributes do not show; None if it has none.
         is_deep: also compare the contents of values that can change.
 
     Raises:
@@ -52,13 +105,19 @@ class AttributeWatch:
         self._capture = capture
         self._is_deep = is_deep
         self._before = [dict(vars(layer)) for layer in layers]
-        self._contents = [self._contents_of(depth) for depth in range(len(layers))] if is_deep else []
+        self._states: list[Any] = []  # of layers: their outlines; None: their attributes show them
+        self._outlines: list[dict[str, list[Any]]] = []  # of layers, by name: of the values that can change
+        if not is_deep:
+            return
+        outliner = _Outliner(layers)
+        for layer, values in zip(layers, self._before):
+            self._states.append(outliner.of_state(capture(layer)))
+            self._outlines.append(
+                {name: outliner.of(value) for name, value in values.items() if type(value) not in _CONSTANTS}
+            )
 
-    def changes(self, layers: Sequence[Any]) -> dict[tuple[int, str], bytes] | None:
+    def changes(self) -> dict[tuple[int, str], bytes] | None:
         """Return the attributes that have changed; see `core.layout.commands.Changes`.
-
-        Args:
-            layers: of the env now.
 
         Returns:
             None if a change is no plain data.
@@ -66,64 +125,182 @@ class AttributeWatch:
         Raises:
             Exception: the attributes cannot be compared.
         """
-        if len(layers) != len(self._layers) or any(a is not b for a, b in zip(layers, self._layers)):
-            return None
         found: dict[tuple[int, str], bytes] = {}
-        for depth, layer in enumerate(layers):
+        outliner = _Outliner(self._layers)
+        for depth, layer in enumerate(self._layers):
             before, now = self._before[depth], vars(layer)
-            if before.keys() - now.keys():
-                return None
-            contents = self._contents_of(depth) if self._is_deep else {}
-            for name in contents if self._is_deep else now:
-                value = now.get(name)
-                if not self._has_changed(depth, name, before.get(name, MISSING), value, contents):
+            outlines: dict[str, list[Any]] = {}
+            if self._is_deep:
+                outlines = self._outlines[depth]
+                if not _are_same(self._states[depth], outliner.of_state(self._capture(layer))):
+                    return None
+            names: Any = outlines
+            if [*before] != [*now] or not all(map(is_, before.values(), now.values())):
+                names = now
+                if any(name not in now for name in before):
+                    return None
+            for name in names:
+                value, outline = now[name], outlines.get(name)
+                if outline is None:
+                    is_same = _is_same(before.get(name, MISSING), value)
+                else:
+                    is_same = _are_same(outline, outliner.of(value))
+                if is_same:
                     continue
                 if isinstance(value, _GENERATORS):
                     found[depth, name] = b""
-                elif name in now and _is_plain(value) and len(data := pickle.dumps(value, 5)) <= _MOST_VALUE_NBYTES:
+                elif _is_plain(value) and len(data := pickle.dumps(value, 5)) <= _MOST_VALUE_NBYTES:
                     found[depth, name] = data
                 else:
                     return None
         return found
 
-    def _has_changed(self, depth: int, name: str, before: Any, now: Any, contents: dict[str, Any]) -> bool:
-        if self._is_deep:
-            return bool(self._contents[depth].get(name, MISSING) != contents[name])
-        return before is not now and not (type(now) in _CONSTANTS and type(before) is type(now) and before == now)
 
-    def _contents_of(self, depth: int) -> dict[str, Any]:
-        """Return what can be compared of each attribute of a layer."""
-        layer = self._layers[depth]
-        found: dict[str, Any] = {}
-        state = self._capture(layer)
-        if state is not None:
-            found[" state"] = self._dump(state)
-        for name, value in vars(layer).items():
+class _Outliner:
+    """Lists the contents of values, so that two such lists can be compared.
+
+    Args:
+        layers: of an env; they are listed by identity.
+    """
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self._layer_ids = frozenset(map(id, layers))
+        self._seen = set(self._layer_ids)  # ids of objects that are listed; these live as long as the env
+        self._has_state = False  # of the present layer
+
+    def of_state(self, state: Any) -> list[Any]:
+        """Return the contents of the state of a layer, and continue with its attributes.
+
+        If the layer has a state, foreign objects in its attributes that cannot be pickled are listed by identity.
+        """
+        self._has_state = state is not None
+        return self._of_copy(state) if state else []
+
+    def of(self, value: Any) -> list[Any]:
+        """Return the contents of an attribute; objects that were listed before are listed by identity."""
+        if id(value) in self._seen:
+            return [value]
+        parts: list[Any] = []
+        self._add(value, parts, 0)
+        if len(parts) > _MOST_PARTS:
+            parts = []
+            self._add_pickled(value, parts)
+        return parts
+
+    def _of_copy(self, value: Any) -> list[Any]:
+        """Return the contents of a value that is not part of the env, and may be deleted."""
+        seen, self._seen = self._seen, set(self._layer_ids)
+        try:
+            return self.of(value)
+        finally:
+            self._seen = seen
+
+    def _add(self, value: Any, parts: list[Any], depth: int) -> None:
+        cls = type(value)
+        kind = _kinds.get(cls) or _kind_of(cls)
+        if kind <= _IDENTITY or id(value) in self._seen:
+            parts.append(value)
+            return
+        self._seen.add(id(value))
+        if kind == _ARRAY and not value.dtype.hasobject:
+            if value.nbytes > _MOST_NBYTES:
+                raise StateError(f"an array of {value.nbytes} bytes is larger than {_MOST_NBYTES} bytes")
+            parts += (cls, value.dtype, *value.shape, value.tobytes())
+        elif kind in _PICKLED or depth > _MOST_NESTED or (kind <= _DICT and len(value) > _MOST_PARTS):
+            self._add_pickled(value, parts)
+        elif kind == _SEQUENCE:
+            parts += (cls, len(value))
+            self._add_all(value, parts, depth + 1)
+        elif kind == _DICT:
+            parts += (cls, len(value))
+            self._add_all(value, parts, depth + 1)
+            self._add_all(value.values(), parts, depth + 1)
+        elif kind == _OBJECT:
+            parts.append(cls)
+            for name in _slot_names(cls):
+                self._add(getattr(value, name, MISSING), parts, depth + 1)
+            if cls.__dictoffset__:
+                self._add(vars(value), parts, depth + 1)
+        elif kind == _SPACE:  # its bounds are not changed in place
+            parts.append(value)
+            for part in vars(value).values():
+                if type(part) is np.ndarray:
+                    parts.append(part)
+                else:
+                    self._add(part, parts, depth + 1)
+        elif kind == _GENERATOR:
+            self._add_generator(value, parts)
+        elif kind == _METHOD:
+            parts.append(value.__func__)
+            self._add(value.__self__, parts, depth + 1)
+        else:
+            parts.append(value)
+            self._add_all([_contents_of(cell) for cell in value.__closure__ or ()], parts, depth + 1)
+            self._add_all(value.__defaults__ or (), parts, depth + 1)
+
+    def _add_all(self, values: Iterable[Any], parts: list[Any], depth: int) -> None:
+        for value in values:
             if type(value) in _CONSTANTS:
-                found[name] = type(value), repr(value) if isinstance(value, float | complex) else value
-            elif isinstance(value, _GENERATORS):
-                found[name] = id(value), self._dump(get_generator_state(value))
-            else:
-                try:
-                    found[name] = self._dump(value)
-                except Exception:
-                    if state is None:
-                        raise
-                    found[name] = id(value)
-        return found
+                parts.append(value)
+            elif len(parts) <= _MOST_PARTS:  # else they are pickled
+                self._add(value, parts, depth)
 
-    def _dump(self, value: Any) -> bytes:
+    def _add_generator(self, generator: Any, parts: list[Any]) -> None:
+        state = get_generator_state(generator)
+        parts.append(generator)
+        if isinstance(state, dict) and state["bit_generator"] in ("PCG64", "PCG64DXSM"):
+            parts += (state["has_uint32"], state["uinteger"], *state["state"].values())
+        else:
+            parts += self._of_copy(state)
+
+    def _add_pickled(self, value: Any, parts: list[Any]) -> None:
         sink = io.BytesIO()
-        _Pickler(sink, {id(layer) for layer in self._layers}).dump(value)
+        try:
+            _Pickler(sink, self._layer_ids).dump(value)
+        except Exception:
+            if not self._has_state:
+                raise
+            parts.append(value)
+            return
         if sink.tell() > _MOST_NBYTES:
-            raise StateError(f"the attributes of {self._layers[-1]!r} are larger than {_MOST_NBYTES} bytes")
-        return sink.getvalue()
+            raise StateError(f"a {type(value).__name__} of {sink.tell()} bytes is larger than {_MOST_NBYTES} bytes")
+        parts.append(sink.getvalue())
+
+
+def _contents_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return MISSING
+
+
+def _are_same(before: list[Any], now: list[Any]) -> bool:
+    if len(before) != len(now):
+        return False
+    changed = [one for one, two in zip(before, now) if one is not two and not _is_same(one, two)]
+    return not changed
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Return whether two values are one object, or equal constants."""
+    if before is now:
+        return True
+    cls = type(before)
+    if cls is not type(now):
+        return False
+    if cls is bytes or cls is int or cls is str:
+        return bool(before == now)
+    if cls is float or cls is complex:  # -0.0 is not 0.0, and nan is nan
+        return repr(before) == repr(now)
+    if issubclass(cls, np.generic):
+        return bool(before.dtype == now.dtype and before.tobytes() == now.tobytes())
+    return bool(_kinds.get(cls) == _CONSTANT and before == now)
 
 
 class _Pickler(pickle.Pickler):
     """Pickles values to compare them: layers, functions, modules and locks by identity."""
 
-    def __init__(self, sink: io.BytesIO, layer_ids: set[int]) -> None:
+    def __init__(self, sink: io.BytesIO, layer_ids: frozenset[int]) -> None:
         super().__init__(sink, 5)
         self._layer_ids = layer_ids
 
@@ -161,9 +338,7 @@ def set_attributes(layers: Sequence[Any], changes: dict[tuple[int, str], bytes])
 def _is_plain(value: Any, depth: int = 0) -> bool:
     """Return whether a copy of a value is as good as the value: numbers, text, arrays, and containers of these."""
     cls = type(value)
-    if cls in _CONSTANTS:
-        return cls is not EnvSpec
-    if isinstance(value, np.generic):
+    if cls in _PLAIN or isinstance(value, np.generic):
         return True
     if cls is np.ndarray:
         return bool(value.dtype.kind in "biufcSU" and value.nbytes <= _MOST_VALUE_NBYTES)

@@ -51,6 +51,8 @@ _UNKNOWN = (
 )
 #: Packages whose adapters keep only the state of episodes, without attributes that methods have set.
 _TRUSTED_PREFIXES = tuple(f"{name}." for name in TRUSTED)
+#: Packages whose classes have no state beside their attributes.
+_IN_ATTRIBUTES = ("gymnasium.", "vecenv.")
 #: Layers whose attributes are compared; those of further envs of a vector env are compared with it.
 _MOST_WATCHED = 1000
 _MAX_DEPTH = 100  # layers; a deeper stack surely contains itself
@@ -172,7 +174,7 @@ class Snapshotter:
 
     def changes(self, env: Any, watch: AttributeWatch) -> dict[tuple[int, str], bytes] | None:
         """Return the attributes that have changed since `watch`; see `AttributeWatch.changes`."""
-        return watch.changes(_watched_layers(env))
+        return watch.changes()
 
     def set_attributes(self, env: Any, changes: dict[tuple[int, str], bytes]) -> None:
         """Set attributes of a stack to the values that `changes` has returned."""
@@ -191,14 +193,22 @@ def _watched_layers(env: Any) -> list[Any]:
         if any(layer is other for other in layers):
             continue
         layers.append(layer)
-        inner, envs = inner_env(layer), get_own_attr(layer, "envs")
+        inner = inner_env(layer) if _may_have(layer, "env") or _may_have(layer, "_env") else None
+        envs = get_own_attr(layer, "envs") if _may_have(layer, "envs") else None
         pending += [inner] if inner is not None else envs if isinstance(envs, list | tuple) else []
     return layers
 
 
+def _may_have(layer: Any, name: str) -> bool:
+    """Return whether an object may have an attribute of its own; quicker than an error."""
+    return name in vars(layer) or hasattr(type(layer), name)
+
+
 def _captured(layer: Any) -> Any:
-    """Return the state of a layer by its adapter or hook, unless its attributes contain that; None if there is none."""
+    """Return the state of a layer by its adapter or hook; None if there is none, () if its attributes contain that."""
     plan = _plan_of(type(layer))
+    if plan.name.startswith(_IN_ATTRIBUTES):
+        return ()
     return None if plan.capture is None or plan.holds_inner else plan.capture(layer)
 
 
