@@ -1,8 +1,8 @@
 """CallEffects: finds out in the worker whether the calls of an env change it.
 
-The attributes of the env are compared before and after a call. That may take longer than the call, so calls of a name
-that has changed nothing many times are compared now and then, within a small share of the time; the others are only
-checked for attributes that were assigned.
+The attributes of the env are compared before and after a call. Where that takes long, calls of a name that has changed
+nothing many times are compared now and then, within a small share of the time; the others are only checked for
+attributes that were assigned.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from ..layout.commands import CallEffect, Changes
 from ..system.clock import now_ns
+from .checks import function_name
 from .global_rngs import GlobalRngs
 from .replay import Snapshotter
 
@@ -22,6 +23,9 @@ __all__ = ["CallEffects"]
 _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
+#: Each call is compared where that takes no longer. The time of one comparison counts as a quarter more than that of
+#: the last one at most, because another process may have run meanwhile.
+_CHEAP_NS, _GROWTH = 200_000, (5, 4)
 
 
 class CallEffects:
@@ -36,7 +40,7 @@ class CallEffects:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._streaks: dict[tuple[int, str], int] = {}  # by env_id and name: calls in a row without any change
-        self._costs_ns: dict[int, int] = {}  # by env_id: time of its last comparison
+        self._costs_ns: dict[int, int] = {}  # by env_id: time of its last comparison, with limited growth
         self._compared_ns: dict[int, int] = {}  # by env_id: when that was
         self._watch: Any = None
         self._name = ""
@@ -46,7 +50,7 @@ class CallEffects:
 
     def begin(self, env_id: int, env: Any, function: Callable[[Any], Any]) -> None:
         """Read the attributes of an env before a call."""
-        self._name = str(getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__name__))
+        self._name = function_name(function)
         self._watch, self._state = None, self._rngs.of(env_id).state
         if self._snapshotter is None:
             return
@@ -73,15 +77,20 @@ class CallEffects:
             changes[-1, "global generators"] = b""
         self._watch = None
         if self._is_deep:
-            self._compared_ns[env_id] = now_ns()
-            self._costs_ns[env_id] = self._spent_ns + self._compared_ns[env_id] - began_ns
+            now = self._compared_ns[env_id] = now_ns()
+            took = self._spent_ns + now - began_ns
+            self._costs_ns[env_id] = min(took, _GROWTH[0] * self._costs_ns.get(env_id, took) // _GROWTH[1])
         is_unchanged = changes is not None and not changes
+        if not (self._is_deep or is_unchanged):  # the contents of values may have changed, too
+            changes = None
         self._streaks[key] = self._streaks.get(key, 0) + 1 if is_unchanged else 0
         return CallEffect(self._name, changes, is_compared=self._is_deep or not is_unchanged)
 
     def _is_due(self, env_id: int, now: int) -> bool:
         """Return whether a call is compared."""
         cost = self._costs_ns.get(env_id, 0)
+        if cost <= _CHEAP_NS:
+            return True
         first = min(max(_FEWEST_CALLS, _FIRST_NS // max(cost, 1)), _FIRST_CALLS)
         is_first = self._streaks.get((env_id, self._name), 0) < first
         return is_first or cost <= _SHARE * (now - self._compared_ns.get(env_id, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,16 @@ import numpy as np
 from ...errors import SpaceError
 from ..layout.spec import Array
 
-__all__ = ["exact_flag", "exact_reward", "holds_int", "shorten", "type_name", "zero_reward", "unpack_reset"]
+__all__ = [
+    "exact_flag",
+    "exact_reward",
+    "function_name",
+    "holds_int",
+    "shorten",
+    "type_name",
+    "zero_reward",
+    "unpack_reset",
+]
 
 #: Most characters of an action in a message.
 _ACTION_WIDTH = 60
@@ -111,3 +120,8 @@ def shorten(action: Any) -> str:
     """
     text = " ".join(_SHORTENER.repr(action).split())
     return text if len(text) <= _ACTION_WIDTH else f"{text[: _ACTION_WIDTH - 3]}..."
+
+
+def function_name(function: Callable[[Any], Any]) -> str:
+    """Return the name of the method that the function of a call calls, or its own name."""
+    return str(getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__name__))

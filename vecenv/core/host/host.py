@@ -20,7 +20,7 @@ from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import CallEffect, LastingCall, reset_kwargs
+from ..layout.commands import Changes, LastingCall, reset_kwargs
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
@@ -129,7 +129,7 @@ class Host:
         self._error_texts: dict[int, str] = {}  # info["error"] of the next reply, by env_id
         self._snapshots: Snapshots | None = None
         self._effects: CallEffects | None = None
-        self._effect: CallEffect | None = None  # of the current call
+        self._effect: tuple[str, Changes | None, bool] | None = None  # of the current call; see `CallEffect`
         self._restoring: _Restoring | None = None
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
         # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
@@ -525,7 +525,8 @@ class Host:
             value = self._rngs.call_swapped(env_id, function, env)
         finally:
             if effects is not None:
-                self._effect = effects.end(env_id, env)
+                name, changes, is_compared = effects.end(env_id, env)
+                self._effect = name, changes, is_compared  # as a tuple, which is pickled in less time
             self._note_call(env_id, payload)
         self._register_env(env_id)  # as after a reset
         reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)
@@ -535,7 +536,7 @@ class Host:
 
     def _note_call(self, env_id: int, payload: messages.Payload) -> None:
         """Note a call for an env that is built again after an exception, unless the call has changed nothing."""
-        changes = None if self._effect is None else self._effect.changes
+        changes = None if self._effect is None else self._effect[1]
         if self._caught is not None and payload.name != "" and changes != {}:
             self._caught.note_call(env_id, LastingCall(self._current[1], payload, name=payload.name, changes=changes))
 

@@ -83,7 +83,7 @@ class RestoreJob:
     Attributes:
         attempts: the restore plans, the most reliable one first.
         lasting_calls: calls that may have changed the env, for an env whose episode is abandoned.
-        lost_until: step_id of the newest such call that was given up; 0 if there was none.
+        lost_calls: those that were given up; see `History.lost_calls`.
         marks_recovery: whether the next info marks the env as recovered.
         has_changed_code: whether the new worker has loaded other code than the one that failed.
         abandon_reason: why the episode ends here without a replay; '' if there is a replay.
@@ -99,7 +99,7 @@ class RestoreJob:
 
     attempts: list[RestorePlan] = field(default_factory=list)
     lasting_calls: list[LastingCall] = field(default_factory=list)
-    lost_until: int = 0
+    lost_calls: dict[str, int] = field(default_factory=dict)
     marks_recovery: bool = True
     has_changed_code: bool = False
     abandon_reason: str = ""
@@ -439,8 +439,6 @@ class Restorer:
                     self._snapshotter.set_attributes(env, call.changes)
             except ReplayError as error:
                 return str(error)
-            except Exception as error:
-                return f"the attributes that a call has set cannot be set: {type(error).__name__}: {error}"
         return ""
 
     def _call(self, env_id: int, env: Any, payload: Any) -> None:

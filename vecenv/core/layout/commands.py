@@ -129,9 +129,9 @@ class History:
             even if they begin earlier. Empty if the env cannot be restored.
         lasting_calls: calls of the whole run that may have changed the env. They are repeated in an env that begins a
             new episode because it cannot be restored.
-        lost_until: step_id of the newest such call that was given up; 0 if there was none.
+        lost_calls: why such calls are no longer kept -> step_id of the newest of them.
     """
 
     attempts: list[RestorePlan] = field(default_factory=list)
     lasting_calls: list[LastingCall] = field(default_factory=list)
-    lost_until: int = 0
+    lost_calls: dict[str, int] = field(default_factory=dict)

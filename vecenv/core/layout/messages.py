@@ -32,7 +32,7 @@ import numpy as np
 from ...errors import EnvError, RemoteTraceback, WorkerError, add_notes, locate
 from ...pickling import copy_by_pickle, dump_by_value, dump_message
 from ...pickling import load as load_pickle
-from .commands import CallEffect
+from .commands import Changes
 
 __all__ = [
     "Outcome",
@@ -91,7 +91,7 @@ class Reply:
             reset that this command makes; see `commands.RestorePoint`.
         outcome: how the env was restored after the death of its worker.
         warnings: (key, text) pairs, to be shown once per key.
-        effect: the changes that a call made in the env; None if they are unknown.
+        effect: the fields of a `CallEffect`; None if it is unknown.
         is_rebuilt: whether a call was answered by an env that was built again, and whose episode is lost.
         is_unread: whether the `error` was made on this side because the reply could not be unpickled.
     """
@@ -109,7 +109,7 @@ class Reply:
     snapshot: tuple[bytes, bool, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
-    effect: CallEffect | None = None
+    effect: tuple[str, Changes | None, bool] | None = None
     is_rebuilt: bool = False
     is_unread: bool = False
 

@@ -136,7 +136,7 @@ class Inbox:
             return
         self.payloads.pop(reply.step_id, None)
         if reply.effect is not None and self._listener is not None:
-            self._listener.note_effect(reply.env_id, reply.step_id, reply.effect)
+            self._listener.note_effect(reply.env_id, reply.step_id, CallEffect(*reply.effect))
         if self._relay is not None:
             self._relay(data)
         if self._is_awaited(reply, delivered):

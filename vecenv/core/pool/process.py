@@ -230,7 +230,7 @@ class ProcessEngine:
         if self._resume is None:
             return
         histories = {
-            env_id: History(job.attempts, job.lasting_calls, job.lost_until)
+            env_id: History(job.attempts, job.lasting_calls, job.lost_calls)
             for env_id, job in self._resume.restore_jobs.items()
         }
         journal.restore(histories, self._resume.next_step_id)

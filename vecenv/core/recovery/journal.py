@@ -331,7 +331,7 @@ class Journal:
         self.next_step_id = next_step_id
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
-            self._calls.restore(env_id, history.lasting_calls, history.lost_until)
+            self._calls.restore(env_id, history.lasting_calls, history.lost_calls)
             self._was_reset[env_id] = _has_reset(history)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
@@ -469,7 +469,7 @@ class Journal:
             self._drop_pending(env_id)
         points = [point for point in points if point.step_id != _NEVER]
         points.sort(key=lambda point: not point.is_complete)
-        history = History([], self._calls.all_of(env_id, queued), self._calls.lost_until(env_id))
+        history = History([], self._calls.all_of(env_id, queued), self._calls.lost(env_id))
         if not points:
             return history
         oldest = min(point.step_id for point in points)

@@ -6,8 +6,9 @@ A call belongs to the life of its env, not to an episode. It is kept until one o
 
     it changed nothing              the worker compared the attributes of the env before and after it
     a later one replaces it         both set the same attribute, and both precede the restore point
-    its name changes nothing        the worker no longer compares each call of a name that never changed anything;
-                                    such a call is kept until the next restore point, or until there are many
+    its name changes nothing        where a comparison takes long, the worker does not compare each call of a name
+                                    that never changed anything; such a call is kept until the next restore point, or
+                                    until there are many. Rows are 'unproven' then, unless a snapshot contains it
     its values stand for it         it changed only attributes with plain values; among many calls, older ones are
                                     replaced by these values
 """
@@ -37,6 +38,11 @@ _GIVEN_UP = (
     "its rows are marked 'unproven' unless a snapshot contains all of its state. Pass pure=True for calls that change "
     "nothing, or raise max_log_bytes"
 )
+_TOO_MANY = "all calls exceed half of max_log_bytes"
+_UNCOMPARED = (
+    "it takes long to compare the env before and after {!r}, so that not each call could be compared. Pass pure=True "
+    "for calls that change nothing"
+)
 
 
 @dataclass
@@ -48,16 +54,14 @@ class _EnvCalls:
         num_uncompared: how many of them the worker has not compared.
         first_needed: calls before this step_id are settled: they precede every restore point.
         has_unsettled: whether there may be others.
-        dropped: by name of a call: the newest call of it that was dropped uncompared.
-        lost_until: the newest call that was dropped although it may have had an effect; 0 if there was none.
+        lost: the newest calls that were dropped although they may have had an effect; see `History.lost_calls`.
     """
 
     calls: dict[int, LastingCall] = field(default_factory=dict)
     num_uncompared: int = 0
     first_needed: int = 0
     has_unsettled: bool = False
-    dropped: dict[str, int] = field(default_factory=dict)
-    lost_until: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
 
 
 class LastingCalls:
@@ -91,9 +95,6 @@ class LastingCalls:
         """Record what the worker has found out about a call: its effect, or that it was not compared."""
         mine = self._envs[env_id]
         call = mine.calls.get(step_id)
-        if effect.is_compared and (effect.changes is None or effect.changes) and effect.name in mine.dropped:
-            # Earlier calls of this name may have changed something, too.
-            mine.lost_until = max(mine.lost_until, mine.dropped.pop(effect.name))
         if call is None:
             return
         if not effect.is_compared:
@@ -163,7 +164,7 @@ class LastingCalls:
                 continue
             for call in oldest:
                 if call.step_id in mine.calls:
-                    mine.lost_until = max(mine.lost_until, call.step_id)
+                    mine.lost[_TOO_MANY] = max(mine.lost.get(_TOO_MANY, 0), call.step_id)
                     self._drop(mine, call.step_id)
             if not self._has_warned:
                 self._has_warned = True
@@ -208,13 +209,14 @@ class LastingCalls:
         self.nbytes -= _nbytes_of(call)
         if call.uncompared_name is not None:
             mine.num_uncompared -= 1
-            mine.dropped[call.uncompared_name] = step_id
+            reason = _UNCOMPARED.format(call.uncompared_name)
+            mine.lost[reason] = max(mine.lost.get(reason, 0), step_id)
 
-    def restore(self, env_id: int, calls: Iterable[LastingCall], lost_until: int) -> None:
+    def restore(self, env_id: int, calls: Iterable[LastingCall], lost: dict[str, int]) -> None:
         """Continue with the calls that another journal has kept, in order."""
         for call in calls:
             self.note(env_id, call)
-        self._envs[env_id].lost_until = lost_until
+        self._envs[env_id].lost = dict(lost)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -248,9 +250,9 @@ class LastingCalls:
         """Return a call, or None if it is not kept."""
         return self._envs[env_id].calls.get(step_id)
 
-    def lost_until(self, env_id: int) -> int:
-        """Return the step_id of the newest call that was given up although it may have had an effect; 0 if none."""
-        return self._envs[env_id].lost_until
+    def lost(self, env_id: int) -> dict[str, int]:
+        """Return the newest calls that were dropped although they may have had an effect; see `History.lost_calls`."""
+        return dict(self._envs[env_id].lost)
 
     def doubt(self, env_id: int, point: RestorePoint, calls: Iterable[LastingCall]) -> str:
         """Return why an env may differ that has only had `calls` before a restore point; '' if it does not.
@@ -258,9 +260,10 @@ class LastingCalls:
         A call in the middle of an episode may have used state of that episode. Its values stand for it, if they are
         known.
         """
-        lost_until = self._envs[env_id].lost_until
-        if lost_until and not (point.holds_calls and point.step_id > lost_until):
-            return f"calls up to command {lost_until} were given up"
+        lost = self._envs[env_id].lost.items()
+        missing = [(reason, last) for reason, last in lost if not (point.holds_calls and point.step_id > last)]
+        if missing:
+            return "; ".join(f"calls up to command {last} are no longer kept: {reason}" for reason, last in missing)
         unknown = [call.step_id for call in calls if call.changes is None and call.name is None and not call.is_first]
         if unknown and not point.holds_calls:
             return f"call {unknown[-1]} was made during an earlier episode, and what it changed is not known"

@@ -307,7 +307,7 @@ class Recovery:
             job.last_delivered_message = last_delivered_message(env_id)
             job.num_failures = self._budget.count(env_id, now_ns())
             job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
-            job.lasting_calls, job.lost_until = history.lasting_calls, history.lost_until
+            job.lasting_calls, job.lost_calls = history.lasting_calls, history.lost_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             job.attempts = [] if job.abandon_reason else history.attempts
             restore_jobs[env_id] = job
