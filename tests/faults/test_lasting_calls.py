@@ -320,6 +320,52 @@ def test_change_at_the_5000th_call_of_a_large_env_is_not_marked_replayed(caplog:
     assert "pure=True" in caplog.text
 
 
+class Fragile(Tasks):
+    """An env with methods that end their process when they are repeated."""
+
+    def set_fragile_task(self, task: int) -> None:
+        self.fall_if_repeated()
+        self.task = task
+
+    def change_in_secret(self) -> None:
+        self.fall_if_repeated()
+        self.secret = object()
+
+    def fall_if_repeated(self) -> None:
+        if os.environ.get("VECENV_REPLAYING"):
+            os._exit(3)
+
+
+@pytest.mark.parametrize("is_mid_episode", [False, True])
+def test_call_that_ends_its_worker_when_repeated_is_given_up(
+    is_mid_episode: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    envs = vecenv.VectorEnv([Fragile] * 2, num_workers=1)
+    try:
+        envs.reset(seed=0)
+        envs.call("add", 1)
+        envs.call("set_fragile_task", 3, env_id=[0])
+        envs.call("change_in_secret", env_id=[1])
+        if not is_mid_episode:
+            envs.reset(seed=1)
+        envs.call("add", 1)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        infos = envs.step([0, 0])[4]
+        assert infos["recovered"].tolist() == ["unproven"] * 2
+        assert envs.get_attr("added") == (3, 3)
+        assert envs.get_attr("task") == (3, 0)  # the values stand for the call
+        for name in ("set_fragile_task", "change_in_secret"):
+            assert caplog.text.count(f"its call of '{name}' is not repeated any more") == 1
+        for pid in envs.worker_pids:  # env 1 has a worker to itself now
+            os.kill(pid, signal.SIGKILL)
+        infos = envs.step([0, 0])[4]
+        assert infos["recovered"].tolist() == ["unproven"] * 2
+        assert envs.get_attr("task") == (3, 0)
+        envs.step([0, 0])
+    finally:
+        envs.close()
+
+
 def count_reads(num_calls: int, num_kills: int) -> tuple[int, list[float]]:
     """Make many calls that only read, with steps and kills between.
 

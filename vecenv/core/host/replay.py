@@ -28,7 +28,7 @@ from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
 from .caught import CaughtExceptions
-from .checks import unpack_reset
+from .checks import function_name, unpack_reset
 from .global_rngs import GlobalRngs
 from .slot import Slot
 
@@ -87,6 +87,8 @@ class RestoreJob:
         marks_recovery: whether the next info marks the env as recovered.
         has_changed_code: whether the new worker has loaded other code than the one that failed.
         abandon_reason: why the episode ends here without a replay; '' if there is a replay.
+        reports_calls: whether the parent is told which call is repeated, because the last worker failed in this
+            command, too.
         last_delivered: the last delivered observation, one array per leaf; None if it is unknown.
         last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
             if it has none.
@@ -103,6 +105,7 @@ class RestoreJob:
     marks_recovery: bool = True
     has_changed_code: bool = False
     abandon_reason: str = ""
+    reports_calls: bool = False
     last_delivered: list[Array] | None = None
     last_delivered_message: bytes | None = None
     fresh_seed: int = 0
@@ -184,6 +187,7 @@ class Restorer:
         self._rngs = rngs
         self._needs_reset = False
         self._calls: dict[int, LastingCall] = {}  # of the present job, by step_id
+        self._reports_calls = False
         self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
 
@@ -205,7 +209,7 @@ class Restorer:
             only had the lasting calls, or also a part of the last attempt.
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
-        self._takes_seed = job.takes_seed
+        self._takes_seed, self._reports_calls = job.takes_seed, job.reports_calls
         self._calls = {call.step_id: call for call in job.lasting_calls if call.uncompared_name is None}
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         changed = "its code has changed on disk" if job.has_changed_code else ""
@@ -280,7 +284,10 @@ class Restorer:
             budget.check(number)
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
-                self._call(env_id, env, entry.payload)
+                if entry.payload is not None:
+                    self._call(env_id, env, entry.payload, entry.step_id)
+                else:
+                    self._set_values(env, self._calls[entry.step_id])
                 self._note_call(env_id, entry.step_id)
                 continue
             env = self._step_or_reset(env_id, env, entry, resets_only)
@@ -433,20 +440,37 @@ class Restorer:
                 self._slot.touch(Op.CALL)
                 self._note_call(env_id, call.step_id)
                 if call.payload is not None:
-                    self._call(env_id, env, call.payload)
-                if call.changes is not None and self._snapshotter is not None:
-                    # The call was made in the middle of an episode, perhaps, and has read state that is not there now.
-                    self._snapshotter.set_attributes(env, call.changes)
+                    self._call(env_id, env, call.payload, call.step_id)
+                self._set_values(env, call)
             except ReplayError as error:
                 return str(error)
         return ""
 
-    def _call(self, env_id: int, env: Any, payload: Any) -> None:
+    def _set_values(self, env: Any, call: LastingCall) -> None:
+        """Set the attributes that a call has changed: it may have read state of an episode that is not there now."""
+        if call.changes is None or self._snapshotter is None:
+            return
+        try:
+            self._snapshotter.set_attributes(env, call.changes)
+        except Exception as error:  # the env has other layers now, or its attributes cannot be set
+            what = f"{type(error).__name__}: {error}"
+            raise ReplayError(f"the attributes that a call has set cannot be set: {what}") from error
+
+    def _call(self, env_id: int, env: Any, payload: Any, step_id: int) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(payload, bytes)
         function = messages.load(payload).function
+        if self._reports_calls:
+            self._report_call(env_id, step_id, function_name(function))
         with suppress(BaseException):  # includes SystemExit
             self._rngs.call_swapped(env_id, function, env)
+        if self._reports_calls:
+            self._report_call(env_id, 0, "")
+
+    def _report_call(self, env_id: int, step_id: int, name: str) -> None:
+        """Send which call is repeated now, so that the parent can give it up if it ends this process."""
+        outcome = Outcome("calling", reason=name, step_id=step_id)
+        self._slot.send_message(messages.dump_reply(messages.Reply(0, env_id, outcome=outcome)))
 
     def _note_call(self, env_id: int, step_id: int) -> None:
         """Do the same as `Host._note_call`."""

@@ -123,17 +123,20 @@ class Outcome:
             replies agreed;
             'truncated': not restored, the episode ends here; 'restarted': not restored, but the episode had already
             ended;
-            'fresh': there were no commands to repeat; 'exception': the env has raised, and only its episode ends.
+            'fresh': there were no commands to repeat; 'exception': the env has raised, and only its episode ends;
+            'calling': the call `step_id` is about to be repeated; 0: it has returned.
         num_steps: number of commands repeated.
         seconds: how long restoring took.
         reason: text that explains 'truncated', 'restarted', 'exception', or 'unproven' if code has changed or calls are
-            missing.
+            missing; for 'calling', the name of the function.
+        step_id: of the call that is repeated.
     """
 
     kind: str
     num_steps: int = 0
     seconds: float = 0.0
     reason: str = ""
+    step_id: int = 0
 
 
 @dataclass

@@ -494,6 +494,10 @@ class Journal:
         """Record what the worker has found out about the effect of a call."""
         self._calls.note_effect(env_id, step_id, effect)
 
+    def give_up_call(self, env_id: int, step_id: int, name: str) -> bool:
+        """Stop repeating a call of function `name`, because it ends its worker; return False if it is not repeated."""
+        return self._calls.give_up(env_id, step_id, name)
+
     def name_of_call(self, env_id: int, step_id: int) -> str | None:
         """Return the name of a call as `note_commands` received it; '' if the call is not recorded."""
         call = self._calls.find(env_id, step_id)

@@ -43,6 +43,7 @@ _UNCOMPARED = (
     "it takes long to compare the env before and after {!r}, so that not each call could be compared. Pass pure=True "
     "for calls that change nothing"
 )
+_FATAL = "{!r} ends its worker when it is repeated"
 
 
 @dataclass
@@ -212,6 +213,24 @@ class LastingCalls:
             reason = _UNCOMPARED.format(call.uncompared_name)
             mine.lost[reason] = max(mine.lost.get(reason, 0), step_id)
 
+    def give_up(self, env_id: int, step_id: int, name: str) -> bool:
+        """Stop repeating a call of function `name`, because it ends its worker; return False if it is not repeated.
+
+        The values of the attributes that it has changed stand for it, if they are known.
+        """
+        mine = self._envs[env_id]
+        call = mine.calls.get(step_id)
+        if call is None or call.payload is None:
+            return False
+        mine.lost[_FATAL.format(name)] = step_id
+        if call.changes:
+            self.nbytes -= _nbytes_of(call)
+            mine.calls[step_id] = call._replace(payload=None)
+            self.nbytes += _nbytes_of(mine.calls[step_id])
+        else:
+            self._drop(mine, step_id)
+        return True
+
     def restore(self, env_id: int, calls: Iterable[LastingCall], lost: dict[str, int]) -> None:
         """Continue with the calls that another journal has kept, in order."""
         for call in calls:
@@ -221,11 +240,11 @@ class LastingCalls:
     # ---- reading -------------------------------------------------------------------------
 
     def since(self, env_id: int, first: int) -> list[Entry]:
-        """Return the calls of an env from a step_id on, as commands."""
+        """Return the calls of an env from a step_id on, as commands; without a payload if values stand for them."""
         return [
             Entry(call.step_id, int(Op.CALL), call.flags, 0, call.payload)
             for call in self._envs[env_id].calls.values()
-            if call.step_id >= first and call.payload is not None
+            if call.step_id >= first
         ]
 
     def before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[LastingCall]:

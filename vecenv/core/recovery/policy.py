@@ -99,6 +99,7 @@ class Recovery:
         self.limits = limits
         self._reproduce = reproduce
         self._failure_counts: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
+        self._repeated_calls: dict[int, tuple[int, str]] = {}  # by env_id: step_id and name
         self._abandoned: dict[tuple[int, int], str] = {}  # by (env_id, step_id): why its episode is abandoned
         self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
         # by env_id: total weight of its failures; one from outside weighs 1
@@ -158,6 +159,10 @@ class Recovery:
                 self._suspects.add(state.env_id)  # alone, it shows whether it is to blame
                 continue
             self._suspects.clear()
+            if self.policy.on_repeat != "raise" and self._give_up_call(state.env_id, error):
+                self._failure_counts[key] = 0
+                self._abandoned.pop(key, None)  # the episode can be restored without the call, perhaps
+                continue
             asked, file = self._add_context(error, state)
             times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
             again = ", its old episode abandoned" if key in self._abandoned else ""
@@ -174,6 +179,16 @@ class Recovery:
             self._log.write([state.env_id], now_ns(), text, self._first_env_id + state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
+
+    def _give_up_call(self, env_id: int, error: WorkerError) -> bool:
+        """Keep the call no longer that was repeated for an env when its worker failed; False if there was none."""
+        step_id, name = self._repeated_calls.pop(env_id, (0, ""))
+        if not (step_id and self.journal.give_up_call(env_id, step_id, name)):
+            return False
+        first_line, where = str(error).partition("\n")[0], self._first_env_id + env_id
+        text = "env %d: its call of %r is not repeated any more, because it ends its worker: %s"
+        self._log.write([env_id], now_ns(), text, where, name, first_line)
+        return True
 
     def env_to_isolate(self, env_ids: Sequence[int]) -> int | None:
         """Return the env of a failed worker that gets the next worker to itself, or None.
@@ -309,6 +324,9 @@ class Recovery:
             job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
             job.lasting_calls, job.lost_calls = history.lasting_calls, history.lost_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
+            keys = [(env_id, one) for one in waiting]
+            job.reports_calls = any(self._failure_counts[key] or key in self._abandoned for key in keys)
+            self._repeated_calls.pop(env_id, None)
             job.attempts = [] if job.abandon_reason else history.attempts
             restore_jobs[env_id] = job
         return restore_jobs
@@ -363,6 +381,9 @@ class Recovery:
         """
         if outcome.kind == "exception":
             self._budget.note(env_id, now_ns())
+            return
+        if outcome.kind == "calling":
+            self._repeated_calls[env_id] = outcome.step_id, outcome.reason
             return
         self._counts[outcome.kind] += 1
         self._num_lost[env_id] += outcome.kind in ("truncated", "restarted")

@@ -276,6 +276,8 @@ class Reproducer:
         env = calls.env
         calls.is_stepping = False
         if entry.op == Op.CALL:
+            if entry.payload is None:  # it was given up, because it ended its worker
+                return
             payload = messages.load(entry.payload)  # type: ignore[arg-type]
             result = calls.call_swapped(payload.function, env)
             calls.note(LastingCall(entry.step_id, payload, name=payload.name))
