@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..layout.commands import CallEffect, Changes
-from ..system.clock import now_ns
+from ..system.clock import cpu_ns, now_ns
 from .checks import function_name
 from .global_rngs import GlobalRngs
 from .replay import Snapshotter
@@ -23,8 +23,8 @@ __all__ = ["CallEffects"]
 _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
-#: Each call is compared where that takes no longer. The time of one comparison counts as a quarter more than that of
-#: the last one at most, because another process may have run meanwhile.
+#: Each call is compared where that takes no longer. The time of a comparison counts as a quarter more than that of the
+#: last one at most, because single ones may be slow.
 _CHEAP_NS, _GROWTH = 200_000, (5, 4)
 
 
@@ -40,7 +40,7 @@ class CallEffects:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._streaks: dict[tuple[int, str], int] = {}  # by env_id and name: calls in a row without any change
-        self._costs_ns: dict[int, int] = {}  # by env_id: time of its last comparison, with limited growth
+        self._costs_ns: dict[int, int] = {}  # by env_id: CPU time of its last comparison, with limited growth
         self._compared_ns: dict[int, int] = {}  # by env_id: when that was
         self._watch: Any = None
         self._name = ""
@@ -54,20 +54,20 @@ class CallEffects:
         self._watch, self._state = None, self._rngs.of(env_id).state
         if self._snapshotter is None:
             return
-        began_ns = now_ns()
-        self._is_deep = self._is_due(env_id, began_ns)
+        began_ns = cpu_ns()
+        self._is_deep = self._is_due(env_id)
         try:
             self._watch = self._snapshotter.watch(env, is_deep=self._is_deep)
         except Exception:  # pickling may raise anything for a foreign class: then the effect is unknown
             self._watch = None
-        self._spent_ns = now_ns() - began_ns
+        self._spent_ns = cpu_ns() - began_ns
 
     def end(self, env_id: int, env: Any) -> CallEffect:
         """Return the effect of the call since `begin`, also if it raised."""
         key, watch = (env_id, self._name), self._watch
         if watch is None or self._snapshotter is None:
             return CallEffect(self._name, None)
-        began_ns = now_ns()
+        began_ns = cpu_ns()
         changes: Changes | None
         try:
             changes = self._snapshotter.changes(env, watch)
@@ -77,8 +77,8 @@ class CallEffects:
             changes[-1, "global generators"] = b""
         self._watch = None
         if self._is_deep:
-            now = self._compared_ns[env_id] = now_ns()
-            took = self._spent_ns + now - began_ns
+            took = self._spent_ns + cpu_ns() - began_ns
+            self._compared_ns[env_id] = now_ns()
             self._costs_ns[env_id] = min(took, _GROWTH[0] * self._costs_ns.get(env_id, took) // _GROWTH[1])
         is_unchanged = changes is not None and not changes
         if not (self._is_deep or is_unchanged):  # the contents of values may have changed, too
@@ -86,11 +86,11 @@ class CallEffects:
         self._streaks[key] = self._streaks.get(key, 0) + 1 if is_unchanged else 0
         return CallEffect(self._name, changes, is_compared=self._is_deep or not is_unchanged)
 
-    def _is_due(self, env_id: int, now: int) -> bool:
+    def _is_due(self, env_id: int) -> bool:
         """Return whether a call is compared."""
         cost = self._costs_ns.get(env_id, 0)
         if cost <= _CHEAP_NS:
             return True
         first = min(max(_FEWEST_CALLS, _FIRST_NS // max(cost, 1)), _FIRST_CALLS)
         is_first = self._streaks.get((env_id, self._name), 0) < first
-        return is_first or cost <= _SHARE * (now - self._compared_ns.get(env_id, 0))
+        return is_first or cost <= _SHARE * (now_ns() - self._compared_ns.get(env_id, 0))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 
-__all__ = ["MOST_SECONDS", "NEVER_NS", "Deadline", "check_timeout", "is_number", "limit_of", "now_ns"]
+__all__ = ["MOST_SECONDS", "NEVER_NS", "Deadline", "check_timeout", "cpu_ns", "is_number", "limit_of", "now_ns"]
 
 #: The value of a deadline that never comes: 146 years in nanoseconds, which fit C's int64.
 NEVER_NS = 2**62
@@ -19,6 +19,8 @@ MOST_SECONDS = 1e9
 _LONGEST_SLEEP_SECONDS = 1e6
 
 now_ns = time.monotonic_ns
+#: CPU time of the calling thread: without the time during which other processes ran.
+cpu_ns = time.thread_time_ns
 
 
 def limit_of(timeout: float | None) -> float | None:
