@@ -6,6 +6,7 @@ rows and the attributes at the end must be equal, and every row of a recovered e
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -159,7 +160,8 @@ class Pooled:
 
     def kill(self, worker_id: int) -> None:
         pids = self.envs.worker_pids
-        os.kill(pids[worker_id % len(pids)], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it is dead already, and the pool has not noticed yet
+            os.kill(pids[worker_id % len(pids)], signal.SIGKILL)
 
 
 def run_program(seed: int, *, kills: bool = True, **options: Any) -> set[str]:
