@@ -298,24 +298,27 @@ def _is_same(before: Any, now: Any) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles values to compare them: layers, functions, modules and locks by identity."""
+    """Pickles values to compare them, in the process where they are: layers, classes and locks by identity."""
 
     def __init__(self, sink: io.BytesIO, layer_ids: frozenset[int]) -> None:
         super().__init__(sink, 5)
         self._layer_ids = layer_ids
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the parts of an object in place of its own `__reduce__`."""
-        if isinstance(obj, types.FunctionType):
-            if obj.__closure__ is None and obj.__defaults__ is None:
-                return int, (id(obj),)
-            cells = [cell.cell_contents for cell in obj.__closure__ or ()]
-            return tuple, ((id(obj), *cells, *(obj.__defaults__ or ())),)
+        """Return the parts of an object in place of its own `__reduce__`, which may leave some out."""
+        cls = type(obj)
+        kind = _kinds.get(cls) or _kind_of(cls)
+        if id(obj) in self._layer_ids or isinstance(obj, (types.ModuleType, weakref.ref, *_LOCKS)):
+            return int, (id(obj),)
         if isinstance(obj, type):
             is_found_by_name = "<locals>" not in obj.__qualname__ and obj.__module__ != "__main__"
             return NotImplemented if is_found_by_name else (int, (id(obj),))
-        if id(obj) in self._layer_ids or isinstance(obj, (types.ModuleType, *_LOCKS)):
-            return int, (id(obj),)
+        if kind == _FUNCTION:
+            cells = [_contents_of(cell) for cell in obj.__closure__ or ()]
+            return tuple, ((id(obj), *cells, *(obj.__defaults__ or ())),)
+        if kind == _OBJECT:
+            values = vars(obj) if cls.__dictoffset__ else None
+            return copyreg.__newobj__, (cls,), (values, [getattr(obj, name, None) for name in _slot_names(cls)])  # type: ignore[attr-defined]
         return NotImplemented
 
 
