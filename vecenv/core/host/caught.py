@@ -17,6 +17,7 @@ from ...errors import StateError, add_notes
 from ...own_log import own_logger
 from ..layout import messages
 from ..layout.commands import Changes, LastingCall
+from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .failure_budget import FailureBudget
@@ -26,8 +27,6 @@ __all__ = ["CaughtExceptions", "UnbuiltEnv", "describe"]
 
 #: Log lines about the exceptions of an env within the window; further ones are counted only.
 _MOST_LINES = 3
-#: Calls of unknown effect that are kept for an env, the newest ones: most only read, such as one per step.
-_MOST_CALLS = 100
 
 
 class UnbuiltEnv:
@@ -77,9 +76,7 @@ class CaughtExceptions:
         self._timings = timings
         self._set_attributes = set_attributes
         self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
-        #: by env_id: the calls that may have changed it, in order; by name, by the attributes that they have changed if
-        #: these are known, else by step_id
-        self._calls: dict[int, dict[str | int | tuple[tuple[int, str], ...], LastingCall]] = {}
+        self._calls = LastingCalls(0)  # the least number of bytes
 
     @property
     def most(self) -> int:
@@ -114,19 +111,15 @@ class CaughtExceptions:
         return True
 
     def note_call(self, env_id: int, call: LastingCall) -> None:
-        """Note a call that an env has had, and that may have changed the env; the values of a later one replace it."""
-        calls = self._calls.setdefault(env_id, {})
-        key = call.name or (tuple(sorted(call.changes)) if call.changes else call.step_id)
-        calls.pop(key, None)
-        calls[key] = call
-        if key == call.step_id:
-            unknown = [one for one in calls if isinstance(one, int)]
-            for one in unknown[:-_MOST_CALLS]:
-                del calls[one]
+        """Note a call that an env has had, and that may have changed the env."""
+        self._calls.note(env_id, call)
+        if self._calls.is_over():
+            self._calls.settle(env_id, call.step_id + 1)
+            self._calls.limit()
 
     def forget_calls(self, env_id: int) -> None:
         """Forget the calls of an env: it is new, and gets its calls again."""
-        self._calls.pop(env_id, None)
+        self._calls.forget(env_id)
 
     def rebuild(self, env_id: int, env: Any, step_id: int) -> tuple[Any, int]:
         """Close an env, and return a new one that has had the calls that may have changed the old one.
@@ -147,7 +140,8 @@ class CaughtExceptions:
         with suppress(Exception, SystemExit), self._rngs.fork_guard:  # a broken env may raise anything
             env.close()
         env = self._build(env_id)
-        for call in self._calls.get(env_id, {}).values():
+        self._calls.settle(env_id, step_id)
+        for call in self._calls.all_of(env_id, ()):
             with suppress(Exception, SystemExit):  # as after a crash: its exceptions were already its reply
                 if call.payload is not None:
                     self._rngs.call_swapped(env_id, messages.load(call.payload).function, env)

@@ -335,7 +335,7 @@ class Host:
                 self._answer_abandoned(env_id, *last_delivered)
                 return
         if op == Op.CALL:
-            self._answer_call(env_id, payload, flags)
+            self._answer_call(env_id, payload, data, flags)
         elif op == Op.RESET:
             kwargs = reset_kwargs(self._envs[env_id], payload.kwargs if payload else {}, flags, seed)
             self._given = (kwargs["seed"],) if "seed" in kwargs else ()
@@ -511,7 +511,7 @@ class Host:
         if self._snapshots is not None:
             self._snapshots.resume(env_id, env, is_newly_built=True)
 
-    def _answer_call(self, env_id: int, payload: messages.Payload, flags: int) -> None:
+    def _answer_call(self, env_id: int, payload: messages.Payload, data: Any, flags: int) -> None:
         function = payload.function
         assert function is not None
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
@@ -527,18 +527,18 @@ class Host:
             if effects is not None:
                 name, changes, is_compared = effects.end(env_id, env)
                 self._effect = name, changes, is_compared  # as a tuple, which is pickled in less time
-            self._note_call(env_id, payload)
+            self._note_call(env_id, payload.name, data)
         self._register_env(env_id)  # as after a reset
         reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)
         reply.is_rebuilt = env_id in self._abandoned
         self._slot.send_message(self._dump_reply(reply))
         self._slot.finish()
 
-    def _note_call(self, env_id: int, payload: messages.Payload) -> None:
+    def _note_call(self, env_id: int, name: str | None, data: Any) -> None:
         """Note a call for an env that is built again after an exception, unless the call has changed nothing."""
         changes = None if self._effect is None else self._effect[1]
-        if self._caught is not None and payload.name != "" and changes != {}:
-            self._caught.note_call(env_id, LastingCall(self._current[1], payload, name=payload.name, changes=changes))
+        if self._caught is not None and name != "" and changes != {}:
+            self._caught.note_call(env_id, LastingCall(self._current[1], data, name=name, changes=changes))
 
     # ---- restoring --------------------------------------------------------------------
 

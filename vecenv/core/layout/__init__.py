@@ -9,5 +9,6 @@ differences     where two spaces differ, for errors
 info_cells      numbers of an info dict in the columns of a row
 messages        pickled values that have no column
 commands        the calls of one env, as recovery repeats them
+lasting_calls   the calls that may have changed an env, for as long as they are needed
 native          the choice between C and Python
 """

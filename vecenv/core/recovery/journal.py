@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from ...own_log import own_logger
 from ..layout.commands import CallEffect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.lasting_calls import LastingCalls
 from ..layout.rows import FORM_MASK, CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
-from .lasting_calls import LastingCalls
 
 __all__ = ["Journal"]
 
@@ -37,6 +38,12 @@ _ENTRY_NBYTES = 200
 #: Part of `max_nbytes` that is left after data had to be dropped. Each time, every row must be read.
 _TARGET_FILL = 0.75
 _NEVER = np.iinfo(np.int64).max
+_LOG = own_logger()
+_GIVEN_UP = (
+    "env %d: its %d oldest calls are no longer kept, because all calls exceed half of max_log_bytes. After a crash, "
+    "its rows are marked 'unproven' unless a snapshot contains all of its state. Pass pure=True for calls that change "
+    "nothing, or raise max_log_bytes"
+)
 
 
 class Journal:
@@ -60,7 +67,8 @@ class Journal:
         self._open_page: Page | None = None  # last page of requests to all envs, while it has room
         self._open_mixed_page: Page | None = None  # the same for requests to some envs
         self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
-        self._calls = LastingCalls(num_envs, max_nbytes)
+        self._calls = LastingCalls(max_nbytes)
+        self._has_warned = False
         self._was_reset = [False] * num_envs
         self._restore_points = [RestorePoint(0)] * num_envs
         self._older_points: dict[int, RestorePoint] = {}  # the complete restore point before incomplete ones
@@ -384,12 +392,18 @@ class Journal:
             excess -= self._free_pages.pop().nbytes
         if self._is_over(1.0):
             self._calls.drop_uncompared()
-            self._calls.limit()
+            self._limit_calls()
             self._compact()
             while self._is_over(_TARGET_FILL) and self._drop_oldest_restore_points():
                 self._compact()
-            self._calls.limit()
+            self._limit_calls()
         self._dropped_before = self.next_step_id
+
+    def _limit_calls(self) -> None:
+        env_id, count = self._calls.limit()
+        if count and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(_GIVEN_UP, env_id, count)
 
     def _is_over(self, fill: float) -> bool:
         """Return whether more than this part of `max_nbytes` is used; calls count for half of it at most."""

@@ -2,6 +2,8 @@
 
     call -> note -> the worker's answer: note_effect -> repeated in a new env, before its restore point
 
+The journal in the parent keeps them for envs of a new worker, and the worker for an env that it builds again.
+
 A call belongs to the life of its env, not to an episode. It is kept until one of these is known:
 
     it changed nothing              the worker compared the attributes of the env before and after it
@@ -15,16 +17,16 @@ A call belongs to the life of its env, not to an episode. It is kept until one o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ...own_log import own_logger
-from ..layout.commands import CallEffect, Changes, Entry, LastingCall, RestorePoint
-from ..layout.rows import Op
+from .commands import CallEffect, Changes, Entry, LastingCall, RestorePoint
+from .messages import Payload
+from .rows import Op
 
 __all__ = ["LastingCalls"]
 
-_LOG = own_logger()
 #: Size of a call beside its payload and values.
 _CALL_NBYTES = 300
 #: Calls of an env before its restore point that are repeated; older ones are replaced by values where possible.
@@ -33,11 +35,6 @@ _MOST_REPEATED = 1000
 _MOST_UNCOMPARED = 1000
 #: Bytes that the calls may have however small the journal is: a task or an attribute outlives every episode.
 _LEAST_NBYTES = 1 << 20
-_GIVEN_UP = (
-    "env %d: its %d oldest calls are no longer kept, because all calls exceed half of max_log_bytes. After a crash, "
-    "its rows are marked 'unproven' unless a snapshot contains all of its state. Pass pure=True for calls that change "
-    "nothing, or raise max_log_bytes"
-)
 _TOO_MANY = "all calls exceed half of max_log_bytes"
 _UNCOMPARED = (
     "it takes long to compare the env before and after {!r}, so that not each call could be compared. Pass pure=True "
@@ -66,20 +63,18 @@ class _EnvCalls:
 
 
 class LastingCalls:
-    """The lasting calls of all envs of one journal.
+    """The lasting calls of several envs.
 
     Args:
-        num_envs: number of envs.
         max_nbytes: most bytes of the journal; the calls may have half of them.
 
     Attributes:
         nbytes: bytes of all calls that are kept.
     """
 
-    def __init__(self, num_envs: int, max_nbytes: int) -> None:
-        self._envs = [_EnvCalls() for _ in range(num_envs)]
+    def __init__(self, max_nbytes: int) -> None:
+        self._envs: defaultdict[int, _EnvCalls] = defaultdict(_EnvCalls)  # by env_id
         self._max_nbytes = max(max_nbytes // 2, _LEAST_NBYTES)
-        self._has_warned = False
         self.nbytes = 0
 
     # ---- writing -------------------------------------------------------------------------
@@ -143,20 +138,25 @@ class LastingCalls:
 
     def drop_uncompared(self) -> None:
         """Drop all calls that the worker has not compared: their names have never changed anything."""
-        for mine in self._envs:
+        for mine in self._envs.values():
             self._drop_uncompared(mine, mine.num_uncompared)
 
     def is_over(self) -> bool:
         """Return whether all calls together exceed their bound."""
         return self.nbytes > self._max_nbytes
 
-    def limit(self) -> None:
-        """Replace settled calls by values, and give up the oldest ones, of the envs with the most, until all fit."""
+    def limit(self) -> tuple[int, int]:
+        """Replace settled calls by values, and give up the oldest ones, of the envs with the most, until all fit.
+
+        Returns:
+            The env of which calls were given up first, and how many; (0, 0) if none were.
+        """
+        given_up = (0, 0)
         while self.is_over():
-            sizes = [sum(map(_nbytes_of, _settled(mine))) for mine in self._envs]
-            env_id = sizes.index(max(sizes))
+            sizes = {env_id: sum(map(_nbytes_of, _settled(mine))) for env_id, mine in self._envs.items()}
+            env_id = max(sizes, key=sizes.__getitem__)
             if not sizes[env_id]:
-                return
+                break
             mine = self._envs[env_id]
             settled = _settled(mine)
             oldest = settled[: -(-len(settled) // 2)]
@@ -167,9 +167,8 @@ class LastingCalls:
                 if call.step_id in mine.calls:
                     mine.lost[_TOO_MANY] = max(mine.lost.get(_TOO_MANY, 0), call.step_id)
                     self._drop(mine, call.step_id)
-            if not self._has_warned:
-                self._has_warned = True
-                _LOG.warning(_GIVEN_UP, env_id, len(oldest))
+            given_up = given_up if given_up[1] else (env_id, len(oldest))
+        return given_up
 
     def _merge(self, mine: _EnvCalls, calls: list[LastingCall]) -> None:
         """Replace calls by the values of the attributes that they have changed, where these are known.
@@ -295,4 +294,5 @@ def _settled(mine: _EnvCalls) -> list[LastingCall]:
 
 def _nbytes_of(call: LastingCall) -> int:
     values = sum(len(value) + 100 for value in call.changes.values()) if call.changes else 0
-    return _CALL_NBYTES + len(call.payload or b"") // max(1, call.num_sharing) + values
+    nbytes = 0 if call.payload is None or isinstance(call.payload, Payload) else len(call.payload)
+    return _CALL_NBYTES + nbytes // max(1, call.num_sharing) + values
