@@ -23,9 +23,9 @@ __all__ = ["CallEffects"]
 _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
-#: Each call is compared where that takes no longer. The time of a comparison counts as a quarter more than that of the
-#: last one at most, because single ones may be slow.
-_CHEAP_NS, _GROWTH = 200_000, (5, 4)
+#: Each call is compared where that takes no longer; an Atari game takes two thirds of it. The time of a comparison
+#: counts as a quarter more than that of the last one at most, because single ones may be slow.
+_CHEAP_NS, _GROWTH = 300_000, (5, 4)
 
 
 class CallEffects:

@@ -224,7 +224,7 @@ class _Outliner:
         elif kind == _SPACE:  # its bounds are not changed in place
             parts.append(value)
             for part in vars(value).values():
-                if type(part) is np.ndarray:
+                if _kinds.get(type(part), _FOREIGN) <= _ARRAY:
                     parts.append(part)
                 else:
                     self._add(part, parts, depth + 1)
