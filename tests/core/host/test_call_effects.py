@@ -54,8 +54,8 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     return compare
 
 
-def test_each_call_is_compared_where_that_is_quick_with_few_slow_ones(compare: Callable[[int], bool]) -> None:
-    assert all(compare(50_000_000 if number % 10 == 9 else 50_000) for number in range(1000))
+def test_each_call_is_compared_where_that_is_quick_with_many_slow_ones_between(compare: Callable[[int], bool]) -> None:
+    assert all(compare(50_000_000 if number % 50 > 10 else 50_000) for number in range(1000))
 
 
 def test_calls_are_sampled_where_each_comparison_is_slow(compare: Callable[[int], bool]) -> None:

@@ -23,9 +23,9 @@ __all__ = ["CallEffects"]
 _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
-#: Each call is compared where that takes no longer; an Atari game takes two thirds of it. The time of a comparison
-#: counts as a quarter more than that of the last one at most, because single ones may be slow.
-_CHEAP_NS, _GROWTH = 300_000, (5, 4)
+#: Each call is compared where that takes no longer; an Atari game takes two thirds of it. A comparison raises the time
+#: of the last one by a 32nd at most: on a busy machine, many in a row may be slow.
+_CHEAP_NS, _GROWTH = 300_000, 32
 
 
 class CallEffects:
@@ -79,7 +79,8 @@ class CallEffects:
         if self._is_deep:
             took = self._spent_ns + cpu_ns() - began_ns
             self._compared_ns[env_id] = now_ns()
-            self._costs_ns[env_id] = min(took, _GROWTH[0] * self._costs_ns.get(env_id, took) // _GROWTH[1])
+            before = self._costs_ns.get(env_id, took)
+            self._costs_ns[env_id] = min(took, before + before // _GROWTH)
         is_unchanged = changes is not None and not changes
         if not (self._is_deep or is_unchanged):  # the contents of values may have changed, too
             changes = None
