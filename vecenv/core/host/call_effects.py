@@ -1,8 +1,8 @@
 """CallEffects: finds out in the worker whether the calls of an env change it.
 
-The attributes of the env are compared before and after a call. Where that takes long, calls of a name that has changed
-nothing many times are compared now and then, within a small share of the time; the others are only checked for
-attributes that were assigned.
+The attributes of the env are compared before and after a call. Calls of a name that has changed nothing many times are
+compared now and then; the others are only checked for attributes that were assigned. Where a comparison takes long,
+fewer calls are "many", and comparisons take a small share of the time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from .replay import Snapshotter
 
 __all__ = ["CallEffects"]
 
-#: Calls of a name that must have changed nothing, one after the other, before not all are compared; and how long their
-#: comparisons may take together, after the first few.
+#: Where a comparison takes long: calls of a name that must have changed nothing, one after the other, before not all
+#: are compared; and how long their comparisons may take together, after the first few.
 _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
-#: Each call is compared where that takes no longer; an Atari game takes two thirds of it. A comparison raises the time
-#: of the last one by a 32nd at most: on a busy machine, many in a row may be slow.
+#: Longest time of a comparison that does not take long; an Atari game takes two thirds of it. A comparison raises the
+#: time of the last one by a 32nd at most: on a busy machine, many in a row may be slow.
 _CHEAP_NS, _GROWTH = 300_000, 32
+#: Where a comparison does not take long: calls of a name that must have changed nothing, and the part of later ones
+#: that are compared.
+_FIRST_CHEAP_CALLS, _EVERY = 10_000, 8
 
 
 class CallEffects:
@@ -40,6 +43,7 @@ class CallEffects:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._streaks: dict[tuple[int, str], int] = {}  # by env_id and name: calls in a row without any change
+        self._skipped: set[tuple[int, str]] = set()  # with calls that were not compared
         self._costs_ns: dict[int, int] = {}  # by env_id: CPU time of its last comparison, with limited growth
         self._compared_ns: dict[int, int] = {}  # by env_id: when that was
         self._watch: Any = None
@@ -85,13 +89,18 @@ class CallEffects:
         if not (self._is_deep or is_unchanged):  # the contents of values may have changed, too
             changes = None
         self._streaks[key] = self._streaks.get(key, 0) + 1 if is_unchanged else 0
-        return CallEffect(self._name, changes, is_compared=self._is_deep or not is_unchanged)
+        is_compared, has_missed = self._is_deep or not is_unchanged, False
+        if not is_compared:
+            self._skipped.add(key)
+        elif not is_unchanged and key in self._skipped:
+            self._skipped.remove(key)
+            has_missed = True
+        return CallEffect(self._name, changes, is_compared, has_missed)
 
     def _is_due(self, env_id: int) -> bool:
         """Return whether a call is compared."""
-        cost = self._costs_ns.get(env_id, 0)
+        cost, streak = self._costs_ns.get(env_id, 0), self._streaks.get((env_id, self._name), 0)
         if cost <= _CHEAP_NS:
-            return True
+            return streak < _FIRST_CHEAP_CALLS or streak % _EVERY == 0
         first = min(max(_FEWEST_CALLS, _FIRST_NS // max(cost, 1)), _FIRST_CALLS)
-        is_first = self._streaks.get((env_id, self._name), 0) < first
-        return is_first or cost <= _SHARE * (now_ns() - self._compared_ns.get(env_id, 0))
+        return streak < first or cost <= _SHARE * (now_ns() - self._compared_ns.get(env_id, 0))

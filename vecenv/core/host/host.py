@@ -129,7 +129,7 @@ class Host:
         self._error_texts: dict[int, str] = {}  # info["error"] of the next reply, by env_id
         self._snapshots: Snapshots | None = None
         self._effects: CallEffects | None = None
-        self._effect: tuple[str, Changes | None, bool] | None = None  # of the current call; see `CallEffect`
+        self._effect: tuple[str, Changes | None, bool, bool] | None = None  # of this call; see `CallEffect`
         self._restoring: _Restoring | None = None
         self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
         # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
@@ -525,8 +525,7 @@ class Host:
             value = self._rngs.call_swapped(env_id, function, env)
         finally:
             if effects is not None:
-                name, changes, is_compared = effects.end(env_id, env)
-                self._effect = name, changes, is_compared  # as a tuple, which is pickled in less time
+                self._effect = effects.end(env_id, env)[:]  # without its class, it is pickled in less time
             self._note_call(env_id, payload.name, data)
         self._register_env(env_id)  # as after a reset
         reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)

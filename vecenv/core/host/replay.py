@@ -210,7 +210,7 @@ class Restorer:
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
         self._takes_seed, self._reports_calls = job.takes_seed, job.reports_calls
-        self._calls = {call.step_id: call for call in job.lasting_calls if call.uncompared_name is None}
+        self._calls = {call.step_id: call for call in job.lasting_calls if call.is_compared}
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         changed = "its code has changed on disk" if job.has_changed_code else ""
         for number, attempt in enumerate(job.attempts, 1):

@@ -53,11 +53,13 @@ class CallEffect(NamedTuple):
         name: of the function or method that was called.
         changes: the attributes that it changed; None if they are unknown, or have values that are not plain data.
         is_compared: False if the env was not compared, because calls of this name have never changed anything.
+        has_missed: whether it is the first call of this name that changed something after calls that were not compared.
     """
 
     name: str
     changes: Changes | None
     is_compared: bool = True
+    has_missed: bool = False
 
 
 class LastingCall(NamedTuple):
@@ -70,7 +72,7 @@ class LastingCall(NamedTuple):
         flags: `CommandFlag` bits.
         name: of an attribute; a later call with the same name replaces it. None for any other call.
         changes: the attributes that it changed, if they are known and their values are plain data.
-        uncompared_name: the name of the function if the worker has not compared the env; else None.
+        is_compared: False if the worker has not compared the env before and after it.
         num_sharing: how many calls have the same payload, in other envs.
         is_first: whether the env had not been reset before, so that a new env is in the same state.
     """
@@ -80,7 +82,7 @@ class LastingCall(NamedTuple):
     flags: int = 0
     name: str | None = None
     changes: Changes | None = None
-    uncompared_name: str | None = None
+    is_compared: bool = True
     num_sharing: int = 1
     is_first: bool = False
 

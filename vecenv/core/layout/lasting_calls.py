@@ -8,9 +8,10 @@ A call belongs to the life of its env, not to an episode. It is kept until one o
 
     it changed nothing              the worker compared the attributes of the env before and after it
     a later one replaces it         both set the same attribute, and both precede the restore point
-    its name changes nothing        where a comparison takes long, the worker does not compare each call of a name
-                                    that never changed anything; such a call is kept until the next restore point, or
-                                    until there are many. Rows are 'unproven' then, unless a snapshot contains it
+    its name changes nothing        the worker does not compare each call of a name that has changed nothing many
+                                    times; such a call is kept until the next restore point, or until there are many.
+                                    Once a call of that name changes something, rows are 'unproven', unless a newer
+                                    snapshot contains it
     its values stand for it         it changed only attributes with plain values; among many calls, older ones are
                                     replaced by these values
 """
@@ -36,9 +37,8 @@ _MOST_UNCOMPARED = 1000
 #: Bytes that the calls may have however small the journal is: a task or an attribute outlives every episode.
 _LEAST_NBYTES = 1 << 20
 _TOO_MANY = "all calls exceed half of max_log_bytes"
-_UNCOMPARED = (
-    "it takes long to compare the env before and after {!r}, so that not each call could be compared. Pass pure=True "
-    "for calls that change nothing"
+_MISSED = (
+    "{!r} changed something after many calls that had changed nothing, so that not each of these was compared and kept"
 )
 _FATAL = "{!r} ends its worker when it is repeated"
 
@@ -84,18 +84,20 @@ class LastingCalls:
         mine = self._envs[env_id]
         mine.calls[call.step_id] = call
         mine.has_unsettled = True
-        mine.num_uncompared += call.uncompared_name is not None
+        mine.num_uncompared += not call.is_compared
         self.nbytes += _nbytes_of(call)
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
         """Record what the worker has found out about a call: its effect, or that it was not compared."""
         mine = self._envs[env_id]
         call = mine.calls.get(step_id)
+        if effect.has_missed:
+            mine.lost[_MISSED.format(effect.name)] = step_id
         if call is None:
             return
         if not effect.is_compared:
             mine.num_uncompared += 1
-            mine.calls[step_id] = call._replace(uncompared_name=effect.name)
+            mine.calls[step_id] = call._replace(is_compared=False)
             if mine.num_uncompared > _MOST_UNCOMPARED:
                 self._drop_uncompared(mine, _MOST_UNCOMPARED // 2)
         elif effect.changes is None:
@@ -115,7 +117,7 @@ class LastingCalls:
         mine.first_needed = first_needed
         names_after: set[str] = set()
         for call in reversed(_settled(mine)):
-            if call.uncompared_name is not None or call.name in names_after:
+            if not call.is_compared or call.name in names_after:
                 self._drop(mine, call.step_id)
             elif call.name is not None:
                 names_after.add(call.name)
@@ -200,17 +202,14 @@ class LastingCalls:
         mine.calls = dict(sorted(mine.calls.items()))
 
     def _drop_uncompared(self, mine: _EnvCalls, count: int) -> None:
-        names = [call for call in mine.calls.values() if call.uncompared_name is not None] if count else []
-        for call in names[:count]:
-            self._drop(mine, call.step_id)
+        uncompared = [step_id for step_id, call in mine.calls.items() if not call.is_compared] if count else []
+        for step_id in uncompared[:count]:
+            self._drop(mine, step_id)
 
     def _drop(self, mine: _EnvCalls, step_id: int) -> None:
         call = mine.calls.pop(step_id)
         self.nbytes -= _nbytes_of(call)
-        if call.uncompared_name is not None:
-            mine.num_uncompared -= 1
-            reason = _UNCOMPARED.format(call.uncompared_name)
-            mine.lost[reason] = max(mine.lost.get(reason, 0), step_id)
+        mine.num_uncompared -= not call.is_compared
 
     def give_up(self, env_id: int, step_id: int, name: str) -> bool:
         """Stop repeating a call of function `name`, because it ends its worker; return False if it is not repeated.

@@ -109,7 +109,7 @@ class Reply:
     snapshot: tuple[bytes, bool, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
-    effect: tuple[str, Changes | None, bool] | None = None
+    effect: tuple[str, Changes | None, bool, bool] | None = None
     is_rebuilt: bool = False
     is_unread: bool = False
 
