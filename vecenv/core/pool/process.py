@@ -651,8 +651,9 @@ class ProcessEngine:
         except BaseException:  # of a signal handler: end the rest at once, not when this becomes garbage
             self._group.end()
             raise
-        self._opened = self._waiter = self._supervisor = None
-        self._check_not_closing = _ignore
+        finally:
+            self._opened = self._waiter = self._supervisor = None
+            self._check_not_closing = _ignore
         if self.recovery is not None:
             self.recovery.log_summary()
         for worker in workers:
