@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.collection.plain_loop import DiceEnv, assert_plain
+from tests.collection.sharded import ShardedVectorEnv
+from tests.faults.traces import wait_until
 from vecenv import BatchedVectorEnv, Collector, ConfigError, SpaceError, StateError, VectorEnv, collect
 from vecenv.envs.toys import ToyEnv
 
@@ -283,3 +286,41 @@ def test_second_interrupt_takes_effect_at_once():
             collect(envs, zeros, steps=50, seed=2)
         assert len(caught.value.collected) == 4
         assert collect(envs, zeros, steps=2).step.tolist() == [0, 1], "the env was reset"
+
+
+class InterruptsReset(ToyEnv):
+    """Interrupts the program in its first reset, and waits there until a file exists."""
+
+    def __init__(self, program: int, file: Path) -> None:
+        super().__init__(4)
+        self.program, self.file = program, file
+
+    def reset(self, **kwargs: Any) -> Any:
+        if not self.file.exists():
+            os.kill(self.program, signal.SIGINT)
+            wait_until(self.file.exists)
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("make", [VectorEnv, ShardedVectorEnv])
+def test_collector_goes_on_after_an_interrupt_in_its_first_batch(make: Any, tmp_path: Path) -> None:
+    """The reset that Ctrl-C has interrupted is outstanding; the next batch begins with the same seeds."""
+    env_fns: list[Any] = [functools.partial(ToyEnv, 4)] * 3
+    interrupting = functools.partial(InterruptsReset, os.getpid(), tmp_path / "reset")
+    with make([interrupting, *env_fns[1:]], num_workers=1) as envs:
+        collector = Collector(envs, zeros, batch_steps=30, seed=2)
+        with pytest.raises(KeyboardInterrupt):
+            next(collector)
+        (tmp_path / "reset").touch()
+        assert_plain([next(collector), next(collector)], env_fns, 2)
+
+
+def test_reset_that_is_refused_leaves_outstanding_steps_alone() -> None:
+    with VectorEnv([ToyEnv] * 2, backend="serial") as envs:
+        with pytest.raises(ValueError, match="seed"):
+            collect(envs, zeros, steps=4, seed=[1, 2, 3])
+        envs.reset(seed=0)
+        envs.step_async([0, 0])
+        with pytest.raises(StateError, match="owe the results"):
+            collect(envs, zeros, steps=4)
+        envs.step_wait()

@@ -167,8 +167,12 @@ def prepare(envs: VectorEnv, progress: Progress, what: str, seed: Any) -> None:
         raise StateError(f"{what}: {envs.num_outstanding} envs owe the results of earlier calls; receive them first")
     if seed is None and progress.is_known and envs.num_batches == progress.num_batches:
         return
-    progress.is_known = False
-    obs, _ = envs.reset(seed=seed)
+    progress.is_known, progress.is_broken = False, True  # a Ctrl-C during the reset leaves it outstanding
+    try:
+        obs, _ = envs.reset(seed=seed)
+    except Exception:
+        progress.is_broken = envs.num_outstanding > 0
+        raise
     progress.count_abandoned(slice(None))
     progress.begin_episodes(slice(None), progress.obs_columns.flatten(obs, envs.num_envs))
     progress.is_known, progress.is_broken = True, False
