@@ -214,26 +214,27 @@ def test_failures_of_many_envs_have_suspects(monkeypatch: pytest.MonkeyPatch) ->
         assert scene.fail(5, env_id=env_id) == {}
 
 
-def test_successor_that_dies_by_itself_is_retried_once(scene: Scene) -> None:
-    scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 1)
-    with pytest.raises(WorkerDiedError, match="born dead"):
-        scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 2)
+@pytest.mark.parametrize("exitcode", [SEGFAULT, -signal.SIGKILL, 3, None])
+def test_successor_that_dies_is_started_three_times_more(scene: Scene, exitcode: int | None) -> None:
+    for _ in range(3):
+        scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=exitcode, env_ids=[1]))
+    with pytest.raises(WorkerDiedError, match="born dead; it is the 4th process in a row that failed there"):
+        scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=exitcode, env_ids=[0, 1]))
+    scene.recovery.judge_start(WorkerDiedError("born dead", exitcode=exitcode, env_ids=[1]))
 
 
-def test_successor_that_is_killed_is_retried_more_often(scene: Scene) -> None:
-    error = WorkerDiedError("shot", exitcode=-signal.SIGKILL)
-    for failures in range(1, 8):
-        scene.recovery.judge_start(error, failures)
-    with pytest.raises(WorkerDiedError, match="shot"):
-        scene.recovery.judge_start(error, 8)
+def test_failed_starts_are_forgotten_when_the_env_is_built(scene: Scene) -> None:
+    for _ in range(5):
+        scene.recovery.judge_start(WorkerDiedError("born dead", env_ids=[0, 1]))
+        scene.recovery.note_built([0, 1])
 
 
-def test_successor_whose_exit_code_is_unknown_counts_as_killed(scene: Scene) -> None:
-    error = WorkerDiedError("gone")
-    for failures in range(1, 8):
-        scene.recovery.judge_start(error, failures, is_from_outside=True)
-    with pytest.raises(WorkerDiedError, match="gone"):
-        scene.recovery.judge_start(error, 8, is_from_outside=True)
+@pytest.mark.parametrize("error", [WorkerDiedError("gone", env_ids=[0]), WorkerTimeoutError("late", env_ids=[0])])
+def test_failed_start_after_the_limit_is_raised(scene: Scene, error: WorkerDiedError | WorkerTimeoutError) -> None:
+    scene.recovery.judge_start(error, 60.0)
+    scene.now += 61 * 10**9
+    with pytest.raises(type(error), match="it is the second process"):
+        scene.recovery.judge_start(error, 60.0)
 
 
 def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:

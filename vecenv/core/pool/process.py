@@ -15,7 +15,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, DifferentSpacesError, StateError, WorkerTimeoutError, add_notes, warn_caller
+from ...errors import (
+    ConfigError,
+    DifferentSpacesError,
+    StateError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    add_notes,
+    warn_caller,
+)
 from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
@@ -174,13 +183,7 @@ class ProcessEngine:
         self._implementation = implementation()
         if self.options.num_workers == AUTO:
             self._choose_setting()
-        policy = self.options.failures
-        if policy.recovers:
-            self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
-            self.recovery = Recovery(
-                policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
-            )
-            self._restore_journal(self.journal)
+        self._open_recovery()
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
@@ -216,7 +219,10 @@ class ProcessEngine:
         for worker in group.workers:
             own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
             self._attach_worker(worker, slots[worker.worker_id], own_jobs)
-        self._await_ready(group.workers)
+        for worker in self._await_ready(group.workers, jobs):
+            with signals_deferred():
+                opened.hub.attach_worker(worker)
+                group.watch(worker)
         group.serve(opened.hub)
         self._note_workers(group.workers)
         if self.options.monitor and group.counters is not None:
@@ -224,6 +230,16 @@ class ProcessEngine:
                 name = opened.properties["name"]
                 group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
+
+    def _open_recovery(self) -> None:
+        """Begin to decide about failures, if the policy allows it."""
+        policy = self.options.failures
+        if policy.recovers:
+            self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
+            self.recovery = Recovery(
+                policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
+            )
+            self._restore_journal(self.journal)
 
     def _restore_journal(self, journal: Journal) -> None:
         """Continue the journal of the pool that is resumed, if there is one."""
@@ -261,6 +277,7 @@ class ProcessEngine:
         """
         self._check_not_closing = check_not_closing
         self._implementation = implementation()
+        self._open_recovery()
         try:
             common = self._common_boot()
             boot = Boot(
@@ -273,6 +290,7 @@ class ProcessEngine:
             )
             worker = self._spawn(boot, [0], self._prepare_server(common))
             self._await_reports([worker])
+            worker = self._group.workers[0]
             try:
                 list(self._await([worker], _MEASURE_SECONDS))
                 found: Measurement = worker.next_message()
@@ -353,23 +371,28 @@ class ProcessEngine:
         return worker
 
     def _await_reports(self, workers: Sequence[Worker]) -> list[Report]:
-        """Wait until every worker has built its envs, and show their output; raise the first error that arrives."""
+        """Wait until every worker has built its envs, and show their output; raise the first error that arrives.
+
+        Workers that die before are replaced in the group; see `_start_again`.
+        """
         has_failed = True
         try:
             reports = self._take_reports(workers)
             has_failed = False
         finally:
-            self._output.finish(workers, has_failed=has_failed)
+            self._output.finish(self._present(workers), has_failed=has_failed)
         return reports
 
     def _take_reports(self, workers: Sequence[Worker]) -> list[Report]:
         reports: dict[int, Report] = {}
         progress = Progress(sum(len(worker.env_ids) for worker in workers))
-        for worker in self._await(workers, self.options.limits.construct, progress):
+        waiting = list(workers)
+        for worker in self._await(waiting, self.options.limits.construct, progress):
             try:
                 report: Report = worker.next_message()
             except EOFError:
-                raise death_of(worker, "construct") from None
+                waiting.append(self._start_again(worker))
+                continue
             if report.error is not None:
                 env_id, packed = report.error
                 where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
@@ -379,11 +402,45 @@ class ProcessEngine:
             reports[worker.worker_id] = report
         return [reports[worker.worker_id] for worker in workers]
 
-    def _await(
-        self, workers: Sequence[Worker], limit: float | None, progress: Progress | None = None
-    ) -> Iterator[Worker]:
-        """Wait for a message of each of these workers, or for its end; yield the workers as they are ready."""
-        waiting = list(workers)
+    def _present(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Return the workers that are now in the places of these."""
+        return [self._group.workers[worker.worker_id] for worker in workers]
+
+    def _start_again(self, worker: Worker) -> Worker:
+        """Start a worker in the place of one that has died before it served, and return it.
+
+        Raises:
+            WorkerDiedError: the policy allows no further attempt.
+        """
+        self._judge_start(worker, death_of(worker, "construct"))
+        assert worker.boot is not None
+        return self._spawn(dataclasses.replace(worker.boot), worker.slots, self._group.server)
+
+    def _judge_start(self, worker: Worker, error: WorkerDiedError | WorkerTimeoutError) -> None:
+        """Decide whether to start another worker for one that died or hung before it served; return if so.
+
+        Raises:
+            WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt. The text has the last output.
+        """
+        last_output = self._output.end_of(worker)
+        try:
+            if self.recovery is None:
+                raise error
+            self.recovery.judge_start(error, self.options.limits.construct)
+        except WorkerError:
+            if last_output:
+                error.args = (f"{error}\nThe last output of {worker.name}:\n{last_output}", *error.args[1:])
+            raise
+
+    def _await(self, waiting: list[Worker], limit: float | None, progress: Progress | None = None) -> Iterator[Worker]:
+        """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
+
+        Args:
+            waiting: the workers; each is removed before it is yielded. The caller may add others meanwhile.
+            limit: seconds for each constructor; None for no limit.
+            progress: shows how many envs are built.
+        """
+        workers = list(waiting)
         limits = StartLimits(limit)
         reports = ConstructReports() if limit is None else None
         while waiting:
@@ -400,10 +457,16 @@ class ProcessEngine:
             for worker in waiting:
                 worker.emit_log_records()
             self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
-            for worker in tuple(waiting):
-                if (worker.control in ready and worker.has_message()) or worker.pidfd in ready:
-                    waiting.remove(worker)
-                    yield worker
+            found = [
+                worker
+                for worker in waiting
+                if (worker.control in ready and worker.has_message()) or worker.pidfd in ready
+            ]
+            for worker in found:
+                waiting.remove(worker)
+                yield worker
+            if found:  # the caller may have waited for the successor of a dead worker, so the others may be ready now
+                continue
             late = [worker for worker in waiting if limits.is_over(worker)]
             if late:
                 worker = min(late, key=lambda worker: worker.worker_id)
@@ -412,7 +475,7 @@ class ProcessEngine:
                 for worker in waiting:
                     reports.show(worker, now_ns() - began_ns - stopped_ns)
             if progress is not None:
-                progress.show(lambda: sum(_num_built(worker) for worker in workers))
+                progress.show(lambda: sum(_num_built(worker) for worker in self._present(workers)))
 
     def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
         running = running_constructors(worker.notes())
@@ -535,12 +598,39 @@ class ProcessEngine:
         attach = Attach(self._opened.plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs, core)
         worker.send_attach(attach, descriptors)
 
-    def _await_ready(self, workers: Sequence[Worker]) -> None:
-        for worker in self._await(workers, self.options.limits.construct):
+    def _attach_built(self, worker: Worker, report: Report, jobs: Mapping[int, RestoreJob]) -> None:
+        """Check the report of a worker that was started later, and hand the arena to it.
+
+        Args:
+            worker: the worker.
+            report: its report.
+            jobs: how to restore envs, by env_id.
+        """
+        self._compare(worker, report)
+        own_jobs = self._check_files(report, {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs})
+        slots = [(slot, self._slots.served_by(slot, worker.env_ids)) for slot in worker.slots]
+        self._attach_worker(worker, slots, own_jobs)
+
+    def _await_ready(self, workers: Sequence[Worker], jobs: Mapping[int, RestoreJob]) -> list[Worker]:
+        """Wait until every worker serves; return those that were started meanwhile for workers that died.
+
+        Args:
+            workers: they have the arena.
+            jobs: how to restore envs, by env_id.
+        """
+        waiting = list(workers)
+        started: dict[int, Worker] = {}
+        for worker in self._await(waiting, self.options.limits.construct):
             try:
                 worker.next_message()
             except EOFError:
-                raise death_of(worker, "construct") from None
+                report = self._await_reports([self._start_again(worker)])[0]
+                [started[worker.worker_id]] = self._present([worker])
+                self._attach_built(started[worker.worker_id], report, jobs)
+                waiting.append(started[worker.worker_id])
+        if self.recovery is not None:
+            self.recovery.note_built([env_id for worker in workers for env_id in worker.env_ids])
+        return list(started.values())
 
     def _note_workers(self, workers: Sequence[Worker]) -> None:
         """Write for `vecenv top` that these workers serve now."""
@@ -581,6 +671,8 @@ class ProcessEngine:
     ) -> None:
         """Start a worker in the place of one that has been reaped; it maps the arena and waits for commands.
 
+        If it dies or hangs while it builds its envs, another one is started.
+
         Args:
             old: the worker that it replaces.
             restore_jobs: how to restore its envs, by env_id; {}: they begin as new.
@@ -590,16 +682,24 @@ class ProcessEngine:
             BaseException: an error of the start, or of a signal handler. Unless `then` was called, the place has a
                 worker then that is known to be dead.
         """
+        while True:
+            try:
+                self._try_successor(old, restore_jobs, then)
+                return
+            except WorkerTimeoutError as error:
+                self._judge_start(self._group.workers[old.worker_id], error)
+
+    def _try_successor(self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]) -> None:
+        """Do the same, but raise if the worker hangs."""
         assert old.boot is not None and self._opened is not None and self._waiter is not None
         serves = False
         try:
             worker = self._spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots, self._group.server)
             report = self._await_reports([worker])[0]
-            self._compare(worker, report)
-            restore_jobs = self._check_files(report, restore_jobs)
-            slots = [(slot, self._slots.served_by(slot, old.env_ids)) for slot in old.slots]
-            self._attach_worker(worker, slots, restore_jobs)
-            self._await_ready([worker])
+            [worker] = self._present([worker])
+            self._attach_built(worker, report, restore_jobs)
+            self._await_ready([worker], restore_jobs)
+            [worker] = self._present([worker])
             with signals_deferred():
                 self._opened.hub.attach_worker(worker)
                 self._group.watch(worker)

@@ -138,7 +138,7 @@ class StartLimits:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._began_ns = now_ns()
+        self._began_ns: dict[int, int] = {}  # by pid: when the wait for a worker began
         self._stops: list[tuple[int, int]] = []  # (end, length) of the times in which this process was stopped
 
     def of(self, worker: Worker) -> float | None:
@@ -159,6 +159,6 @@ class StartLimits:
         notes = [note for note in worker.notes() if note is not None]
         running = running_constructors(notes)
         began_ns = running[0].began_ns if running else max((note.began_ns for note in notes), default=0)
-        began_ns = max(began_ns, self._began_ns)
+        began_ns = max(began_ns, self._began_ns.setdefault(worker.pid, now_ns()))
         stopped_ns = sum(min(length, end - began_ns) for end, length in self._stops if end > began_ns)
         return now_ns() - began_ns - stopped_ns >= limit * 1e9

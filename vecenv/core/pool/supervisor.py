@@ -15,7 +15,16 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
+from ...errors import (
+    VecenvError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    add_notes,
+    describe_exit,
+    locate,
+    place_of,
+)
 from ..host.replay import RestoreJob
 from ..layout import messages
 from ..layout.messages import Reply
@@ -60,9 +69,9 @@ class Supervisor:
         waiter: messages that have arrived.
         recovery: decides about failures; None: they are raised.
         recycler: finds workers that have lived long enough; None: workers are not recycled.
-        start_successor: starts a worker in the place of one that has been reaped, and calls its third argument, with
-            signal handlers deferred, as soon as the worker serves. If it raises before, the place has a worker that is
-            known to be dead.
+        start_successor: starts a worker in the place of one that has been reaped, and further ones if it dies while it
+            builds its envs. It calls its third argument, with signal handlers deferred, as soon as a worker serves. If
+            it raises before, the place has a worker that is known to be dead.
     """
 
     def __init__(
@@ -251,7 +260,7 @@ class Supervisor:
         for part in parts:
             try:
                 mine = {env_id: restore_jobs[env_id] for env_id in part.env_ids}
-                self._start_until_it_serves(recovery, part, mine, requeue)
+                self._start_successor(part, mine, requeue)
             except Exception as error:
                 if _is_of_a_start(error):
                     self._failed.pop(part.worker_id, None)
@@ -286,19 +295,6 @@ class Supervisor:
         self._hub.attach_worker(parts[1])  # the hub must know it, even if no successor can be started
         recovery.note_worker_added()
         return parts
-
-    def _start_until_it_serves(
-        self, recovery: Recovery, worker: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]
-    ) -> None:
-        """Start the successor of a worker. If it dies or hangs while it builds its envs, start another one."""
-        failures = 0
-        while True:
-            try:
-                self._start_successor(worker, restore_jobs, then)
-                return
-            except (WorkerDiedError, WorkerTimeoutError) as error:
-                failures += 1
-                recovery.judge_start(error, failures)
 
     def _note_worker_started(self, worker: Worker) -> None:
         if self._recycler is not None:
@@ -386,7 +382,9 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     message = f"{worker.name} died during {what}: {describe_exit(worker.exitcode)}{stack}"
     if worker.start_failure:
         message = f"{worker.name} is gone, for it could not be started again: {worker.start_failure}"
-    return worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)
+    error = worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)
+    at_work = worker.envs_at_work(op) if op == "construct" else []
+    return locate(error, **{**place_of(error), "env_ids": at_work}) if at_work else error
 
 
 def _is_of_a_start(error: Exception) -> bool:

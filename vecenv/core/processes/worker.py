@@ -297,9 +297,13 @@ class Worker:
         """Return the newest note of each of its threads, by thread; the last ones before its death if it is dead."""
         return self.last_notes or self.stack.notes()
 
+    def envs_at_work(self, phase: str) -> list[int]:
+        """Return the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
+        return sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
+
     def at_work(self, phase: str) -> str:
-        """Return, for a message, the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
-        env_ids = sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
+        """Return these envs for a message."""
+        env_ids = self.envs_at_work(phase)
         return f"{phase} of {describe_envs(env_ids, self.first_env_id)}" if env_ids else f"{phase} of its envs"
 
     def take_exit_report(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from ..system.clock import Deadline
@@ -16,6 +16,8 @@ _SHOW_SECONDS = 10.0
 _MOST_NBYTES = 1 << 20
 #: A longer text without a line break is treated as a line.
 _LONGEST_LINE = 1 << 16
+#: Lines of the last output of a worker, for the error of its death.
+_NUM_LAST = 10
 #: Most lines that are kept to recognise them in a later start.
 _MOST_KNOWN = 10_000
 
@@ -45,6 +47,7 @@ class WorkerOutput:
         self._known: set[_Line] = set()  # shown in earlier starts
         self._rests: dict[tuple[int, int], bytes] = {}  # (worker_id, stream) -> start of its next line
         self._last: dict[tuple[int, int], _Line] = {}  # (worker_id, stream) -> its last line
+        self._last_lines: dict[int, deque[bytes]] = {}  # by worker_id, of both streams
 
     def take(self, workers: Sequence[Worker]) -> None:
         """Take the text that these workers have written; show it if the start takes long. Does not block."""
@@ -55,6 +58,13 @@ class WorkerOutput:
                     self._split((worker.worker_id, stream), data)
         if self._nbytes > _MOST_NBYTES or self._deadline.is_over():
             self._show()
+
+    def end_of(self, worker: Worker) -> str:
+        """Take the rest of the text of a worker that has ended; return its last lines, '' if there are none."""
+        self.take([worker])
+        for key in [key for key in self._rests if key[0] == worker.worker_id]:
+            self._add(key, self._rests.pop(key))
+        return b"\n".join(self._last_lines.pop(worker.worker_id, ())).decode(errors="replace")
 
     def finish(self, workers: Sequence[Worker], *, has_failed: bool) -> None:
         """Show the text of workers that have built their envs, or one of which has failed to do so."""
@@ -67,7 +77,7 @@ class WorkerOutput:
         self._known |= self._shown
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-        for each in (self._rests, self._last, self._counts, self._blank_after, self._shown):
+        for each in (self._rests, self._last, self._last_lines, self._counts, self._blank_after, self._shown):
             each.clear()
         self._nbytes = self._num_repeats = 0
         if not has_failed:
@@ -91,6 +101,7 @@ class WorkerOutput:
                 self._blank_after.add(self._last[key])
             return
         self._last[key] = line
+        self._last_lines.setdefault(key[0], deque(maxlen=_NUM_LAST)).append(text)
         if line in self._shown:
             self._num_repeats += 1
         elif line not in self._known:

@@ -35,7 +35,7 @@ from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
 
-__all__ = ["COUNTS", "Queued", "Recovery", "append_message"]
+__all__ = ["COUNTS", "Queued", "Recovery", "StartFailures", "append_message"]
 
 _LOG = own_logger()
 _NS = 1_000_000_000
@@ -44,6 +44,8 @@ _MOST_FILES = 10
 #: Failures in one command of an env before that command is abandoned: those caused by its process, and those by a
 #: signal from outside, to which the env may be unrelated.
 _MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
+#: Processes of one env that may end, one after the other, before that env is built.
+_MAX_START_FAILURES = 4
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (
     "env %d was brought back from a state that may lack something, though every answer agrees so far: its class is "
@@ -69,6 +71,43 @@ class _RestoreProgress:
     env_ids: list[int]
     waiting: set[int]
     outcomes: list[Outcome] = field(default_factory=list)
+
+
+class StartFailures:
+    """Decides whether a process that ended or hung while it built envs is started again.
+
+    At most three further processes are started for an env, within a limit of time since its first failure.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()  # by env_id
+        self._began_ns: dict[int, int] = {}  # by env_id: its first failure, on the monotonic clock
+
+    def judge(self, error: WorkerDiedError | WorkerTimeoutError, limit: float | None) -> None:
+        """Count a failure of the envs that an error names; return if another process may be started.
+
+        Args:
+            error: the failure of the last process.
+            limit: seconds since the first failure in which processes may be started; None: no limit.
+
+        Raises:
+            WorkerDiedError, WorkerTimeoutError: `error`, which then names the number of failures.
+        """
+        now, env_ids = now_ns(), error.env_ids
+        self._counts.update(env_ids)
+        began_ns = min(self._began_ns.setdefault(env_id, now) for env_id in env_ids)
+        count = max(self._counts[env_id] for env_id in env_ids)
+        if count < _MAX_START_FAILURES and (limit is None or now - began_ns < limit * _NS):
+            return
+        self.forget(env_ids)
+        append_message(error, f"; it is the {_ordinal(count)} process in a row that failed there")
+        raise error
+
+    def forget(self, env_ids: Sequence[int]) -> None:
+        """Begin to count again for these envs, for example because they are built."""
+        for env_id in env_ids:
+            self._counts.pop(env_id, None)
+            self._began_ns.pop(env_id, None)
 
 
 class Recovery:
@@ -108,6 +147,7 @@ class Recovery:
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
         self._num_lost: Counter[int] = Counter()  # by env_id: its episodes that were not restored
+        self._starts = StartFailures()
         self._first_env_id = first_env_id
         self._log = FailureLog(first_env_id)
         self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
@@ -206,25 +246,28 @@ class Recovery:
         """Count a worker that was added for an isolated env."""
         self._counts["workers_added"] += 1
 
-    def judge_start(
-        self, error: WorkerDiedError | WorkerTimeoutError, failures: int, *, is_from_outside: bool = False
-    ) -> None:
-        """Decide whether to replace a successor that died or hung before it served; return if so.
+    def judge_start(self, error: WorkerDiedError | WorkerTimeoutError, limit: float | None = None) -> None:
+        """Decide whether to start another process for one that died or hung before it served; return if so.
 
         Args:
             error: its failure.
-            failures: number of such failures in a row.
-            is_from_outside: whether it is treated like one by a signal from outside, although its exit code is unknown.
+            limit: as for `StartFailures.judge`.
 
         Raises:
             WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt.
         """
-        limit = _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None)
-        if failures >= (_MAX_OUTSIDE_FAILURES if is_from_outside else limit):
-            raise error
+        self._starts.judge(error, limit)
+        self.note_failed_start(error)
+
+    def note_failed_start(self, error: WorkerDiedError | WorkerTimeoutError) -> None:
+        """Count the failure of a process after which another one is started; raise it beyond `max_restarts`."""
         self._count_failure([], error)
         # as text: a log record that is kept must not keep the pool alive
-        self._log.write(error.env_ids, now_ns(), "%s; another one is started", str(error))
+        self._log.write(error.env_ids, now_ns(), "%s", _insert(error, "; another one is started"))
+
+    def note_built(self, env_ids: Sequence[int]) -> None:
+        """Forget the failures of earlier processes of these envs, which are built now."""
+        self._starts.forget(env_ids)
 
     def append_last_actions(self, error: WorkerError, state: SlotState) -> None:
         """Append the last actions of an env to an error that is raised at once."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
+from ...own_log import own_logger
 from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
 from ..host.replay import Snapshotter
@@ -20,6 +21,7 @@ from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions
 from ..pool.starting import common_names, pickle_env_fns
 from ..processes.worker_main import find_difference
+from ..recovery.policy import StartFailures
 from ..recovery.resume import Resume
 from ..system.clock import NEVER_NS, now_ns
 from ..system.log_records import LogLevels
@@ -34,6 +36,7 @@ from .shard_status import ShardState, ShardStatus, death_of
 
 __all__ = ["ShardStarts"]
 
+_LOG = own_logger()
 _NS = 1_000_000_000
 
 
@@ -79,6 +82,7 @@ class ShardStarts:
         self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
         self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
         self._env_fns_of: list[bytes] = []
+        self._failures = StartFailures()
         self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
@@ -112,6 +116,7 @@ class ShardStarts:
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
+            self._failures.forget(self._shards[shard].env_ids)
             self._files[shard] = report.files
         return first
 
@@ -133,6 +138,26 @@ class ShardStarts:
         place_seconds = self._place_seconds(shard)
         status.is_placed = False
         status.due_ns = NEVER_NS if place_seconds is None else now_ns() + int(place_seconds * _NS)
+
+    def start_again(self, event: Lost, info_keys: Sequence[str] = ()) -> None:
+        """Start another process for a shard with new envs whose process was lost while it built them.
+
+        Args:
+            event: the loss.
+            info_keys: as for `start`.
+
+        Raises:
+            WorkerDiedError: the policy allows no further attempt.
+        """
+        shard, status = event.shard, self._shards[event.shard]
+        text = f"died while it built its envs: {event.text}"
+        error = death_of(status, self._carrier.describe(shard), text, event)
+        if not self._options.failures.recovers:
+            raise error
+        self._failures.judge(error, self._options.limits.construct)
+        _LOG.warning("%s; another one is started", str(error))
+        self._carrier.kill(shard)
+        self.start(shard, info_keys)
 
     def _boot(self, shard: int, info_keys: Sequence[str], resume: Resume | None) -> bytes:
         """Return the pickled `ShardBoot` of a shard."""
@@ -200,8 +225,8 @@ class ShardStarts:
                     raise error
             for event in self._carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):
-                    text = f"died while it built its envs: {event.text}"
-                    raise death_of(self._shards[event.shard], self._carrier.describe(event.shard), text, event)
+                    reports.pop(event.shard, None)
+                    self.start_again(event)
                 if isinstance(event, Replied):
                     reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
         return [reports[shard] for shard in range(len(reports))]
@@ -226,6 +251,7 @@ class ShardStarts:
             Exception: building its envs has raised it.
         """
         self._compare(shard, self._read_report(shard, frame))
+        self._failures.forget(self._shards[shard].env_ids)
 
     def _read_report(self, shard: int, frame: Frame) -> ShardReport:
         """Return the report of a shard; raise the exception that building its envs has raised."""

@@ -44,7 +44,6 @@ class ShardStatus:
         due_ns: if it is lost: when it is started again. If it is being started: when it must have a place, and once it
             has one, when its envs must be built.
         is_placed: whether its process is known to have a place.
-        num_failed_starts: how many successors in a row were lost after they had a place and before they served.
         is_one_by_one: whether its successor runs the commands that are not answered one after the other; see
             `ShardBoot`.
         run_in_turn: the commands that its present process runs like that: env_id and step_id, in its numbers.
@@ -61,7 +60,6 @@ class ShardStatus:
     lost_ns: int = 0
     due_ns: int = NEVER_NS
     is_placed: bool = False
-    num_failed_starts: int = 0
     is_one_by_one: bool = False
     run_in_turn: set[tuple[int, int]] = field(default_factory=set)
     why: str = ""

@@ -129,10 +129,16 @@ class ShardSupervisor:
         shard, status = event.shard, self._shards[event.shard]
         was_serving = status.state == ShardState.SERVING
         recovers = self._journals is not None and bool(self._journals.recoveries)
+        if status.state == ShardState.OPENING:
+            try:
+                self._starts.start_again(event, self._open_hub.info_keys)
+            except WorkerError as raised:
+                self._give_up(shard, raised)
+            return
         commands = self._open_commands.suspected(shard) if recovers and was_serving else []
         error = death_of(status, self._carrier.describe(shard), f"was lost: {event.text}", event, commands)
         status.why, status.exitcode = str(error), event.exitcode
-        if not recovers or status.state == ShardState.OPENING:
+        if not recovers:
             self._give_up(shard, error)
             return
         now = now_ns()
@@ -158,10 +164,6 @@ class ShardSupervisor:
         exit code is unknown, as over Ray, may have been ended from outside.
         """
         status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
-        if status.state == ShardState.BUILDING:
-            status.num_failed_starts += status.is_placed
-            recovery.judge_start(error, status.num_failed_starts, is_from_outside=exitcode is None)
-            return
         place = place_of(error)
         suspects: list[int] = []
 
@@ -173,6 +175,9 @@ class ShardSupervisor:
         try:
             env_ids = [state.env_id for state in states] or range(len(status.env_ids))  # in the numbers of the shard
             locate(error, **{**place, "env_ids": env_ids})
+            if status.state == ShardState.BUILDING:  # within `replace_timeout`
+                (recovery.judge_start if status.is_placed else recovery.note_failed_start)(error)
+                return
             recovery.judge(error, -signal.SIGKILL if exitcode is None else exitcode, states, isolate)
         finally:
             locate(error, **place)
@@ -217,9 +222,9 @@ class ShardSupervisor:
         self._times.forget(shard)
 
     def _end_late_start(self, shard: int) -> None:
-        """Give up a shard that has waited too long for a place; treat one as lost that has a place and is not built."""
+        """Give up a shard that has waited too long for a place; treat a successor that is not built in time as lost."""
         status, text = self._shards[shard], self._starts.why_late(shard)
-        if status.is_placed:
+        if status.is_placed and status.state == ShardState.BUILDING:
             self.note_lost(Lost(shard, text))
         else:
             self._end(shard, text)
@@ -246,7 +251,9 @@ class ShardSupervisor:
         except Exception as error:  # raised by the next wait that needs this shard
             self._give_up(shard, error)
             return
-        status.state, status.due_ns, status.num_failed_starts = ShardState.SERVING, NEVER_NS, 0
+        status.state, status.due_ns = ShardState.SERVING, NEVER_NS
+        if self._open_journals.recoveries:
+            self._open_journals.recoveries[shard].note_built(range(len(status.env_ids)))
         self._open_hub.serve(shard)
 
     def note_news(self, shard: int, mail: Mail) -> None:
