@@ -163,7 +163,28 @@ def test_import_that_kills_its_process_is_left_to_the_workers(tmp_path: Path) ->
         import one, two
         print(is_forked(two.Env, two.Env), is_forked(one.Env, one.Env), is_forked(two.Env))
     """
-    assert lines_of(source, tmp_path) == ["True False True"]
+    done = run(textwrap.dedent(PROGRAM) + textwrap.dedent(source), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "True False True\n")
+    line = "vecenv: the import server died during the import of module 'one'; another one is started"
+    assert done.stderr.splitlines() == [line] * 3
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_import_server_that_dies_is_started_again(name: str, tmp_path: Path) -> None:
+    source = f"""
+        if in_server:
+            import signal
+            with open("deaths", "a+") as file:
+                file.write("x")
+                num_deaths = file.tell()
+            if num_deaths <= 3:
+                os.kill(os.getpid(), signal.{name})
+        """
+    add(tmp_path / "one.py", source)
+    done = run(textwrap.dedent(PROGRAM) + "import one\nprint(is_forked(one.Env, one.Env))\n", tmp_path)
+    assert (done.returncode, done.stdout, (tmp_path / "deaths").read_text()) == (0, "True\n", "xxxx")
+    assert done.stderr.count("the import server died during the import of module 'one'; another one is started") == 3
 
 
 @pytest.mark.extended

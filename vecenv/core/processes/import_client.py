@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing import process as mp_process
@@ -37,6 +38,8 @@ _LOG = own_logger()
 #: How long the imports of one server may take, in seconds. After that, workers import the modules themselves.
 _IMPORT_SECONDS = 60.0
 _POLL_SECONDS = 0.1
+#: Further servers that are started for a module after one has died during its import.
+_MOST_RETRIES = 3
 
 
 @dataclass
@@ -110,6 +113,8 @@ def prepare_server(
         The server. None: workers have to be started by another one and to import the modules themselves.
     """
     global _current
+    num_deaths: Counter[str] = Counter()  # by module
+    retries_end = Deadline(timeout)
     if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
         return None
     try:
@@ -131,6 +136,11 @@ def prepare_server(
             report = started.await_report(Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS)), check_not_closing)
             if report.refused:
                 name, reason = report.refused
+                num_deaths[name] += report.has_died
+                if report.has_died and num_deaths[name] <= _MOST_RETRIES and not retries_end.is_over():
+                    what = f"during the import of module {name!r}" if name else "before its first import"
+                    _LOG.warning("the import server died %s; another one is started", what)
+                    continue
                 if not name:  # it was killed before it began
                     return None
                 _refused[name] = reason
@@ -179,7 +189,7 @@ class _StartedServer:
                     message = self.control.recv()
                     report, name = (message, name) if isinstance(message, ImportReport) else (None, message)
         except (EOFError, ConnectionError):
-            report = ImportReport((name, "the process ends during its import"))
+            report = ImportReport((name, "the process ends during its import"), has_died=True)
         finally:
             with signals_deferred():
                 self.control.close()

@@ -106,10 +106,12 @@ class ImportReport:
 
     Attributes:
         refused: the module after which no worker may be forked, and the reason; () if there is none.
+        has_died: whether the reason is that the server died during the import.
         files: the files of all modules that were loaded, by name.
     """
 
     refused: tuple[str, ...] = ()
+    has_died: bool = False
     files: dict[str, ModuleFile] = field(default_factory=dict)
 
 
