@@ -20,6 +20,7 @@ from vecenv.errors import (
     EnvError,
     InternalError,
     NotASequenceError,
+    ShortageError,
     SpaceError,
     StateError,
     UnknownNameError,
@@ -39,6 +40,7 @@ WHERE |= {"seed": 5, "actions": (0, [0.5, 1.0]), "reproducer": "/tmp/env12-step4
 FIELDS = {
     VecenvError: {},
     ConfigError: {"key": "wait_num"},
+    ShortageError: {"key": None},
     UnknownNameError: {"key": "type", "name": "bse", "known": ("base", "base_v2")},
     WrongTypeError: {"key": "min_count"},
     SpaceError: {"path": "obs/camera", "expected": "uint8 (3, 64, 64)", "got": "float32 (64, 64, 3)"},
@@ -57,6 +59,7 @@ FIELDS = {
 # The base classes that ported programs catch.
 BASES = {
     ConfigError: (VecenvError, ValueError, AssertionError),
+    ShortageError: (ConfigError,),
     UnknownNameError: (ConfigError, KeyError),
     WrongTypeError: (ConfigError, TypeError),
     SpaceError: (VecenvError, ValueError, AssertionError),

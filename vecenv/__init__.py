@@ -114,6 +114,7 @@ _MODULE_OF = {
     "ShardInfo": "statistics",
     "ShmBuffer": "envs.buffers",
     "ShmBufferContainer": "envs.buffers",
+    "ShortageError": "errors",
     "SpaceError": "errors",
     "StateError": "errors",
     "Statistics": "statistics",

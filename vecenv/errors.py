@@ -2,6 +2,7 @@
 
     VecenvError(Exception)
     ├── ConfigError(ValueError, AssertionError)   a key or value is wrong; no process was started
+    │   ├── ShortageError                         the system has no room for a start now; it may have later
     │   ├── UnknownNameError(KeyError)            a registry or suite has no such name
     │   └── WrongTypeError(TypeError)             an argument has another type, such as a bool for a count
     ├── SpaceError(ValueError, AssertionError)    a value does not fit its space
@@ -44,6 +45,7 @@ __all__ = [
     "InternalError",
     "NotASequenceError",
     "PerformanceWarning",
+    "ShortageError",
     "SpaceError",
     "StateError",
     "UnknownNameError",
@@ -102,6 +104,13 @@ class ConfigError(VecenvError, ValueError, AssertionError):
     def __init__(self, message: str = "", *, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key
+
+
+class ShortageError(ConfigError):
+    """The system has no process, descriptor, thread, memory or shared memory left to start a worker or a shard.
+
+    If that was a replacement of one that died, no episode is lost: the next call of the pool tries again.
+    """
 
 
 class UnknownNameError(ConfigError, KeyError):

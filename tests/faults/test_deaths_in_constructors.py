@@ -157,13 +157,19 @@ def test_worker_that_dies_after_its_constructors_is_started_again(
     assert ours.rows == undisturbed([ToyEnv] * 4, 5).rows
 
 
-def test_successor_that_dies_in_a_constructor_is_tried_again(start_method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [3, 4])
+def test_successor_that_dies_in_a_constructor_is_tried_again(times: int, start_method: str, tmp_path: Path) -> None:
     file = tmp_path / "deaths"
     with VectorEnv(env_fns(file, 0), num_workers=2, context=start_method) as envs:
         envs.reset(seed=0)
-        file.write_text("3")
+        file.write_text(str(times))
         end(envs.worker_pids[1])
-        obs = envs.step([0, 0])[0]
+        if times == 4:
+            with pytest.raises(WorkerDiedError, match="construct of env 1"):
+                envs.step([0, 0])
+            obs = envs.recv()[0]  # the next call tries again
+        else:
+            obs = envs.step([0, 0])[0]
         assert obs.tolist() == [[1], [1]] and _left(file) == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from vecenv.core.layout.messages import RemoteTraceback
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes.worker import Worker
 from vecenv.envs import toys
-from vecenv.errors import ClosedError, ConfigError, SpaceError, WorkerDiedError
+from vecenv.errors import ClosedError, SpaceError, WorkerDiedError
 
 GENEROUS_TIMEOUT = 30.0  # seconds, for waits that end at once unless they never end
 
@@ -71,18 +70,6 @@ def pool_without_worker(file: Path, how: str) -> Iterator[ProcessPool]:
         kill(pool, 0)
         pool.send(np.zeros(4, np.int64))
         yield pool
-
-
-@contextmanager
-def no_descriptors_left() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0) -> None:
@@ -216,16 +203,6 @@ def test_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
 def envs_steps(env: Any) -> int:
     """Count the steps of an env's episode."""
     return int(env.unwrapped.num_steps)
-
-
-def test_successor_start_without_free_descriptors(implementation: str, tmp_path: Path) -> None:
-    with recovering_pool([toys.CountEnv] * 4) as pool:
-        play(pool, 2)
-        kill(pool, 0)
-        pool.send(np.zeros(4, np.int64))
-        with no_descriptors_left(), pytest.raises(ConfigError, match="worker 0 cannot be started: .*ulimit -n"):
-            pool.recv(timeout=GENEROUS_TIMEOUT)
-        assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
 
 
 @pytest.mark.extended

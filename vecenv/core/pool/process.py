@@ -9,6 +9,7 @@ This file starts workers and gives each its envs and the arena. `Supervisor` han
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import os
 import sys
@@ -46,6 +47,7 @@ from ..processes.worker import (
     check_may_start,
     has_descriptors_for,
     preferred_core,
+    start_error,
     start_worker,
     usable_cores,
 )
@@ -305,6 +307,8 @@ class ProcessEngine:
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
         parent_started = started_at(os.getpid())
+        if not parent_started and os.path.exists("/proc/self/stat"):
+            raise start_error("worker 0", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         if not parent_started:
             raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
         running, sources = running_modules(), find_sources()

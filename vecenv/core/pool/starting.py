@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, RemoteTraceback, ShortageError, VecenvError, WorkerDiedError
 from ...own_log import own_logger
 from ...pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
@@ -19,12 +20,15 @@ __all__ = [
     "Progress",
     "StartLimits",
     "common_names",
+    "is_lasting",
     "pickle_env_fns",
     "running_constructors",
     "working_directory",
 ]
 
 _LOG = own_logger()
+#: Numbers of system errors that may be over at the next call.
+_SHORTAGES = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
 _FIRST_LINE_SECONDS = 5.0
 
@@ -65,6 +69,19 @@ def common_names(names: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         names: objects by their names, for each process; see `pickle_env_fns`.
     """
     return {name: value for name, value in names[0].items() if all(one.get(name) is value for one in names)}
+
+
+def is_lasting(error: Exception) -> bool:
+    """Return whether no other attempt to start a successor is made after this exception, until `Pool.restart`.
+
+    Exceptions of constructors, other spaces and hangs are lasting. Deaths, shortages (also in a constructor) and
+    exceptions of signal handlers are not: the next call tries again.
+    """
+    if isinstance(error, (ShortageError, WorkerDiedError, MemoryError)):
+        return False
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return False
+    return isinstance(error, VecenvError) or isinstance(error.__cause__, RemoteTraceback)
 
 
 def working_directory() -> str | None:

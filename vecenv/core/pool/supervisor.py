@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import (
-    VecenvError,
+    ShortageError,
     WorkerDiedError,
     WorkerError,
     WorkerTimeoutError,
@@ -39,6 +39,7 @@ from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .engine import AskedEnvs, OpenedEnvs, WaitState
 from .slots import SlotTable
+from .starting import is_lasting
 
 __all__ = ["Supervisor", "death_of"]
 
@@ -208,11 +209,11 @@ class Supervisor:
         """Replace the workers that have failed.
 
         A signal handler may interrupt that, also with an exception such as the TimeoutError of an alarm. The workers
-        concerned stay in `_failed` until a successor has received all their commands. A worker leaves `_failed` if the
-        start of its successor has failed.
+        concerned stay in `_failed` until a successor has received all their commands, so that the next call tries
+        again. A worker leaves `_failed` if the start of its successor has failed for a lasting reason.
 
         Raises:
-            WorkerError: the start of a successor has failed.
+            WorkerError, ShortageError: the start of a successor has failed.
             Exception: the constructor of an env raised it, in a successor.
         """
         while self._failed:
@@ -220,7 +221,7 @@ class Supervisor:
             try:
                 self._replace(self._group.workers[worker_id], failure)
             except Exception as error:
-                if _is_of_a_start(error):
+                if is_lasting(error):
                     self._failed.pop(worker_id, None)
                 raise
 
@@ -262,7 +263,7 @@ class Supervisor:
                 mine = {env_id: restore_jobs[env_id] for env_id in part.env_ids}
                 self._start_successor(part, mine, requeue)
             except Exception as error:
-                if _is_of_a_start(error):
+                if is_lasting(error):
                     self._failed.pop(part.worker_id, None)
                 raise
 
@@ -312,7 +313,11 @@ class Supervisor:
                 self._inbox.poll()
                 message = f"{worker.name} was recycled {reason}"
                 self._failed[worker.worker_id] = WorkerFailure(message, now_ns(), is_failure=False)
-            self._replace_failed()
+            try:
+                self._replace_failed()
+            except (ShortageError, WorkerDiedError):  # the wait for the answers to the request tries again, and raises
+                self._waiter.request_check()
+                return
 
     def kill(self, worker_id: int) -> None:
         """End a worker at once; see `Engine.kill`."""
@@ -385,8 +390,3 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     error = worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)
     at_work = worker.envs_at_work(op) if op == "construct" else []
     return locate(error, **{**place_of(error), "env_ids": at_work}) if at_work else error
-
-
-def _is_of_a_start(error: Exception) -> bool:
-    """Return whether an exception is of a worker's start, or an env's constructor, and not of a signal handler."""
-    return isinstance(error, VecenvError) or isinstance(error.__cause__, messages.RemoteTraceback)

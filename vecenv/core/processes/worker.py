@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from ...errors import ConfigError, WorkerError, locate
+from ...errors import ConfigError, ShortageError, WorkerError, locate
 from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
@@ -38,7 +38,16 @@ from ..system.worker_socket import ControlSocket
 from . import import_server
 from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
 
-__all__ = ["Worker", "core_limit", "kill_tree", "start_process", "start_worker", "usable_cores"]
+__all__ = [
+    "START_ERRORS",
+    "Worker",
+    "core_limit",
+    "kill_tree",
+    "start_error",
+    "start_process",
+    "start_worker",
+    "usable_cores",
+]
 
 _Error = TypeVar("_Error", bound=WorkerError)
 
@@ -53,6 +62,8 @@ _WORKER_DESCRIPTORS = 8
 #: Errors of a fork server that finds no folder for its socket. A name that is too long has no errno: Python itself
 #: refuses it.
 _NO_FOLDER_ERRNOS = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
+#: Errors of a start for which the system has no room. EOFError: a fork server ends if it cannot fork.
+START_ERRORS = (OSError, EOFError, MemoryError)
 #: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
 _SOCKET_FOLDER_HINT = (
@@ -133,7 +144,7 @@ class Worker:
         """Send the first message to a new worker: the envs to build, and the descriptors that it writes to.
 
         Raises:
-            ConfigError: the system has no descriptor left.
+            ShortageError: the system has no descriptor left.
         """
         assert self.boot is not None
         self.boot.has_stack_file = not self.stack.fd.closed
@@ -190,8 +201,8 @@ class Worker:
         with signals_deferred():
             try:
                 yield
-            except OSError as error:
-                raise _start_error(self.worker_id, error) from error
+            except (OSError, MemoryError) as error:
+                raise start_error(f"worker {self.worker_id}", error) from error
 
     def next_message(self) -> Any:
         """Return the worker's next message.
@@ -367,7 +378,8 @@ def start_worker(
         server: the fork server to start it; None: any that has `boot.modules`.
 
     Raises:
-        ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
+        ShortageError: the system has no process, descriptor, memory or room for the fork server's socket left.
+        ConfigError: there is no folder for that socket, or the fork server does not answer.
     """
     process = theirs = None
     opened: list[Any] = []
@@ -392,8 +404,8 @@ def start_worker(
             return Worker(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, boot=boot)
     except BaseException as error:
         _discard(process, opened)
-        if isinstance(error, (OSError, EOFError)):  # EOFError: a fork server ends if it cannot fork
-            raise _start_error(boot.worker_id, error, context) from error
+        if isinstance(error, START_ERRORS):
+            raise start_error(f"worker {boot.worker_id}", error, context) from error
         raise
     finally:
         if theirs is not None:
@@ -433,15 +445,24 @@ def _check_descriptors() -> None:
             os.close(descriptor)
 
 
-def _start_error(worker_id: int, error: OSError | EOFError, context: str = "") -> ConfigError:
+def start_error(name: str, error: Exception, context: str = "") -> ConfigError:
+    """Return the error of a worker or shard that the system did not start.
+
+    Args:
+        name: of the worker or shard, for the message.
+        error: one of `START_ERRORS`.
+        context: the start method; '' if a process has been started.
+    """
+    message = f"{name} cannot be started: {str(error) or type(error).__name__}; "
     if isinstance(error, ForkServerTimeout):  # it was stopped or hangs in an import; no limit was reached
-        remedy = "context='spawn' does without one"
-    else:
-        remedy = _SOCKET_FOLDER_HINT if _has_no_folder(context, error) else _limits()
-    return ConfigError(f"worker {worker_id} cannot be started: {error}; {remedy}")
+        return ConfigError(f"{message}context='spawn' does without one")
+    if _has_no_folder(context, error):
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        return (ShortageError if is_full else ConfigError)(message + _SOCKET_FOLDER_HINT)
+    return ShortageError(message + _limits())
 
 
-def _has_no_folder(context: str, error: OSError | EOFError) -> bool:
+def _has_no_folder(context: str, error: Exception) -> bool:
     """Return whether a fork server found no place for its socket, as opposed to an exhausted limit."""
     return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 

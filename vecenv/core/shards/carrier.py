@@ -85,6 +85,7 @@ class Carrier(Protocol):
             boot: a pickled `ShardBoot`.
 
         Raises:
+            ShortageError: the system has no process, descriptor or memory left here; a later call may succeed.
             ConfigError: no process of this kind can be started at all.
         """
 

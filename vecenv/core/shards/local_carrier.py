@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from ...errors import describe_exit
-from ..processes.worker import kill_tree
+from ..processes.worker import START_ERRORS, kill_tree, start_error, start_process
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor, WakeEvent
 from ..system.log_records import clear_handlers
@@ -92,25 +92,32 @@ class LocalCarrier:
     def start(self, shard: int, boot: bytes) -> None:
         """Start the process of a shard."""
         settings = _Settings(dict(os.environ), os.getcwd(), list(sys.path), boot)
-        with signals_deferred(), standard_descriptors():
+        with signals_deferred():
+            try:
+                self._children[shard] = self._start(shard)
+            except START_ERRORS as error:
+                raise start_error(f"shard {shard}", error, self._context) from error
+            self._pids[shard] = self._children[shard].pid
+        self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
+
+    def _start(self, shard: int) -> _Child:
+        with standard_descriptors():
             ours, theirs = multiprocessing.Pipe()
             inherited = (ours, *self._descriptors()) if self._context == "fork" else ()
             name = f"vecenv shard {shard}"
             try:
                 args = (theirs, inherited, name)
                 process = make_process(self._context, _shard_main, args, name, modules_of(_shard_main))
-                process.start()
+                start_process(process, self._context)
                 pidfd = Descriptor(os.pidfd_open(process.pid))
                 try:
-                    self._children[shard] = _Child(process, ControlSocket(ours), pidfd)
+                    return _Child(process, ControlSocket(ours), pidfd)
                 except OSError:
                     pidfd.close()
                     raise
             finally:  # a process that is not kept ends at once
                 ours.close()
                 theirs.close()
-            self._pids[shard] = process.pid
-        self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
 
     def _descriptors(self) -> tuple[Any, ...]:
         """Return the owners of descriptors that a forked shard must close."""
@@ -255,6 +262,7 @@ def _kill(child: _Child) -> None:
 def _shard_main(connection: Connection, inherited: Sequence[Any], name: str) -> None:
     """Execute the requests that come over a connection, until the driver closes it or ends."""
     os.setsid()  # so that Ctrl-C in the terminal does not reach it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     for owner in inherited:
         owner.close()
     set_title(name, name.removeprefix("vecenv "))

@@ -2,6 +2,7 @@
 
     OPENING -> SERVING -> LOST -> (fence) -> BUILDING -> SERVING        on_failure='recover'
                        -> DEAD                                          on_failure='raise', or too many losses
+                                    BUILDING -> DEAD -> LOST            a shortage; the error has been raised
 
 `ShardStarts` sets OPENING and BUILDING, `ShardSupervisor` sets the others. The engine sets the first SERVING, of all
 shards at once.
@@ -17,7 +18,7 @@ from ...errors import WorkerDiedError, locate
 from ..layout.rows import Op
 from ..processes.worker_main import describe_envs
 from ..recovery.resume import QueuedCommand
-from ..system.clock import NEVER_NS
+from ..system.clock import NEVER_NS, now_ns
 from .carrier import Lost
 
 __all__ = ["ShardState", "ShardStatus", "death_of"]
@@ -48,6 +49,7 @@ class ShardStatus:
             `ShardBoot`.
         run_in_turn: the commands that its present process runs like that: env_id and step_id, in its numbers.
         why: if it is dead: the reason, for messages; else of the last loss.
+        is_retried: if it is dead: whether it is started again after `error` was raised.
         error: if it is dead: an exception that is raised once, in the place of a WorkerDiedError.
         exitcode: of its last process.
         counts, counts_before: its counts of failures, and the sums of those of its predecessors.
@@ -63,6 +65,7 @@ class ShardStatus:
     is_one_by_one: bool = False
     run_in_turn: set[tuple[int, int]] = field(default_factory=set)
     why: str = ""
+    is_retried: bool = False
     error: Exception | None = None
     exitcode: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
@@ -74,8 +77,13 @@ class ShardStatus:
         return f"shard {self.shard} ({describe_envs(self.env_ids)})"
 
     def take_error(self) -> Exception:
-        """Return the error of a dead shard: first the one that was raised, then one that says so."""
+        """Return the error of a dead shard: first the one that was raised, then one that says so.
+
+        A shard that is retried is lost from now on, so that the next call starts it.
+        """
         error, self.error = self.error, None
+        if self.is_retried:
+            self.state, self.lost_ns, self.due_ns, self.is_retried = ShardState.LOST, now_ns(), 0, False
         if error is not None:
             return error
         again = WorkerDiedError(self.why, exitcode=self.exitcode)

@@ -13,6 +13,7 @@ from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
 from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..pool.engine import WaitState
+from ..pool.starting import is_lasting
 from ..recovery.resume import QueuedCommand
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
@@ -150,7 +151,7 @@ class ShardSupervisor:
         try:
             self._judge(shard, error, event.exitcode, commands)
         except WorkerError as raised:
-            self._give_up(shard, raised)
+            self._give_up(shard, raised, is_retried=not was_serving and not is_lasting(raised))
             return
         status.state = ShardState.LOST
         status.due_ns = now + (0 if was_serving else _PAUSE_NS)
@@ -183,9 +184,16 @@ class ShardSupervisor:
             locate(error, **place)
         status.is_one_by_one = bool(suspects)
 
-    def _give_up(self, shard: int, error: Exception) -> None:
-        """Let a shard be dead; waits that need it raise the error."""
+    def _give_up(self, shard: int, error: Exception, *, is_retried: bool = False) -> None:
+        """Let a shard be dead; waits that need it raise the error.
+
+        Args:
+            shard: number of the shard.
+            error: the reason.
+            is_retried: whether it is started again after the error has been raised.
+        """
         status = self._shards[shard]
+        status.is_retried = is_retried
         self._carrier.kill(shard)
         status.state, status.why, status.error, status.due_ns = ShardState.DEAD, str(error), error, NEVER_NS
         self._open_hub.links[shard].begin()
@@ -249,7 +257,7 @@ class ShardSupervisor:
         try:
             self._starts.check_report(shard, frame)
         except Exception as error:  # raised by the next wait that needs this shard
-            self._give_up(shard, error)
+            self._give_up(shard, error, is_retried=status.state == ShardState.BUILDING and not is_lasting(error))
             return
         status.state, status.due_ns = ShardState.SERVING, NEVER_NS
         if self._open_journals.recoveries:

@@ -18,7 +18,7 @@ import weakref
 from multiprocessing import resource_tracker, shared_memory
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, ShortageError
 from .descriptor import Descriptor
 
 __all__ = ["Segment", "private_segment"]
@@ -47,7 +47,8 @@ class Segment:
         """Create a nameless segment with all of its pages reserved.
 
         Raises:
-            ConfigError: /dev/shm is too small, missing or not writable; or the limit on file sizes is too low.
+            ShortageError: /dev/shm is too small, or full.
+            ConfigError: it is missing or not writable; or the limit on file sizes is too low.
         """
         # The tracker removes the segment of a killed process. Otherwise it would start only after the name exists.
         resource_tracker.ensure_running()
@@ -80,7 +81,7 @@ class Segment:
         except OSError as error:
             fd.close()
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
-                raise ConfigError(_shortage(nbytes)) from error
+                raise ShortageError(_shortage(nbytes)) from error
             raise
 
     @classmethod
