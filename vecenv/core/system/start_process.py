@@ -52,6 +52,8 @@ _REPLY_SECONDS = 30.0
 #: Errors of requesting a process from a server that was killed, by this process or another one. The last one
 #: occurs if another part of the program has already waited for the server.
 _SERVER_DIED_ERRORS = (ConnectionError, EOFError, ChildProcessError)
+#: Further servers that are asked for a process after one was killed.
+_MOST_RETRIES = 3
 #: Start of the command line of a fork server.
 _SERVER = "from multiprocessing.forkserver import main;"
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
@@ -235,12 +237,21 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
     def _launch(self, process_obj: Any) -> None:
         with _start_lock, _start_method_left_open():
             data = _pickle_for(self, process_obj)
-            try:
-                writer = self._fork(process_obj.server or _fork_server(process_obj.modules))
-            except _SERVER_DIED_ERRORS:  # it was killed, perhaps a moment ago: the next one is new
-                writer = self._fork(_fork_server(process_obj.modules))
+            writer = self._fork_by_any(process_obj)
         with open(writer, "wb") as file:
             file.write(data)
+
+    def _fork_by_any(self, process_obj: Any) -> int:
+        """Request a forked process as `_fork` does; each time that the server was killed, ask a new one."""
+        server = process_obj.server or _fork_server(process_obj.modules)
+        for number in range(_MOST_RETRIES):
+            try:
+                return self._fork(server)
+            except _SERVER_DIED_ERRORS as error:
+                if number and isinstance(error, ForkServerTimeout):
+                    raise
+                server = _fork_server(process_obj.modules)
+        return self._fork(server)
 
     def _fork(self, server: ForkServer) -> int:
         """Request a forked process, which waits for its data; return the descriptor to write that data to."""
