@@ -85,6 +85,14 @@ def test_signal_from_outside_takes_more_failures_to_blame_the_env(scene: Scene, 
     assert scene.fail(7, -sign) == {1: "worker 0 died"}
 
 
+@pytest.mark.parametrize("position", range(5))
+def test_failure_of_the_env_counts_as_four_signals_from_outside(position: int, scene: Scene) -> None:
+    """Wherever it comes among them."""
+    codes = [-signal.SIGKILL] * 4
+    codes.insert(position, SEGFAULT)
+    assert [scene.fail(7, code) for code in codes] == [{}] * 4 + [{1: "worker 0 died"}]
+
+
 def test_hang_counts_like_a_death(scene: Scene) -> None:
     assert scene.fail(7, None) == {} and scene.fail(7, None) == {1: "worker 0 died"}
 

@@ -41,9 +41,9 @@ _LOG = own_logger()
 _NS = 1_000_000_000
 #: Reproducer files of a pool that are kept; older ones are removed.
 _MOST_FILES = 10
-#: Failures in one command of an env before that command is abandoned: those caused by its process, and those by a
-#: signal from outside, to which the env may be unrelated.
-_MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
+#: Weights of failures: those caused by the process of an env, and those by a signal from outside, to which the env may
+#: be unrelated. A command is abandoned at the sum of two of the former, eight of the latter, or one and four.
+_OWN_WEIGHT, _OUTSIDE_WEIGHT, _MOST_WEIGHT = 4, 1, 8
 #: Processes of one env that may end, one after the other, before that env is built.
 _MAX_START_FAILURES = 4
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
@@ -137,12 +137,11 @@ class Recovery:
         self.journal = journal
         self.limits = limits
         self._reproduce = reproduce
-        self._failure_counts: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
+        self._call_failures: dict[tuple[int, int], list[int]] = {}  # by (env_id, step_id): their weights
         self._repeated_calls: dict[int, tuple[int, str]] = {}  # by env_id: step_id and name
         self._abandoned: dict[tuple[int, int], str] = {}  # by (env_id, step_id): why its episode is abandoned
         self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
-        # by env_id: total weight of its failures; one from outside weighs 1
-        self._failure_weights: Counter[int] = Counter()
+        self._failure_weights: Counter[int] = Counter()  # by env_id: of all its failures
         self._budget = FailureBudget(policy.max_restarts, policy.restart_window)  # of env_id -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
@@ -182,29 +181,30 @@ class Recovery:
         running = [state for state in states if state.op != Op.NONE]
         if exitcode is None and error.env_ids:  # the operations of other threads are within their limits
             running = [state for state in running if state.env_id in error.env_ids]
-        limit = _limit_of(exitcode)
+        weight = _OUTSIDE_WEIGHT if exitcode in _FROM_OUTSIDE else _OWN_WEIGHT
         suspects = [state.env_id for state in running]
         if len(suspects) == 1:  # if several threads ran envs, the cause is unknown
-            self._failure_weights[suspects[0]] += _MAX_OUTSIDE_FAILURES // limit
+            self._failure_weights[suspects[0]] += weight
         self._count_failure(running, error)
         for state in running:
             key = (state.env_id, state.step_id)
-            for old in [other for other in self._failure_counts if other[0] == key[0] and other != key]:
-                del self._failure_counts[old]  # that command was answered in the end
+            for old in [other for other in self._call_failures if other[0] == key[0] and other != key]:
+                del self._call_failures[old]  # that command was answered in the end
                 self._abandoned.pop(old, None)
-            self._failure_counts[key] += 1
-            if self._failure_counts[key] < limit:
+            weights = self._call_failures.setdefault(key, [])
+            weights.append(weight)
+            if sum(weights) < _MOST_WEIGHT:
                 continue
             if len(suspects) > 1 and can_isolate(state.env_id):
                 self._suspects.add(state.env_id)  # alone, it shows whether it is to blame
                 continue
             self._suspects.clear()
             if self.policy.on_repeat != "raise" and self._give_up_call(state.env_id, error):
-                self._failure_counts[key] = 0
+                weights.clear()
                 self._abandoned.pop(key, None)  # the episode can be restored without the call, perhaps
                 continue
             asked, file = self._add_context(error, state)
-            times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
+            times = f"it is the {_ordinal(len(weights))} time in this call"
             again = ", its old episode abandoned" if key in self._abandoned else ""
             message = _insert(error, f"{asked}; {times}{again}{file}")
             # The cause may be an old reset or call that is only repeated; an abandoned episode repeats none. If that
@@ -218,7 +218,7 @@ class Recovery:
             text = "the command of env %d is not tried again: %s"
             self._log.write([state.env_id], now_ns(), text, self._first_env_id + state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
-            self._failure_counts[key] = 0
+            weights.clear()
 
     def _give_up_call(self, env_id: int, error: WorkerError) -> bool:
         """Keep the call no longer that was repeated for an env when its worker failed; False if there was none."""
@@ -238,7 +238,7 @@ class Recovery:
         """
         if len(env_ids) == 1:
             return None
-        found = [env_id for env_id in env_ids if self._failure_weights[env_id] >= _MAX_OUTSIDE_FAILURES]
+        found = [env_id for env_id in env_ids if self._failure_weights[env_id] >= _MOST_WEIGHT]
         found += [env_id for env_id in env_ids if env_id in self._suspects]
         return found[0] if found else None
 
@@ -368,7 +368,7 @@ class Recovery:
             job.lasting_calls, job.lost_calls = history.lasting_calls, history.lost_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             keys = [(env_id, one) for one in waiting]
-            job.reports_calls = any(self._failure_counts[key] or key in self._abandoned for key in keys)
+            job.reports_calls = any(self._call_failures.get(key) or key in self._abandoned for key in keys)
             self._repeated_calls.pop(env_id, None)
             job.attempts = [] if job.abandon_reason else history.attempts
             restore_jobs[env_id] = job
@@ -512,10 +512,6 @@ def _insert(error: WorkerError, addition: str) -> str:
 def append_message(error: WorkerError, addition: str) -> None:
     """Append text to the first line of an error's message."""
     error.args = (_insert(error, addition), *error.args[1:])
-
-
-def _limit_of(exitcode: int | None) -> int:
-    return _MAX_OUTSIDE_FAILURES if exitcode in _FROM_OUTSIDE else _MAX_FAILURES
 
 
 def _ordinal(count: int) -> str:
