@@ -288,8 +288,8 @@ def test_first_draws_of_many_numbers_are_all_different(options: dict[str, Any]) 
     assert np.abs(np.corrcoef(rows[0]) - np.eye(NUM_ENVS)).max() < 0.25  # 600 numbers each: six standard deviations
     rows = play_many(DrawsManyLater, 41, **options)[39:]
     # Only the first words of the step are the env's own, and all words of later steps.
-    drawn = np.concatenate([rows[0, :, :8], rows[0, :, 300:308], rows[1, :, :1], rows[1, :, 300:301]], axis=None)
-    assert len(set(drawn)) == NUM_ENVS * 18 and (drawn > 0).all()
+    drawn = np.concatenate([rows[0, :, :4], rows[0, :, 300:304], rows[1, :, :1], rows[1, :, 300:301]], axis=None)
+    assert len(set(drawn)) == NUM_ENVS * 10 and (drawn > 0).all()
 
 
 class DrawsAndRaises(Draws):

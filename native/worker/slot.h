@@ -28,7 +28,7 @@ enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
 /* Words of an env's own random generators that are written into the global ones before its step. */
 #define MAX_WINDOWS 3
-#define WINDOW_NBYTES 64
+#define WINDOW_NBYTES 32
 
 typedef struct {
     PyObject *step;  /* a function that steps the env; NULL: `env.step` is looked up at each step */

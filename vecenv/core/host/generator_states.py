@@ -47,7 +47,7 @@ _PART_BITS = 128  # of an entropy
 # Position of every state that no env has drawn from. A draw and seeding both move it.
 _POSITION = 6
 #: Words of an env's own state that a plain step finds in the neutral state, so that its first draws are its own.
-_WINDOW_WORDS = 16
+_WINDOW_WORDS = 8
 _WINDOW_NBYTES = 4 * _WINDOW_WORDS
 _WINDOW = slice(4 * _POSITION, 4 * _POSITION + _WINDOW_NBYTES)  # in the words of a generator
 #: How often a call may have refilled a generator; beyond that, it is taken for a seeded one.

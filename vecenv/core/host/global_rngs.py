@@ -12,7 +12,7 @@ random values of one env would depend on the other envs. The rules that prevent 
 * It is also swapped in for the first 16 steps and autoresets after the constructor or a reset with a seed, and
   for all of them once the env has drawn since then. This takes one or two microseconds per call.
 * That would be too expensive for all steps of envs that do not draw. Each of their later steps and autoresets
-  starts from the neutral state, of which only the next 16 words, the window, are replaced by those of the env's
+  starts from the neutral state, of which only the next 8 words, the window, are replaced by those of the env's
   own state. After the call, a comparison of a few words of memory shows whether the env drew random values (a
   few ns, in native/worker/serve.c). After a draw the env's own state continues behind the words that were drawn.
 
