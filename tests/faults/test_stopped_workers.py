@@ -62,7 +62,8 @@ def test_worker_stopped_within_a_large_answer_is_late(policy: str, implementatio
 def test_worker_stopped_within_a_large_payload_is_late(policy: str, implementation: str) -> None:
     load_of = b"x" * LARGE
     text = "did not finish" if implementation == "native" else "has not begun"  # there, payloads come before operations
-    with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
+    options: dict[str, Any] = {"on_failure": policy, "max_log_bytes": 8 * LARGE}
+    with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, **options) as pool:
         play(pool, 2)
         wait_until(lambda: pool._hub.state(1).op == Op.NONE)
         with stopped(pool.worker_pids):

@@ -77,7 +77,7 @@ def test_step_that_ends_its_shard_is_raised_with_its_env_and_a_file(tmp_path: Pa
 
 
 def test_kill_from_outside_is_forgiven_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_MAX_OUTSIDE_FAILURES", 4)  # 8 would only take longer
+    monkeypatch.setattr(policy, "_MOST_WEIGHT", 4)  # 8 would only take longer
     with LocalPool(env_fns(3, count=4, sign=signal.SIGKILL), reproducer_dir=str(tmp_path)) as pool:
         ours = play(pool, 3)
         assert pool.statistics().shards_replaced == 5
