@@ -20,14 +20,15 @@ class WithHelpers(gymnasium.Env[Any, Any]):
     """Starts a helper that ends at once, and one in a session of its own, which writes until it is ended.
 
     Args:
-        folder: each new env notes its worker and its helper in a file of its number there.
+        folder: each new env notes its worker and its helper in a file of its number there. The helper reads from the
+            pipe 'end' there, so that it ends with the test even if its worker was killed before it noted the helper.
     """
 
     observation_space, action_space = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
 
     def __init__(self, folder: str, number: int) -> None:
         subprocess.run(["true"], check=True)
-        self.helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self.helper = subprocess.Popen(["cat", os.path.join(folder, "end")], start_new_session=True)
         with open(os.path.join(folder, str(number)), "a") as file:
             file.write(f"{os.getpid()} {self.helper.pid}\n")
         self.num_steps = 0
@@ -52,6 +53,7 @@ class Helpers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._open_end()
         self.env_fns = [functools.partial(WithHelpers, str(folder), number) for number in range(2)]
 
     def _pids(self, number: int) -> list[tuple[int, int]]:
@@ -75,10 +77,21 @@ class Helpers:
         end(self._pids(number)[-1][0])
 
     def end_all(self) -> None:
-        """End every helper that is left."""
+        """End every helper that is left; further envs may be built."""
+        self.close()
+        self._open_end()
         for number in range(2):
             for _, helper in self._pids(number) if (self.folder / str(number)).exists() else ():
                 end(helper)
+
+    def _open_end(self) -> None:
+        os.mkfifo(self.folder / "end")
+        self._end = os.open(self.folder / "end", os.O_RDWR)
+
+    def close(self) -> None:
+        """End the helpers that were not noted, too."""
+        os.close(self._end)
+        os.unlink(self.folder / "end")
 
     def disturb(self, front_end: Any, step: int) -> None:
         """End helpers before, during and after the death of their worker; the hook of `front_ends.play`."""

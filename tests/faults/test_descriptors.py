@@ -29,6 +29,7 @@ def helpers(tmp_path: Path) -> Iterator[Helpers]:
     found = Helpers(tmp_path)
     yield found
     found.end_all()
+    found.close()
 
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
