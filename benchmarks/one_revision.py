@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib.util
 import itertools
+import os
 import statistics
 import sys
 import time
@@ -215,6 +216,9 @@ def _rate(one_round: Round, seconds: float, uses_median: bool) -> float:
 def main() -> None:
     """Open the row that is the first argument; measure a window for each line of standard input."""
     name = sys.argv[1]
+    importlib.import_module("numpy")  # with the threads of policies; workers would take the variables over
+    for variable in [variable for variable in os.environ if variable.endswith("_NUM_THREADS")]:
+        del os.environ[variable]
     with ROWS[name]() as one_round:
         _rate(one_round, 4 * _WARM_UP_SECONDS, False)
         print("native" if importlib.util.find_spec("vecenv._native") else "python", flush=True)
