@@ -290,7 +290,7 @@ from vecenv.integrations.sb3 import SB3VecEnv
 
 with SB3VecEnv([NullEnv], num_workers=1) as envs:
     envs.reset()
-    for _ in range(10_000):
+    for _ in range(50_000):
         envs.step(np.zeros(1, np.int64))
     print(str(envs.report()).replace("\\n", " "))
 """
