@@ -321,9 +321,7 @@ class Statistics(Mapping[str, Any]):
         return ["", *_align(rows), *([f"... and {left} workers that were less busy"] if left else [])]
 
 
-_COUNTS = tuple(
-    one.name for one in dataclasses.fields(Statistics) if one.name not in ("envs", "workers", "caller")
-)
+_COUNTS = tuple(one.name for one in dataclasses.fields(Statistics) if one.name not in ("envs", "workers", "caller"))
 _TIMES = ("number", "mean", "p50", "p99", "max")
 _ENV_SHARES, _WORKER_SHARES = ("cpu_share", "answer_age"), ("busy_share", "waiting_share", "rss_nbytes")
 

@@ -1,6 +1,6 @@
 """Reads and sets the states of the global random generators: those of `random`, `numpy.random` and torch.
 
-All three generators are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
+The generators of the CPU are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
 state through their functions takes 60 us; copying the memory takes 0.2 us. The memory layout is not
 documented. It is therefore first compared with the states that private generators report. If it differs,
 the state is swapped at every call of every env, through the slow functions.
@@ -9,6 +9,8 @@ the state is swapped at every call of every env, through the slow functions.
     numpy's MT19937     uint32 words[624] | int position                   at `ctypes.state_address`
     RandomState         ... | int has_gauss | 4 bytes | double gauss | ... at an offset that is searched
     torch.Generator     see `torch_generator`
+
+torch's generators of CUDA devices have 16 bytes, which are read and set through their functions at every call.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ from ..layout.native import load
 from . import torch_generator
 
 __all__ = [
+    "NO_TORCH",
+    "Accessor",
     "CallAccessor",
+    "CudaAccessor",
     "MemoryAccessor",
     "State",
+    "TorchParts",
     "WatchedWords",
     "entropy_of",
     "global_accessor",
@@ -66,6 +72,10 @@ _PLACES = (
 
 #: The state of all generators; its form depends on the accessor, see `MemoryAccessor` and `CallAccessor`.
 State = tuple[Any, ...]
+
+#: The parts of a state that are torch's: that of its CPU generator and that of its CUDA devices. None: there is none.
+TorchParts = tuple[Any, Any]
+NO_TORCH: TorchParts = (None, None)
 
 #: (address of a uint32, its value before any draw)
 WatchedWords = tuple[tuple[int, int], ...]
@@ -112,6 +122,8 @@ class MemoryAccessor:
         gauss_offset: result of `_gauss_offset`.
         torch_address: result of `torch_generator.memory_of`; None while torch is not imported.
     """
+
+    has_cuda = False
 
     def __init__(self, python: random.Random, numpy: Any, gauss_offset: int, torch_address: int | None) -> None:
         bits = numpy._bit_generator
@@ -197,19 +209,23 @@ class MemoryAccessor:
         values += [struct.unpack_from("=I", state[0], start)[0] for start, _ in self._places]
         return tuple(zip([*self._positions, *self._first_words], values))
 
-    def torch_part(self, state: State) -> Any:
-        """Return the part of a state that is torch's; None if it has none."""
-        return bytes(state[0][_BASE_NBYTES:]) or None
+    def torch_parts(self, state: State) -> TorchParts:
+        """Return the parts of a state that are torch's."""
+        return bytes(state[0][_BASE_NBYTES:]) or None, None
 
-    def with_torch(self, state: State, part: Any) -> State:
-        """Return a state with another part for torch; None removes it."""
-        return state[0][:_BASE_NBYTES] + (part or b""), state[1]
+    def without_torch(self, state: State) -> State:
+        """Return a state without the parts that are torch's."""
+        return state[0][:_BASE_NBYTES], state[1]
 
-    def with_torch_window(self, state: State, own: Any) -> Any:
-        """Return torch's part of a state, with the window of another one."""
-        part, start = bytearray(self.torch_part(state)), torch_generator.WORDS + 4 * _POSITION
-        part[start : start + _WINDOW_NBYTES] = own[start : start + _WINDOW_NBYTES]
-        return bytes(part)
+    def with_torch(self, rest: State, parts: TorchParts) -> State:
+        """Return the state that consists of the result of `without_torch` and parts for torch."""
+        return rest[0] + (parts[0] or b""), rest[1]
+
+    def with_torch_window(self, state: State, own: TorchParts) -> TorchParts:
+        """Return torch's parts of a state, with the window of another one."""
+        part, start = bytearray(self.torch_parts(state)[0]), torch_generator.WORDS + 4 * _POSITION
+        part[start : start + _WINDOW_NBYTES] = own[0][start : start + _WINDOW_NBYTES]
+        return bytes(part), None
 
 
 def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray | None) -> None:
@@ -228,6 +244,7 @@ class CallAccessor:
     """Saves and loads the state through the generators' own functions, for an unknown memory layout."""
 
     window_addresses = ()
+    has_cuda = False
 
     def __init__(self, python: random.Random, numpy: Any, torch: Any) -> None:
         self._python, self._numpy, self._torch = python, numpy, torch
@@ -235,7 +252,7 @@ class CallAccessor:
 
     def save(self) -> State:
         name, words, *rest = self._numpy.get_state()
-        torch = () if self._torch is None else (self._torch.get_state().numpy().tobytes(),)
+        torch = () if self._torch is None else (_bytes_of(self._torch),)
         return self._python.getstate(), (name, words.tobytes(), *rest), *torch
 
     def load(self, state: State) -> None:
@@ -243,8 +260,7 @@ class CallAccessor:
         name, words, *rest = state[1]
         self._numpy.set_state((name, np.frombuffer(words, np.uint32), *rest))
         if self._torch is not None:
-            torch: Any = sys.modules["torch"]
-            self._torch.set_state(torch.frombuffer(bytearray(state[2]), dtype=torch.uint8))
+            _load_bytes(self._torch, state[2])
 
     def swap(self, state: State) -> State:
         saved = self.save()
@@ -257,7 +273,7 @@ class CallAccessor:
         state: State = (3, (*words, _POSITION), None), ("MT19937", numpy, _POSITION, 0, 0.0)
         if self._torch is not None:
             generator = type(self._torch)().manual_seed(int.from_bytes(torch[:8], "little"))
-            state = *state, generator.get_state().numpy().tobytes()
+            state = *state, _bytes_of(generator)
         return state
 
     def window_of(self, state: State) -> bytes:
@@ -272,14 +288,95 @@ class CallAccessor:
     def watched_words(self, state: State) -> WatchedWords:
         return ()
 
-    def torch_part(self, state: State) -> Any:
-        return state[2] if len(state) > 2 else None
+    def torch_parts(self, state: State) -> TorchParts:
+        return (state[2] if len(state) > 2 else None), None
 
-    def with_torch(self, state: State, part: Any) -> State:
-        return state[:2] if part is None else (*state[:2], part)
+    def without_torch(self, state: State) -> State:
+        return state[:2]
 
-    def with_torch_window(self, state: State, own: Any) -> Any:
+    def with_torch(self, rest: State, parts: TorchParts) -> State:
+        return rest if parts[0] is None else (*rest, parts[0])
+
+    def with_torch_window(self, state: State, own: TorchParts) -> TorchParts:
         return own
+
+
+class CudaAccessor:
+    """Adds torch's generators of CUDA devices to those of another accessor.
+
+    A state consists of the other accessor's state and a tuple of bytes, one item per device. The memory of these
+    generators is not watched, so the state of an env is swapped in at every call.
+
+    Args:
+        base: the accessor of the other generators.
+        devices: the generators of the devices.
+    """
+
+    window_addresses = ()
+    has_torch = has_cuda = True
+
+    def __init__(self, base: MemoryAccessor | CallAccessor, devices: tuple[Any, ...]) -> None:
+        self._base, self._devices = base, devices
+
+    def save(self) -> State:
+        return self._base.save(), tuple(map(_bytes_of, self._devices))
+
+    def load(self, state: State) -> None:
+        self._base.load(state[0])
+        for device, words in zip(self._devices, state[1]):
+            _load_bytes(device, words)
+
+    def swap(self, state: State) -> State:
+        saved = self.save()
+        self.load(state)
+        return saved
+
+    def state_of(self, entropy: int) -> State:
+        part, states = parts_of(entropy)[2], []
+        for number, device in enumerate(self._devices):
+            seed = hashlib.blake2b(b"%d %d" % (number, part), digest_size=8).digest()
+            generator = type(device)(device.device).manual_seed(int.from_bytes(seed, "little"))
+            states.append(_bytes_of(generator))
+        return self._base.state_of(entropy), tuple(states)
+
+    def window_of(self, state: State) -> bytes:
+        return b""
+
+    def load_window(self, window: bytes) -> None:
+        raise AssertionError("every call swaps the state")
+
+    def continued(self, own: State, seen: State, neutral: State) -> State:
+        return self._base.continued(own[0], seen[0], neutral[0]), seen[1]
+
+    def watched_words(self, state: State) -> WatchedWords:
+        return ()
+
+    def torch_parts(self, state: State) -> TorchParts:
+        return self._base.torch_parts(state[0])[0], state[1]
+
+    def without_torch(self, state: State) -> State:
+        return self._base.without_torch(state[0])
+
+    def with_torch(self, rest: State, parts: TorchParts) -> State:
+        return self._base.with_torch(rest, parts), parts[1]
+
+    def with_torch_window(self, state: State, own: TorchParts) -> TorchParts:
+        return self._base.with_torch_window(state[0], own)[0], own[1]
+
+
+def _bytes_of(generator: Any) -> bytes:
+    """Return the state of one of torch's generators."""
+    state: bytes = generator.get_state().numpy().tobytes()
+    return state
+
+
+def _load_bytes(generator: Any, state: bytes) -> None:
+    torch: Any = sys.modules["torch"]
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+#: What saves and loads the states of the generators of this process.
+Accessor = MemoryAccessor | CallAccessor | CudaAccessor
 
 
 @functools.cache
@@ -312,13 +409,17 @@ def is_exact() -> bool:
     return _gauss_offset() is not None
 
 
-def global_accessor() -> MemoryAccessor | CallAccessor:
-    """Return the accessor of the global generators, with torch's if torch is imported."""
+def global_accessor() -> Accessor:
+    """Return the accessor of the global generators, with torch's if torch is imported and with CUDA's if CUDA runs."""
     python, numpy = random.random.__self__, np.random.mtrand._rand  # type: ignore[attr-defined]
     torch = torch_generator.loaded_generator()
     offset = _gauss_offset()
     is_known = type(python) is random.Random and type(numpy._bit_generator) is np.random.MT19937
     address = None if torch is None else torch_generator.memory_of(torch)
+    base: MemoryAccessor | CallAccessor
     if offset is None or not is_known or (torch is not None and address is None):
-        return CallAccessor(python, numpy, torch)
-    return MemoryAccessor(python, numpy, offset, address)
+        base = CallAccessor(python, numpy, torch)
+    else:
+        base = MemoryAccessor(python, numpy, offset, address)
+    devices = torch_generator.cuda_generators()
+    return CudaAccessor(base, devices) if devices else base

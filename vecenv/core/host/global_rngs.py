@@ -25,10 +25,11 @@ makes each new word from three old ones, so fewer would leave some new words equ
 
 torch's CPU generator takes part only while torch is imported; nothing here imports it. If the call of an env
 imports torch, the states of all envs get their part for torch right then. So it does not matter which env
-imports it first.
+imports it first. The same holds for torch's generators of CUDA devices, which exist once torch has started CUDA in
+the process; from then on, the states of all its envs are swapped in at every call.
 
 Not covered are draws by another thread of an env between its calls, draws at the import of a module, which
-happens once per process and not once per env, and torch's generators of other devices.
+happens once per process and not once per env, and torch's generators of other devices than CPU and CUDA.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ import numpy as np
 
 from ..system.fork_guard import ForkGuard
 from . import torch_generator
-from .generator_states import CallAccessor, MemoryAccessor, State, entropy_of, global_accessor, parts_of
+from .generator_states import NO_TORCH, Accessor, State, TorchParts, entropy_of, global_accessor, parts_of
 
 __all__ = [
     "EnvRngs",
@@ -128,6 +129,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_in_child)
 
 
+def _merged(first: TorchParts, second: TorchParts) -> TorchParts:
+    """Return the parts of the first, and those of the second that are missing there."""
+    return first[0] or second[0], first[1] or second[1]
+
+
 class EnvRngs:
     """The RNG state of one env. A `with` block swaps it in; not re-entrant.
 
@@ -137,7 +143,7 @@ class EnvRngs:
         has_drawn: whether the env has drawn since then.
         swaps_left: number of the next steps and autoresets in which the state is swapped in, even if it has not drawn.
         window: the next words of the state, for the first draws in a step.
-        late_torch: the part of torch's generator until torch is imported, for an env whose state was restored.
+        late_torch: for an env whose state was restored, the parts of torch's generators that do not exist yet.
         num_pools: how many pools the env has made since then.
     """
 
@@ -145,12 +151,12 @@ class EnvRngs:
         self.rngs = rngs
         self._generators = rngs.generators
         self.outer: EnvRngs | None = None
-        self.late_torch: Any = None
+        self.late_torch = NO_TORCH
         self.begin_from(_derive(rngs.entropy, rngs.first_env_id + env_id))
 
     def begin_from(self, entropy: int) -> None:
         """Replace the state by the one that begins from an entropy."""
-        self.entropy, self.late_torch = entropy, None
+        self.entropy, self.late_torch = entropy, NO_TORCH
         self.swaps_left, self.num_pools = _FIRST_CALLS, 0
         self.state = self._generators.state_of(entropy)
         self.window = self._generators.window_of(self.state)
@@ -161,15 +167,22 @@ class EnvRngs:
         """Whether the state is swapped in for the next step or autoreset."""
         return self.has_drawn or self.swaps_left > 0
 
-    def take_up_torch(self, generators: MemoryAccessor | CallAccessor) -> None:
-        """Add the part of torch's generator to the state, and use this accessor from now on."""
+    def take_up_torch(self, generators: Accessor) -> None:
+        """Add the parts of torch's new generators to the state, and use this accessor from now on."""
+        parts = _merged(self._generators.torch_parts(self.state), self.late_torch)
         self._generators.load(self.state)
         self._generators = generators
-        part = self.late_torch or generators.torch_part(generators.state_of(self.entropy))
-        self.state = generators.with_torch(generators.save(), part)
-        self.late_torch = None
+        self.set_state(generators.without_torch(generators.save()), parts)
         self.window = generators.window_of(self.state)
         self.has_drawn = self.has_drawn or not generators.window_addresses
+
+    def set_state(self, rest: State, parts: TorchParts) -> None:
+        """Set the state from its part without torch and from torch's parts, of which a missing one begins anew."""
+        first = self._generators.torch_parts(self._generators.state_of(self.entropy))
+        cpu, cuda = (new and (part or new) for part, new in zip(parts, first))
+        self.state = self._generators.with_torch(rest, (cpu, cuda))
+        cpu, cuda = (part if new is None else None for part, new in zip(parts, first))
+        self.late_torch = cpu, cuda
 
     def load(self) -> None:
         """Load the state into the generators."""
@@ -205,7 +218,7 @@ _innermost: GlobalRngs | None = None
 
 
 def _take_up_torch() -> None:
-    """Give torch's generator, which was imported just now, the state of the env that is being called.
+    """Give the generators of torch that exist since just now the states of the env that is being called.
 
     In another thread than that of the envs, this waits for the next `with` block.
     """
@@ -214,20 +227,37 @@ def _take_up_torch() -> None:
     try:
         rngs, running = _innermost, _running_env
         if rngs is not None and rngs.is_active:
-            accessor = global_accessor()
+            old, accessor = rngs.generators, _present_accessor()
             live = accessor.save()
-            callers_part = accessor.torch_part(live)
-            live = accessor.with_torch(live, rngs.take_up_torch(accessor, running))
+            callers = accessor.torch_parts(live)
+            envs = _merged(old.torch_parts(old.save()), rngs.take_up_torch(accessor, running))
             while rngs is not None:
                 if running is not None and running.rngs is rngs:
                     running = running.outer
                 outer = rngs.outer
-                rngs.keep_for_caller(callers_part if outer is None else outer.take_up_torch(accessor, running))
+                rngs.keep_for_caller(callers if outer is None else outer.take_up_torch(accessor, running))
                 rngs = outer
-            accessor.load(live)
+            accessor.load(accessor.with_torch(accessor.without_torch(live), envs))
     finally:
         _process_lock.release()
 
+
+def _present_accessor() -> Accessor:
+    """Return the accessor of all global generators; the first call with torch has it report the start of CUDA."""
+    global _is_cuda_expected
+    if torch_generator.loaded_generator() is not None and not _is_cuda_expected:
+        _is_cuda_expected = True
+        torch_generator.call_on_cuda(_on_cuda)
+    return global_accessor()
+
+
+def _on_cuda() -> None:
+    global _has_cuda
+    _has_cuda = True
+    _take_up_torch()
+
+
+_is_cuda_expected = _has_cuda = False
 
 #: Notices that torch is imported; to be entered where envs are called.
 torch_imports = torch_generator.TorchImports(_take_up_torch)
@@ -316,7 +346,7 @@ class GlobalRngs:
     def __init__(self, first_env_id: int = 0, entropy: int = 0) -> None:
         self.first_env_id = first_env_id
         self.entropy = entropy
-        self.generators = global_accessor()
+        self.generators = _present_accessor()
         self.neutral_state = self.generators.state_of(entropy)
         self.watched_words = self.generators.watched_words(self.neutral_state)
         self.is_active = False
@@ -326,6 +356,7 @@ class GlobalRngs:
         self.on_torch: Callable[[], object] = lambda: None
         self.called_env: Callable[[], int | None] = lambda: None
         self._plain_env: EnvRngs | None = None
+        self._has_drawn_unseen = ctypes.c_uint32(0)
         self._callers_state: State | None = None
         self._lock = _process_lock
         self._env_rngs: dict[int, EnvRngs] = {}
@@ -334,10 +365,11 @@ class GlobalRngs:
         global _innermost
         self._lock = _process_lock
         if self._lock.acquire(False):
-            if not self.generators.has_torch and torch_generator.loaded_generator() is not None:
+            has_torch, has_cuda = self.generators.has_torch, self.generators.has_cuda
+            if (not has_torch and torch_generator.loaded_generator() is not None) or (_has_cuda and not has_cuda):
                 before = self.generators
                 live = before.save()
-                self.take_up_torch(global_accessor(), None)
+                self.take_up_torch(_present_accessor(), None)
                 before.load(live)
             self.outer, _innermost = _innermost, self
             self._callers_state = self.generators.swap(self.neutral_state)
@@ -355,35 +387,48 @@ class GlobalRngs:
             self.generators.load(self._callers_state)
             self._lock.release()
 
-    def take_up_torch(self, generators: MemoryAccessor | CallAccessor, running: EnvRngs | None) -> Any:
-        """Add torch's generator to all states; return its part for the env that is being called.
+    def take_up_torch(self, generators: Accessor, running: EnvRngs | None) -> TorchParts:
+        """Add torch's new generators to all states; return the parts for the env that is being called.
 
         Args:
             generators: the accessor from now on. The generators are left with any state.
             running: the env whose state is swapped in, if it is one of these.
         """
+        if self.is_active:
+            assert self._callers_state is not None
+            parts = self.generators.torch_parts(self._callers_state)
+            self.generators.load(self._callers_state)
+            self._callers_state = generators.with_torch(generators.without_torch(generators.save()), parts)
         self.generators = generators
         self.neutral_state = generators.state_of(self.entropy)
         self.watched_words = generators.watched_words(self.neutral_state)
         for env_rngs in self._env_rngs.values():
             env_rngs.take_up_torch(generators)
+        if running is not None and running.rngs is not self:
+            running = None
+        plain = self.plain_env() if running is None else None
+        if plain is not None and generators.has_cuda:
+            # Draws from CUDA's generators are not noticed, so this call counts as one that draws.
+            self._has_drawn_unseen.value = 1
+            self.watched_words = ((ctypes.addressof(self._has_drawn_unseen), 0),)
         self.on_torch()
-        if running is not None and running.rngs is self:
-            return generators.torch_part(running.state)
-        plain = self.plain_env()
         if plain is not None:
-            return generators.with_torch_window(self.neutral_state, generators.torch_part(plain.state))
-        return generators.torch_part(self.neutral_state)
+            return generators.with_torch_window(self.neutral_state, generators.torch_parts(plain.state))
+        return generators.torch_parts(self.neutral_state if running is None else running.state)
 
     def plain_env(self) -> EnvRngs | None:
         """Return the RNG state of the env that is being called without a swap; None if there is none."""
         env_id = self.called_env() if self.is_active else None
         return self._plain_env if env_id is None else self.of(env_id)
 
-    def keep_for_caller(self, part: Any) -> None:
-        """Have the end of the block leave this part of a state to torch's generator."""
+    def keep_for_caller(self, parts: TorchParts) -> None:
+        """Have the end of the block leave these parts of a state to torch's new generators."""
         assert self._callers_state is not None
-        self._callers_state = self.generators.with_torch(self._callers_state, part)
+        rest, kept = (
+            self.generators.without_torch(self._callers_state),
+            self.generators.torch_parts(self._callers_state),
+        )
+        self._callers_state = self.generators.with_torch(rest, _merged(kept, parts))
 
     def of(self, env_id: int) -> EnvRngs:
         """Return the RNG state of an env; enter it with `with` around a call into the env."""
@@ -415,6 +460,7 @@ class GlobalRngs:
         env_rngs.has_drawn = True
         if self.is_active:
             seen = self.generators.swap(self.neutral_state)
+            self._has_drawn_unseen.value = 0
             env_rngs.state = self.generators.continued(env_rngs.state, seen, self.neutral_state)
 
     def restore_neutral(self) -> bool:
@@ -468,8 +514,8 @@ class GlobalRngs:
     def pack_state(self, env_id: int, state: bytes) -> bytes:
         """Return `state` pickled with the env's RNG state, or the entropy from which that begins; between two calls."""
         env_rngs = self.of(env_id)
-        part = self.generators.torch_part(env_rngs.state) or env_rngs.late_torch
-        drawn = (self.generators.with_torch(env_rngs.state, None), part) if env_rngs.has_drawn else None
+        parts = _merged(self.generators.torch_parts(env_rngs.state), env_rngs.late_torch)
+        drawn = (self.generators.without_torch(env_rngs.state), parts) if env_rngs.has_drawn else None
         counts = env_rngs.swaps_left, env_rngs.num_pools
         return pickle.dumps((env_rngs.entropy, drawn, counts, state), protocol=5)
 
@@ -480,10 +526,6 @@ class GlobalRngs:
         env_rngs.begin_from(entropy)
         env_rngs.swaps_left, env_rngs.num_pools = counts
         if drawn is not None:
-            base, part = drawn
-            if self.generators.has_torch:
-                base = self.generators.with_torch(base, part or self.generators.torch_part(env_rngs.state))
-            else:
-                env_rngs.late_torch = part
-            env_rngs.state, env_rngs.has_drawn = base, True
+            env_rngs.set_state(*drawn)
+            env_rngs.has_drawn = True
         return bytes(state)

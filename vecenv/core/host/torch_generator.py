@@ -1,4 +1,6 @@
-"""Finds torch's global CPU generator and its memory, and notices when torch is imported. This module never imports it.
+"""Finds torch's global generators and the CPU generator's memory; notices when torch is imported and starts CUDA.
+
+This module never imports torch.
 
 A `torch.Generator` holds a pointer to an object of C++ that contains, from the seed on:
 
@@ -21,7 +23,17 @@ from collections.abc import Callable, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["NBYTES", "NEXT", "WORDS", "TorchImports", "loaded_generator", "memory_of", "state_of_words"]
+__all__ = [
+    "NBYTES",
+    "NEXT",
+    "WORDS",
+    "TorchImports",
+    "call_on_cuda",
+    "cuda_generators",
+    "loaded_generator",
+    "memory_of",
+    "state_of_words",
+]
 
 #: Size of the memory from the seed to the last Gaussian, and offsets in it: of the position and of the words.
 NBYTES, NEXT, WORDS = 2537, 16, 20
@@ -33,6 +45,17 @@ _HEADER_NBYTES = object.__basicsize__
 def loaded_generator() -> Any:
     """Return torch's global CPU generator; None while torch is not imported, or only in part."""
     return getattr(sys.modules.get("torch"), "default_generator", None)
+
+
+def cuda_generators() -> tuple[Any, ...]:
+    """Return torch's generators of the CUDA devices; none before torch starts CUDA in this process."""
+    return tuple(getattr(getattr(sys.modules.get("torch"), "cuda", None), "default_generators", ()))
+
+
+def call_on_cuda(function: Callable[[], None]) -> None:
+    """Have torch, which is imported, call a function when it starts CUDA in this process: now if it has done so."""
+    torch: Any = sys.modules["torch"]
+    torch.cuda._lazy_call(function)
 
 
 def state_of_words(words: bytes, position: int) -> bytes:
