@@ -104,6 +104,51 @@ def test_replay_imports_modules_beside_the_script(project: Path, elsewhere: Path
     ]
 
 
+TASKS = """
+import os
+import signal
+import sys
+import warnings
+from vecenv import VectorEnv
+from vecenv.envs import toys
+
+class Tasks(toys.CountEnv):
+    def set_task(self, task):
+        self.task = task
+    def step(self, action):
+        if self.elapsed_steps == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        obs, _, *ends = super().step(action)
+        return obs, float(self.task), *ends
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    env = VectorEnv([Tasks], num_workers=1, failures={"reproducer_dir": sys.argv[1], "on_repeat": "raise"})
+    env.call("set_task", 7)
+    env.reset(seed=5)
+    env.call("set_task", 8)
+    try:
+        for task in (9, 10, 11):
+            env.step([0])
+            env.call("set_task", task)
+    except Exception as error:
+        print(error)
+    finally:
+        env.close()
+"""
+
+
+@pytest.mark.extended
+def test_replay_repeats_calls_that_change_the_env(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    trained = run("tasks.py", ".", cwd=tmp_path)
+    found = re.search(r"`vecenv replay (\S+)` repeats it", trained.stdout)
+    assert found is not None, trained.stdout + trained.stderr
+    done = run("-m", "vecenv", "replay", found[1], cwd=tmp_path)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines() if "step, action" in line] == ["8.0", "9.0"]
+
+
 @pytest.mark.extended
 def test_failing_import_is_one_line(project: Path, elsewhere: Path) -> None:
     (project / "myenvs.py").rename(project / "moved.py")
