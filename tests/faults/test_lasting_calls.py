@@ -543,6 +543,40 @@ def test_programs_with_calls_without_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_program(1002) | run_program(1003) <= {"replayed", "unproven"}
 
 
+class MakesPools(Tasks):
+    """An env with a method that changes nothing but how many vector envs it has made."""
+
+    def first_number(self) -> float:
+        inner = vecenv.VectorEnv([DrawsGlobally], backend="serial")
+        try:
+            return float(inner.reset()[0][0, 0])
+        finally:
+            inner.close()
+
+
+class DrawsGlobally(gymnasium.Env[Any, Any]):
+    observation_space, action_space = spaces.Box(0.0, 1.0, (1,), np.float64), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.random.random(1), {}
+
+
+def test_pool_that_an_env_makes_after_a_recovery_has_numbers_of_its_own() -> None:
+    found = []
+    for is_killed in False, True:
+        envs = vecenv.VectorEnv([MakesPools], num_workers=1)
+        try:
+            envs.reset(seed=3)
+            numbers = [envs.call("first_number")[0] for _ in range(2)]
+            if is_killed:
+                os.kill(envs.worker_pids[0], signal.SIGKILL)
+            envs.step(np.zeros(1, np.int64))
+            found.append([*numbers, envs.call("first_number")[0]])
+        finally:
+            envs.close()
+    assert found[0] == found[1] and len(set(found[0])) == 3
+
+
 def test_attributes_count_in_the_log_and_are_given_up_beyond_its_bound(caplog: pytest.LogCaptureFixture) -> None:
     envs = vecenv.VectorEnv([Tasks], num_workers=1, failures={"max_log_bytes": 4_000_000})
     try:

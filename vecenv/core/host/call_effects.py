@@ -50,12 +50,12 @@ class CallEffects:
         self._name = ""
         self._is_deep = False
         self._spent_ns = 0
-        self._state: Any = None  # of the global generators
+        self._rng_state: Any = None  # of the global generators, with the number of pools that began from it
 
     def begin(self, env_id: int, env: Any, function: Callable[[Any], Any]) -> None:
         """Read the attributes of an env before a call."""
         self._name = function_name(function)
-        self._watch, self._state = None, self._rngs.of(env_id).state
+        self._watch, self._rng_state = None, self._rng_state_of(env_id)
         if self._snapshotter is None:
             return
         began_ns = cpu_ns()
@@ -77,7 +77,7 @@ class CallEffects:
             changes = self._snapshotter.changes(env, watch)
         except Exception:
             changes = None
-        if changes is not None and self._rngs.of(env_id).state != self._state:
+        if changes is not None and self._rng_state_of(env_id) != self._rng_state:
             changes[-1, "global generators"] = b""
         self._watch = None
         if self._is_deep:
@@ -96,6 +96,10 @@ class CallEffects:
             self._skipped.remove(key)
             has_missed = True
         return CallEffect(self._name, changes, is_compared, has_missed)
+
+    def _rng_state_of(self, env_id: int) -> Any:
+        env_rngs = self._rngs.of(env_id)
+        return env_rngs.state, env_rngs.num_pools
 
     def _is_due(self, env_id: int) -> bool:
         """Return whether a call is compared."""
