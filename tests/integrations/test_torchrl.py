@@ -108,6 +108,26 @@ def test_rollouts_and_specs_equal_gym_wrapper(env_fn: Any, is_categorical: bool)
             assert_equal(left, right)
 
 
+class TwoGoals(SpaceEnv):
+    reward_space = Box(-9.0, 9.0, (2,), np.float64)
+
+    def __init__(self) -> None:
+        super().__init__(Box(-1, 1, (2,)), Discrete(2))
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *ends = super().step(action)
+        return obs, np.array([reward, -1.0]), *ends
+
+
+def test_rewards_of_several_numbers_equal_gym_wrapper_of_one_env() -> None:
+    ours, other = VecenvEnv([TwoGoals] * 2, num_workers=1), GymWrapper(TwoGoals())
+    with contextlib.closing(ours), contextlib.closing(other):
+        check_env_specs(ours)
+        found, expected = ours.rollout(5)["next", "reward"], other.rollout(5)["next", "reward"]
+        assert found.dtype == expected.dtype and ours.reward_spec[0] == other.reward_spec
+        assert torch.equal(found, torch.stack([expected] * 2))
+
+
 @pytest.mark.extended
 def test_actions_of_a_dict_space_have_a_key_each() -> None:
     """GymWrapper cannot batch such a space."""

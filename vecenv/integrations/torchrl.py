@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from ..checks import check_whole
 from ..core.layout.rows import Op, RowFlag
@@ -54,8 +55,9 @@ class VecenvEnv(_EnvBase):
 
     Specs and rollouts equal those of `GymWrapper` around a `SyncVectorEnv` in DISABLED mode: observations in the dtype
     of their space, under "observation" or the keys of a Dict space; reward float32 (N, 1); done, terminated and
-    truncated bool (N, 1). `reset` with a mask "_reset", (N,) or (N, 1), resets these envs only. `step` with a mask
-    "_step" steps these envs only. `set_seed(s)` resets all envs, env i with the seed `s + i`.
+    truncated bool (N, 1). Envs with a `reward_space` of several numbers have a reward (N, *K) in its dtype, as with
+    `GymWrapper` around one env. `reset` with a mask "_reset", (N,) or (N, 1), resets these envs only. `step` with a
+    mask "_step" steps these envs only. `set_seed(s)` resets all envs, env i with the seed `s + i`.
 
     Workers reset an ended env before TorchRL asks for it. Envs see the same calls in the same order as in DISABLED
     mode, only earlier, so a render of an ended env shows the next episode. An ended env must be reset by TorchRL
@@ -146,6 +148,8 @@ class VecenvEnv(_EnvBase):
             action_spec.shape = shape
         self.action_spec = action_spec
         self.reward_spec = _specs.Unbounded(shape=(*shape, 1), device=self.device)
+        if envs.reward_space is not None:
+            self.reward_spec = _spec_of(batch_space(envs.reward_space, self.num_envs), **arguments)
         self.observation_spec = obs_spec
 
     def _encode(self, obs: Any, count: int) -> dict[str, Any]:
@@ -202,7 +206,9 @@ class VecenvEnv(_EnvBase):
         if batch.flags & RowFlag.FINAL:
             obs = self._put_finals(obs, batch, np.flatnonzero(done))
         values = self._encode(obs, len(batch))
-        values["reward"] = torch.from_numpy(batch.rewards.astype(np.float32)[:, None])
+        space = self.vector_env.reward_space
+        rewards = batch.rewards[:, None] if space is None else batch.rewards
+        values["reward"] = torch.from_numpy(rewards.astype(np.float32 if space is None else space.dtype))
         values["done"] = torch.from_numpy(done[:, None])
         values["terminated"] = torch.from_numpy(terminated.copy()[:, None])
         values["truncated"] = torch.from_numpy(truncated.copy()[:, None])
