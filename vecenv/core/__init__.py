@@ -52,14 +52,14 @@ Words:
 
 Recipe: a new column of a row. Each of these places changes:
 
-    layout/arena.py         HEADER_WORDS (offset of the column) and _COLUMNS or _FINAL_COLUMNS (dtype, values per row)
+    layout/columns.py       a line in COLUMNS, with the group to which the value belongs; the rest of Python follows it
     native/shm/layout.h     the same word at the same position of the enum, and VECENV_ABI
     native/worker/row.c     `write_row` stores the value
-    fallback/slot.py        `_write_row` stores the value without C; fallback/hub.py delivers it
-    parent/batch.py         a property of `Batch`, and the name in `CopiedRows`
+    fallback/slot.py        `_write_row` stores the value without C
+    parent/batch.py         a property of `Batch`
     host/replay.py          only if the value must be the same after a recovery: restore it, and add it to the digest
                             [worker/slot_records, fallback/records]
-    tests/core/layout       `test_arena` compares both layouts; tests/contracts/test_pool.py tests the value
+    tests/core/layout       `test_native` compares both layouts; tests/contracts/test_columns.py has the value nonzero
 
 Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class implements the protocol `Engine` of
 pool/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces, arena,

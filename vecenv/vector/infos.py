@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
+from ..core.layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns
 from ..core.layout.info_cells import Column, dtype_of
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
-from ..core.parent.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
+from ..core.parent.batch import Batch
 from ..errors import ConfigError
 from .dtypes import common_dtype, is_lossless_cast
 from .nested import row_of

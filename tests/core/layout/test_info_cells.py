@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecenv.core.layout.arena import INFO_KEYS
+from vecenv.core.layout.columns import INFO_KEYS
 from vecenv.core.layout.info_cells import InfoColumns, fitting
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import select
 import sys
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from vecenv.core.host import slot as events
-from vecenv.core.layout import arena, counters, native, rows
+from vecenv.core.layout import arena, columns, counters, native, rows
 from vecenv.core.layout.arena import ArenaPlan
 from vecenv.core.layout.native import load
 from vecenv.core.layout.spec import Spec
@@ -106,9 +108,13 @@ def obs_of(number):
 
 def test_layout_is_the_same_in_c_and_python():
     assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
-    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "COMMAND_NBYTES", "INFO_KEYS", "INFO_KEY_NBYTES")
+    sizes = ("CONTROL_NBYTES", "NOTICE_OFFSET", "COMMAND_NBYTES", "INFO_KEY_NBYTES")
     for name in ("MAGIC", "ABI", *sizes):
         assert getattr(arena, name) == getattr(_native, name), name
+    assert columns.INFO_KEYS == _native.INFO_KEYS
+    source = Path(__file__).parents[3] / "native" / "shm" / "layout.h"
+    names = re.findall(r"^ +VECENV_H_(\w+),", source.read_text(), re.MULTILINE)
+    assert tuple(map(str.lower, names)) == arena.HEADER_WORDS
     assert len(counters.COUNTERS_WORDS) == _native.COUNTERS_WORDS
     sizes = ("SLOT_NBYTES", "TIMINGS_NBYTES", "NUM_BUCKETS", "FIRST_OCTAVE")
     for name in ("COUNTERS_MAGIC", "COUNTERS_VERSION", *sizes):
@@ -459,8 +465,8 @@ def test_info_keys_beyond_the_table_are_refused(ends):
     hub = ends.hub()
     assert hub.add_info_key("x" * arena.INFO_KEY_NBYTES) == -1
     assert hub.add_info_key("zero\0inside") == -1
-    found = [hub.add_info_key(f"key {i}") for i in range(arena.INFO_KEYS + 2)]
-    assert found == [*range(arena.INFO_KEYS), -1, -1]
+    found = [hub.add_info_key(f"key {i}") for i in range(columns.INFO_KEYS + 2)]
+    assert found == [*range(columns.INFO_KEYS), -1, -1]
     with pytest.raises(TypeError):
         hub.add_info_key(3)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.arena import ArenaPlan, BlockViews
+from ..layout.columns import Group, names_of
 from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
@@ -19,10 +20,8 @@ from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, Sha
 
 __all__ = ["FallbackHub", "GatheredRows"]
 
-_COLUMNS = (
-    "step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return",
-    "seconds",
-)  # fmt: skip
+#: Without C, all infos are messages.
+_COLUMNS = names_of(Group.COMMAND, Group.STEP, Group.OBS)
 
 
 class GatheredRows:

@@ -1,6 +1,7 @@
 """The contents of a row, and the address of each value in shared memory.
 
 spec            nested observation spaces as named arrays
+columns         the table of the columns of a row
 arena           the layout of the shared segment of rows and actions
 counters        the layout of the shared segment that other programs may read
 rows            flags, operations and places of rows

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
+from .columns import COLUMNS, INFO_KEYS, Group, RowColumn
 from .counters import LINE, CountersPlan
 from .spec import Array, Spec
 
@@ -30,7 +31,6 @@ __all__ = [
     "ABI",
     "CHAIN",
     "HEADER_WORDS",
-    "INFO_KEYS",
     "INFO_KEY_NBYTES",
     "LINE",
     "PRIVATE_BLOCK",
@@ -42,7 +42,6 @@ __all__ = [
 MAGIC = 0x766E6365766E6501
 ABI = 13
 PAGE = 4096
-INFO_KEYS = 32
 INFO_KEY_NBYTES = 64
 CONTROL_NBYTES = 4 * LINE
 NOTICE_OFFSET = 3 * LINE + 4
@@ -64,13 +63,8 @@ HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "byte_ring_nbytes",
     "reward_size", "has_final", "control", "info_keys", "queues", "newest", "byte_rings_up", "byte_rings_down",
     "records",
-    "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
-    "flags", "episode_counters", "info_tags", "info_values", "seconds", "final_tags",
-    "final_values",
+    "blocks", "block_stride", "link", *(column.name for column in COLUMNS),
 )  # fmt: skip
-
-#: Episode counters of a row, as in native/shm/layout.h; readers see each field as a column.
-_EPISODE_COUNTERS = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
 
 #: One of the two records of an env, as in native/shm/layout.h.
 RECORD = np.dtype(
@@ -81,19 +75,6 @@ RECORD = np.dtype(
         "itemsize": LINE,
     }
 )
-
-#: Columns of every row beside observations: name -> dtype and values per row. The plan widens `reward`.
-_COLUMNS: dict[str, tuple[Any, int]] = {
-    "owner": ("<u8", 1), "cell": ("<u8", 1), "step_id": ("<u8", 1), "env_id": ("<i8", 1), "reward": ("<f8", 1),
-    "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "episode_counters": (_EPISODE_COUNTERS, 1),
-    "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
-}  # fmt: skip
-
-#: Further columns of arenas with final observations: the cells of the infos that belong to those.
-_FINAL_COLUMNS: dict[str, tuple[Any, int]] = {
-    "final_tags": ("u1", INFO_KEYS),
-    "final_values": ("<u8", INFO_KEYS),
-}
 
 
 def _align(value: int, step: int) -> int:
@@ -156,9 +137,10 @@ class ArenaPlan:
         return CountersPlan(self.num_envs, self.num_slots, self.is_timed)
 
     @property
-    def columns(self) -> dict[str, tuple[Any, int]]:
-        """{name: (dtype, values per row)} of each column beside observations."""
-        return {**_COLUMNS, **_FINAL_COLUMNS} if self.has_final else _COLUMNS
+    def columns(self) -> tuple[RowColumn, ...]:
+        """The columns of a row beside observations; the size of `reward` is that of one reward."""
+        placed = (column for column in COLUMNS if self.has_final or column.group != Group.FINAL_INFO)
+        return tuple(column._replace(size=self.reward_size) if column.name == "reward" else column for column in placed)
 
     @property
     def nbytes(self) -> int:
@@ -197,9 +179,8 @@ class ArenaPlan:
 
         words["link"] = 0
         at = LINE
-        for name, (dtype, size) in self.columns.items():
-            width = self.reward_size if name == "reward" else size
-            words[name] = col(np.dtype(dtype).itemsize * width)
+        for column in self.columns:
+            words[column.name] = col(column.nbytes)
         self.obs_offsets = [col(leaf.nbytes) for leaf in self.obs.leaves]
         self.final_offsets = [col(leaf.nbytes) for leaf in self.obs.leaves] if self.has_final else []
         words["block_stride"] = _align(at, PAGE)
@@ -211,11 +192,7 @@ class ArenaPlan:
 
     def row_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per row) of every column that is copied with a row: all but owner and cell."""
-        named = [
-            (self.words[name], np.dtype(dtype).itemsize * (self.reward_size if name == "reward" else size))
-            for name, (dtype, size) in self.columns.items()
-            if name not in ("owner", "cell")
-        ]
+        named = [(self.words[column.name], column.nbytes) for column in self.columns if column.group != Group.PRIVATE]
         leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
         finals = [(offset, leaf.nbytes) for offset, leaf in zip(self.final_offsets, self.obs.leaves)]
         return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
@@ -223,7 +200,7 @@ class ArenaPlan:
     def saved_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per row) of each column of a saved row: step_id, env_id, episode counters, obs."""
         names = ("step_id", "env_id", "episode_counters")
-        named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in names]
+        named = [(self.words[column.name], column.nbytes) for column in self.columns if column.name in names]
         leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
         return tuple(pair for pair in named + leaves if pair[1] > 0)
 
@@ -271,13 +248,12 @@ class BlockViews:
         self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}
-        for name, (dtype, size) in plan.columns.items():
+        for name, dtype, _, size in plan.columns:
             shape: tuple[int, ...] = (rows,) if size == 1 else (rows, size)
             if name == "reward":
                 shape = (rows, *plan.reward_shape)
-            self.columns[name] = self._view(plan.words[name], dtype, shape)
-        episode_counters = self.columns["episode_counters"]
-        self.columns.update({name: episode_counters[name] for name in _EPISODE_COUNTERS.names or ()})
+            view = self.columns[name] = self._view(plan.words[name], dtype, shape)
+            self.columns.update({field: view[field] for field in view.dtype.names or ()})
         leaves = plan.obs.leaves
         self.obs = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.obs_offsets, leaves)]
         self.final = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.final_offsets, leaves)]

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .spec import Array
 
-__all__ = ["Autoreset", "Column", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "RowRange"]
+__all__ = ["Autoreset", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "RowRange"]
 
 
 class Op(IntEnum):
@@ -76,9 +76,6 @@ class Form(IntEnum):
     ARRAY0 = 3  #: an array of shape ()
 
 
-Column = str
-
-
 class Rows(Protocol):
     """B rows: named columns (see `arena.HEADER_WORDS`) and observation leaves (B, *S)."""
 
@@ -86,7 +83,7 @@ class Rows(Protocol):
     def count(self) -> int:
         """Number of rows."""
 
-    def column(self, name: Column) -> Array:
+    def column(self, name: str) -> Array:
         """Return a column, (B,) or (B, ...)."""
 
     def obs(self, leaf: int) -> Array:
@@ -112,7 +109,7 @@ class RowRange:
         """Number of the block."""
         return self._views.number
 
-    def column(self, name: Column) -> Array:
+    def column(self, name: str) -> Array:
         """Return a column, (B,) or (B, ...)."""
         return self._views.columns[name][self.start : self.stop]
 

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...errors import ErrorRows, StateError, add_notes
+from ..layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns, Group, names_of
 from ..layout.info_cells import Column, InfoColumns
 from ..layout.messages import Reply, describe_place, unpack_error
 from ..layout.rows import RowFlag, Rows
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
-__all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "TrackedRows", "raise_first"]
+__all__ = ["Batch", "TrackedRows", "raise_first"]
 
-
-class CellColumns(NamedTuple):
-    """One of the two sets of cells of a row: the flag of rows that have it, and its columns of tags and values."""
-
-    flag: int
-    tags: str
-    values: str
-
-
-INFO_CELLS = CellColumns(RowFlag.INFO, "info_tags", "info_values")
-FINAL_CELLS = CellColumns(RowFlag.FINAL_INFO, "final_tags", "final_values")
 
 #: Value of the bytes of expired integers.
 _GARBAGE = 0xA5
@@ -330,12 +320,10 @@ class CopiedRows:
 
     def __init__(self, rows: Rows, spec: Spec) -> None:
         self.count = rows.count
-        names = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed")
-        more: tuple[str, ...] = ("return", "info_tags", "info_values", "seconds")
         flags = rows.column("flags")
-        if (flags & RowFlag.FINAL_INFO).any():
-            more += FINAL_CELLS.tags, FINAL_CELLS.values
-        self._columns = {name: rows.column(name).copy() for name in (*names, *more)}
+        groups = [Group.COMMAND, Group.STEP, Group.OBS, Group.INFO]
+        groups += [Group.FINAL_INFO] if (flags & RowFlag.FINAL_INFO).any() else []
+        self._columns = {name: rows.column(name).copy() for name in names_of(*groups)}
         self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
         has_final = bool((flags & RowFlag.FINAL).any())
         self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from ..layout.columns import FINAL_CELLS, INFO_CELLS, Group, names_of
 from ..layout.messages import Reply
 from ..layout.rows import RowFlag
 from ..layout.spec import Array
-from ..parent.batch import FINAL_CELLS, INFO_CELLS, Batch
+from ..parent.batch import Batch
 
 __all__ = ["JoinedRows", "RowStore", "join_rows"]
 
-#: Columns that belong to a step; all others belong to the observation.
-_STEP_COLUMNS = ("reward", "terminated", "truncated", "episode", "length", "seed", "return", "seconds")
-_INFO_COLUMNS = (INFO_CELLS.tags, INFO_CELLS.values)
-_COLUMNS = ("flags", "step_id", *_STEP_COLUMNS, *_INFO_COLUMNS)
+_STEP_COLUMNS, _INFO_COLUMNS = names_of(Group.STEP), names_of(Group.INFO)
+#: All but the ids of envs, which are replaced by those of rows.
+_COLUMNS = ("step_id", *names_of(Group.OBS), *_STEP_COLUMNS, *_INFO_COLUMNS)
 
 
 class RowStore:

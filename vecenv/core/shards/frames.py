@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..layout.arena import INFO_KEYS, RECORD, ArenaPlan
+from ..layout.arena import RECORD, ArenaPlan
+from ..layout.columns import CELLS, INFO_KEYS, Group, fields_of
 from ..layout.rows import RowFlag, Rows
 from ..layout.spec import Array
 
@@ -35,16 +36,6 @@ Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<7q")
 _ALIGN = 8
-#: Columns of every row, beside the reward: name -> dtype.
-_COLUMNS = {
-    "step_id": "<u8", "env_id": "<i8", "terminated": "?", "truncated": "?", "flags": "<u4", "episode": "<i8",
-    "length": "<i8", "seed": "<i8", "return": "<f8", "seconds": "<f8",
-}  # fmt: skip
-#: Columns of the cells of infos: flag of the rows that have cells -> name -> dtype. A row has `INFO_KEYS` cells.
-_CELLS = {
-    RowFlag.INFO: {"info_tags": "u1", "info_values": "<u8"},
-    RowFlag.FINAL_INFO: {"final_tags": "u1", "final_values": "<u8"},
-}
 
 
 def count_pieces(nbytes: int) -> int:
@@ -132,11 +123,13 @@ class FrameLayout:
 
     def __init__(self, plan: ArenaPlan, *, has_records: bool) -> None:
         self._leaves = plan.obs.leaves
-        self._columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
-        self._columns += [(name, np.dtype(dtype), ()) for name, dtype in _COLUMNS.items()]
-        self._columns.append(("reward", np.dtype("<f8"), plan.reward_shape))
+        self._columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [
+            (name, dtype, plan.reward_shape if name == "reward" else ())
+            for name, dtype in fields_of(Group.COMMAND, Group.STEP, Group.OBS).items()
+        ]
         if has_records:
             self._columns.append(("record", RECORD, ()))
+        self._cells = [(cells.flag, fields_of(cells.group)) for cells in CELLS]
         self._has_final = plan.has_final
 
     def _parts(self, count: int, flags: int, num_final: int) -> Iterator[_Part]:
@@ -145,10 +138,10 @@ class FrameLayout:
             yield _Part("columns", name, dtype, (count, *shape))
         for leaf in self._leaves:
             yield _Part("obs", leaf.index, leaf.dtype, (count, *leaf.shape))
-        for flag, columns in _CELLS.items():
+        for flag, columns in self._cells:
             if flags & flag:
-                for name, cell in columns.items():
-                    yield _Part("columns", name, np.dtype(cell), (count, INFO_KEYS))
+                for name, dtype in columns.items():
+                    yield _Part("columns", name, dtype, (count, INFO_KEYS))
         if num_final:
             yield _Part("final_rows", 0, np.dtype("<i8"), (num_final,))
             for leaf in self._leaves:

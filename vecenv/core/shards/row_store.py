@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from ..layout.arena import ArenaPlan, BlockViews
+from ..layout.columns import CELLS, Group, columns_of, names_of
 from ..layout.rows import RowFlag, RowRange
 from ..layout.spec import Array
 from .frames import Frame
 
 __all__ = ["RowStore"]
 
-#: Columns that every row has: as a block has them, and as a frame has them.
-_BLOCK_COLUMNS = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode_counters", "seconds")
-_FRAME_COLUMNS = ("reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return", "seconds")
+#: Columns that every row has: as a block has them, and as a frame has them beside the ids.
+_BLOCK_COLUMNS = tuple(column.name for column in columns_of(Group.COMMAND, Group.STEP, Group.OBS))
+_FRAME_COLUMNS = names_of(Group.STEP, Group.OBS)
 #: Flags of rows without an observation of their own.
 _NO_OBS = RowFlag.ERROR | RowFlag.REPEATS
-#: Columns of the cells of infos, by the flag of the rows that have cells.
-_CELLS = {RowFlag.INFO: ("info_tags", "info_values"), RowFlag.FINAL_INFO: ("final_tags", "final_values")}
 
 
 class RowStore:
@@ -52,8 +51,8 @@ class RowStore:
         columns = self._newest.columns
         columns["env_id"][env_ids], columns["step_id"][env_ids] = env_ids, step_ids
         names = list(_FRAME_COLUMNS)
-        for flag, cells in _CELLS.items():
-            names += cells if frame.flags & flag else ()
+        for cells in CELLS:
+            names += (cells.tags, cells.values) if frame.flags & cells.flag else ()
         for name in names:
             columns[name][env_ids] = frame.columns[name][rows]
         if len(frame.final_rows):
@@ -79,8 +78,8 @@ class RowStore:
         self._next_block = (self._next_block + 1) % len(self._blocks)
         flags = int(np.bitwise_or.reduce(newest.columns["flags"][env_ids]))
         names = list(_BLOCK_COLUMNS)
-        for flag, cells in _CELLS.items():
-            names += cells if flags & flag else ()
+        for cells in CELLS:
+            names += (cells.tags, cells.values) if flags & cells.flag else ()
         for name in names:
             block.columns[name][:count] = newest.columns[name][env_ids]
         for ours, theirs in zip(block.obs, newest.obs):

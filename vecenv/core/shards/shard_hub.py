@@ -23,7 +23,8 @@ import numpy as np
 from ...errors import WorkerError, add_notes, locate, place_of
 from ...pickling import load
 from ..layout import messages
-from ..layout.arena import INFO_KEY_NBYTES, INFO_KEYS, ArenaPlan
+from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
+from ..layout.columns import INFO_KEYS
 from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
