@@ -503,9 +503,6 @@ class Pool:
         if self._lifecycle.is_started and self._requests.calls:
             self._call("call", self._requests.abandon_calls)
 
-    #: The names of earlier versions.
-    post, wait_calls, forget_calls = submit_calls, collect_calls, abandon_calls
-
     # ---- tasks of shards ---------------------------------------------------------------------
 
     def share(self, data: bytes) -> Any:

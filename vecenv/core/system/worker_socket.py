@@ -163,11 +163,6 @@ class ControlSocket:
         """Return whether a complete frame is buffered here, as after an interrupt; a poll does not report it."""
         return self._frame_at() is not None
 
-    def has_frame(self) -> bool:
-        """Read the data that has arrived, and return whether `take_frame` would return a frame."""
-        with signals_deferred():
-            return self._find() is not None
-
     def _find(self) -> slice | None:
         """Read until the first frame is complete; return its position in the buffer, or None if data is missing."""
         while (found := self._frame_at()) is None and self._read():
