@@ -19,10 +19,11 @@ static PyObject *
 watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int pid, pidfd, connection;
-    if (!PyArg_ParseTuple(args, "iii:watch_parent", &pid, &pidfd, &connection)) {
+    const char *mark;
+    if (!PyArg_ParseTuple(args, "iiis:watch_parent", &pid, &pidfd, &connection, &mark)) {
         return NULL;
     }
-    int error = vecenv_watch_parent((pid_t)pid, pidfd, connection);
+    int error = vecenv_watch_parent((pid_t)pid, pidfd, connection, mark);
     if (error != 0) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -31,10 +32,11 @@ watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(watch_parent_doc,
-"watch_parent(pid, pidfd, connection, /)\n--\n\n"
+"watch_parent(pid, pidfd, connection, mark, /)\n--\n\n"
 "Kill this process group as soon as the parent exits or closes its end of a socket.\n\n"
 "pid, pidfd: the parent; pidfd then belongs to this function. connection: the descriptor of this\n"
-"process's end of the socket. Starts a native thread and returns. Raises OSError.");
+"process's end of the socket. mark: the processes with this mark are killed, too; '' for none.\n"
+"Starts a native thread and returns. Raises OSError.");
 
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"

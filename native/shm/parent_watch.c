@@ -1,12 +1,14 @@
 #define _GNU_SOURCE
 #include "shm/parent_watch.h"
 
+#include "shm/marked.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +21,14 @@ static int parent_fd = -1;
 static pid_t parent_pid;
 static pid_t watched_pid; /* this process; forked children inherit the handler, not the parent */
 static volatile pid_t forker; /* the process that forked this one: the parent or its fork server */
+static char own_mark[64];
+
+static void
+kill_all(void)
+{
+    vecenv_kill_marked(own_mark);
+    kill(0, SIGKILL);
+}
 
 /* The connection also closes if the parent starts another program by exec; its pid, and so its
  * pidfd, stays the same. */
@@ -31,7 +41,7 @@ watch(void *argument)
     };
     while (poll(ends, 2, -1) < 0 && errno == EINTR) {
     }
-    kill(0, SIGKILL);
+    kill_all();
     return NULL;
 }
 
@@ -43,7 +53,7 @@ is_orphan(void)
         return false;
     }
     if (forker == parent_pid) {
-        kill(0, SIGKILL);
+        kill_all();
     }
     return true;
 }
@@ -53,7 +63,7 @@ end_with_parent(int timeout_ms)
 {
     struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
     if (poll(&parent, 1, timeout_ms) > 0) {
-        kill(0, SIGKILL);
+        kill_all();
     }
 }
 
@@ -87,12 +97,16 @@ vecenv_check_parent(void)
 }
 
 int
-vecenv_watch_parent(pid_t pid, int pidfd, int connection)
+vecenv_watch_parent(pid_t pid, int pidfd, int connection, const char *mark)
 {
     /* In a stopped process the watcher does not run either. So the kernel continues the process
      * when its forker ends: the parent, or the fork server, which ends with the parent. The signal
      * also comes when only the forking thread ends; then the handler does nothing. */
     struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
+    if (strlen(mark) >= sizeof own_mark) {
+        return ENAMETOOLONG;
+    }
+    strcpy(own_mark, mark);
     parent_fd = pidfd;
     parent_pid = pid;
     watched_pid = getpid();

@@ -8,15 +8,15 @@
 /* Start a detached thread that kills this process group with SIGKILL when the parent `pid` ends:
  * `pidfd` is readable, or the parent's end of the socket `connection` is closed. The group is
  * this process and the processes that its envs have started, because each worker leads its own
- * session. A stopped process is continued first. Takes ownership of `pidfd`. Returns 0 or an
- * errno. */
-int vecenv_watch_parent(pid_t pid, int pidfd, int connection);
+ * session. The processes with `mark` in other sessions are killed before; see shm/marked.h. A
+ * stopped process is continued first. Takes ownership of `pidfd`. Returns 0 or an errno. */
+int vecenv_watch_parent(pid_t pid, int pidfd, int connection, const char *mark);
 
 /* A call that took longer than this may include a stop of the process (SIGSTOP), during which the
  * parent may have ended. */
 #define VECENV_MAYBE_STOPPED_NS 100000
 
-/* Kill the process group now if the watched parent has ended. Call it after a long call: a
+/* Kill these processes now if the watched parent has ended. Call it after a long call: a
  * continued process runs before its watcher does, and may stop itself again. */
 void vecenv_check_parent(void);
 

@@ -17,7 +17,9 @@ from tests.faults.traces import end, wait_until
 
 
 class WithHelpers(gymnasium.Env[Any, Any]):
-    """Starts a helper that ends at once, and one in a session of its own, which writes until it is ended.
+    """Starts a helper that ends at once, and one that outlives its worker.
+
+    The latter has a session of its own and an empty environment, so that it is not found as a process of its worker.
 
     Args:
         folder: each new env notes its worker and its helper in a file of its number there. The helper reads from the
@@ -28,7 +30,7 @@ class WithHelpers(gymnasium.Env[Any, Any]):
 
     def __init__(self, folder: str, number: int) -> None:
         subprocess.run(["true"], check=True)
-        self.helper = subprocess.Popen(["cat", os.path.join(folder, "end")], start_new_session=True)
+        self.helper = subprocess.Popen(["cat", os.path.join(folder, "end")], start_new_session=True, env={})
         with open(os.path.join(folder, str(number)), "a") as file:
             file.write(f"{os.getpid()} {self.helper.pid}\n")
         self.num_steps = 0

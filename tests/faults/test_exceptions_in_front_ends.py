@@ -75,9 +75,7 @@ def test_torchrl_env_carries_rows_of_other_envs() -> None:
 
 def test_torchrl_env_ends_only_the_episode_that_raised() -> None:
     VecenvEnv = pytest.importorskip("vecenv.integrations.torchrl", exc_type=ImportError).VecenvEnv
-    env = VecenvEnv(
-        env_fns(step=(3,), reset=(3,)), num_workers=2, failures=TRUNCATE, categorical_action_encoding=True
-    )
+    env = VecenvEnv(env_fns(step=(3,), reset=(3,)), num_workers=2, failures=TRUNCATE, categorical_action_encoding=True)
     env.set_seed(1)
     rollout = env.rollout(6, break_when_any_done=False)
     ended = rollout["next", "truncated"][..., 0]

@@ -629,7 +629,7 @@ def test_payload_that_was_not_taken_is_not_given_to_the_next_command(ends):
 
 def test_watch_refuses_an_invalid_descriptor():
     with pytest.raises((TypeError, ValueError)):
-        _native.watch_parent(1, "no descriptor", 0)
+        _native.watch_parent(1, "no descriptor", 0, "")
 
 
 # ---- leaks ----------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import signal
 import threading
 from dataclasses import dataclass
 
+from ..system.process_tree import kill_tree
+
 __all__ = ["MAYBE_STOPPED_NS", "check_parent", "watch_parent"]
 
 _PR_SET_PDEATHSIG = 1
@@ -26,6 +28,7 @@ class _Watch:
     parent: int
     pidfd: int
     connection: int  # the other end is closed if the parent executes another program
+    mark: str  # of the processes that this one has started
     forker: int  # the parent, or its fork server
 
     def is_orphan(self) -> bool:
@@ -33,7 +36,7 @@ class _Watch:
         if os.getppid() == self.forker or os.getpid() != self.process:
             return False
         if self.forker == self.parent:
-            os.killpg(0, signal.SIGKILL)
+            self.kill_all()
         return True
 
     def end_with_parent(self, timeout_ms: int | None) -> None:
@@ -45,13 +48,18 @@ class _Watch:
         if timeout_ms is None:
             poll.register(self.connection, 0)  # POLLHUP is always reported
         if poll.poll(timeout_ms):
-            os.killpg(0, signal.SIGKILL)
+            self.kill_all()
+
+    def kill_all(self) -> None:
+        """Kill the processes with the mark, then this process group."""
+        kill_tree(0, self.mark)
+        os.killpg(0, signal.SIGKILL)
 
 
 _watch: _Watch | None = None
 
 
-def watch_parent(pid: int, pidfd: int, connection: int) -> None:
+def watch_parent(pid: int, pidfd: int, connection: int, mark: str) -> None:
     """Start a thread that kills this process group when the parent exits or closes its end of `connection`.
 
     Call it in the main thread: it also installs a handler of SIGCONT, the parent-death signal.
@@ -59,9 +67,10 @@ def watch_parent(pid: int, pidfd: int, connection: int) -> None:
     Args:
         pid, pidfd: the parent.
         connection: descriptor of this process's end of a connection to the parent.
+        mark: processes with this mark are killed, too; '' for none.
     """
     global _watch
-    watch = _watch = _Watch(os.getpid(), pid, pidfd, connection, os.getppid())
+    watch = _watch = _Watch(os.getpid(), pid, pidfd, connection, mark, os.getppid())
 
     def on_continue(*_: object) -> None:
         if os.getpid() == watch.process:

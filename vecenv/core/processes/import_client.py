@@ -27,10 +27,11 @@ from ..system.clock import Deadline
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFile, stamp_of
 from ..system.module_paths import Source, file_of
+from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
 from ..system.start_process import ForkedServer, make_process, standard_descriptors
 from .import_server import ImportOrder, ImportReport, Surroundings, serve_imports
-from .worker import kill_tree, start_process
+from .worker import start_process
 
 __all__ = ["prepare_server", "servers", "surroundings_of"]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..system.descriptor import Descriptor
 from ..system.process_stat import started_at
+from ..system.process_tree import kill_tree, mark_of
 from ..system.start_process import close_alive_end
 
 __all__ = ["ServerEnd", "find_listener", "let_fork_server_end"]
@@ -92,10 +93,18 @@ def let_fork_server_end() -> None:
 
 
 def _end_workers() -> None:
-    """Kill the workers that missed the end of their parent, because they are stopped or stop themselves again."""
+    """Kill the workers that missed the end of their parent, because they are stopped or stop themselves again.
+
+    Children without a mark are import servers, which are given time to end their own workers, or workers without envs.
+    """
     import psutil
 
-    for child in psutil.Process().children():
+    unmarked = []
+    for child, mark in [(child, mark_of(child.pid)) for child in psutil.Process().children()]:
+        if mark:
+            kill_tree(child.pid, mark, started_at(child.pid) or "0")
+        else:
+            unmarked.append(child)
+    for child in psutil.wait_procs(unmarked, timeout=_END_SECONDS)[1]:
         with contextlib.suppress(ProcessLookupError):
-            leads_group = os.getpgid(child.pid) == child.pid  # then the group contains the processes of its envs
-            (os.killpg if leads_group else os.kill)(child.pid, signal.SIGKILL)
+            os.kill(child.pid, signal.SIGKILL)

@@ -31,6 +31,7 @@ from ..system.descriptor import Descriptor
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.process_stat import started_at
+from ..system.process_tree import kill_tree, new_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
 from ..system.start_process import ForkedServer, ForkServerTimeout, make_process, standard_descriptors
@@ -42,7 +43,6 @@ __all__ = [
     "START_ERRORS",
     "Worker",
     "core_limit",
-    "kill_tree",
     "start_error",
     "start_process",
     "start_worker",
@@ -93,6 +93,7 @@ class Worker:
         boot: the description of its envs.
         log_frames: log records that have arrived and were not passed on.
         started: start time, as `started_at` returns it; '' if it had ended before it could be read.
+        mark: shows which processes it has started; see `process_tree`.
     """
 
     worker_id: int
@@ -115,6 +116,7 @@ class Worker:
     _frames: deque[bytes] = field(default_factory=deque, init=False, repr=False)
     _watched_by: select.epoll | None = field(default=None, init=False, repr=False)
     started: str = field(init=False)
+    mark: str = field(default_factory=new_mark, init=False)
 
     def __post_init__(self) -> None:
         self.started = started_at(self.pid)
@@ -149,6 +151,7 @@ class Worker:
         assert self.boot is not None
         self.boot.has_stack_file = not self.stack.fd.closed
         self.boot.captures_output = self.output is not None
+        self.boot.mark = self.mark
         descriptors = [self.stack.fd] if self.boot.has_stack_file else []
         self._send(pickle.dumps(self.boot), [*descriptors, *(self.output.write_ends if self.output else ())])
         self._close_sent()
@@ -277,9 +280,9 @@ class Worker:
                 self.process.kill()
 
     def _kill_tree(self) -> None:
-        """Kill the processes that the worker has started, unless its pid now belongs to another process."""
-        if self.started and started_at(self.pid) in ("", self.started):
-            kill_tree(self.pid)
+        """Kill the processes that the worker has started; no session, if its pid now belongs to another process."""
+        is_own = self.started and started_at(self.pid) in ("", self.started)
+        kill_tree(self.pid if is_own else 0, self.mark, self.started or "0")
 
     def release(self) -> None:
         """Close the parent's descriptors of this worker, after its last stack was read."""
@@ -329,33 +332,6 @@ class Worker:
 def end_deadline() -> Deadline:
     """Return the deadline for the end of processes that are killed now."""
     return Deadline(_END_SECONDS)
-
-
-def kill_tree(leader: int) -> None:
-    """Kill every process in the session and in the process group that `leader` leads."""
-    for pid in [pid for pid in _session_members(leader) if pid != os.getpid()]:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    if leader > 0 and leader != os.getpgrp():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)
-
-
-def _session_members(session: int) -> list[int]:
-    members: list[int] = []
-    try:
-        names = os.listdir("/proc")
-    except OSError:  # no descriptor is left; the process group has most of them
-        return members
-    for name in names:
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{name}/stat") as stat:
-                    # fields after the name in brackets: state, parent, group, session
-                    fields = stat.read().rpartition(")")[2].split()
-                if int(fields[3]) == session:
-                    members.append(int(name))
-    return members
 
 
 def start_worker(

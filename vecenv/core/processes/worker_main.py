@@ -58,6 +58,7 @@ from ..system.output_capture import OutputCapture, silence
 from ..system.process_settings import ProcessSettings
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
+from ..system.process_tree import kill_tree, set_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from . import import_server
@@ -112,6 +113,7 @@ class Boot:
         first_env_id: number of env 0 in messages and for the global random generators; see `ProcessEngine`.
         exception_limit: see `PoolFailurePolicy.exception_limit`.
         rng_entropy, settings: see `PoolOptions`.
+        mark: shows which processes the worker has started; see `process_tree`. `Worker.send_boot` sets it.
     """
 
     worker_id: int
@@ -144,6 +146,7 @@ class Boot:
     exception_limit: tuple[int, float] | None = None
     rng_entropy: int = 0
     settings: ProcessSettings = field(default_factory=ProcessSettings.now)
+    mark: str = ""
 
 
 @dataclass
@@ -276,6 +279,7 @@ def _set_up_process(boot: Boot) -> None:
     environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
     os.environ.clear()
     os.environ.update(environ)
+    set_mark(boot.mark)
     cap_environment(boot.num_threads, boot.environ)
     cap_loaded_libraries()
     sys.path[:] = path
@@ -313,7 +317,7 @@ def _watch_parent(boot: Boot, control: Connection) -> None:
         os.killpg(0, signal.SIGKILL)
     watch_parent = load().watch_parent if boot.implementation == "native" else parent_watch.watch_parent
     # both numbers belong to the watcher until this process ends
-    watch_parent(boot.parent_pid, pidfd, os.dup(control.fileno()))
+    watch_parent(boot.parent_pid, pidfd, os.dup(control.fileno()), boot.mark)
 
 
 def _recv_descriptor(control: Connection) -> Descriptor:
@@ -477,8 +481,10 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         for owner in inherited:
             owner.close()
     let_fork_server_end()
+    mark = ""
     try:
         boot: Boot = control.recv()
+        mark = boot.mark
         _show_title(boot)
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control).number)
@@ -493,7 +499,8 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
             rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)
     except (EOFError, ConnectionError, BrokenPipeError):
-        return  # the parent has dropped this worker or is gone, so no message can be sent
+        # The parent has dropped this worker or is gone, and perhaps only this worker can end its processes.
+        kill_tree(0, mark)
 
 
 def _show_title(boot: Boot) -> None:

@@ -21,11 +21,12 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from ...errors import describe_exit
-from ..processes.worker import START_ERRORS, kill_tree, start_error, start_process
+from ..processes.worker import START_ERRORS, start_error, start_process
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor, WakeEvent
 from ..system.log_records import clear_handlers
 from ..system.process_title import set_title
+from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
 from ..system.start_process import make_process, modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket

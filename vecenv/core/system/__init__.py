@@ -17,6 +17,7 @@ affinity        the core that a worker prefers
 run_delay       for how long a thread waited for a core
 fork_guard      ends processes that code of an env forks, when they leave that code
 process_stat    start time and state of any process
+process_tree    the processes that a worker has started, and their end
 process_title   the title of this process
 monitor_files   files by which other programs find the pools that run
 """

@@ -1,0 +1,132 @@
+"""Kill a worker's processes: its session, its process group, and the processes that its envs started in other sessions.
+
+Launchers of simulators put them into sessions of their own, or fork twice, so that neither the session nor the parent
+shows where they come from. A worker therefore has a mark, a random text that its children inherit in two places:
+
+    the environment variable VECENV_WORKER     programs that are executed; /proc/PID/environ shows it
+    the name of a mapped memory file           processes that are forked only; /proc/PID/maps shows it
+
+A process that clears its environment and executes a program is not found. Where /proc is missing, no process is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import select
+import signal
+
+from .clock import Deadline
+from .descriptor import Descriptor
+
+__all__ = ["VARIABLE", "kill_tree", "mark_of", "new_mark", "set_mark"]
+
+#: Contains the marks of a worker and of all workers that it descends from.
+VARIABLE = "VECENV_WORKER"
+#: How long killed processes may take to end, in seconds.
+_END_SECONDS = 5.0
+#: How often processes are searched for: the ones that were found may have started others before they were killed.
+_MOST_ROUNDS = 4
+#: Positions behind the name in /proc/PID/stat.
+_STATE, _SESSION, _STARTED = 0, 3, 19
+#: In a worker: the mappings that show its marks.
+_mappings: list[mmap.mmap] = []
+
+
+def new_mark() -> str:
+    """Return a mark that no other worker has."""
+    return f"vecenv-{os.urandom(8).hex()}"
+
+
+def set_mark(mark: str) -> None:
+    """In a worker: give a mark to this process and to the processes that it starts from now on."""
+    os.environ[VARIABLE] = f"{os.environ.get(VARIABLE, '')} {mark}".strip()
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # no descriptor is left: forked processes are not found then
+            fd = os.memfd_create(mark, os.MFD_CLOEXEC)
+            try:
+                os.ftruncate(fd, mmap.PAGESIZE)
+                _mappings.append(mmap.mmap(fd, mmap.PAGESIZE))
+            finally:
+                os.close(fd)
+
+
+def mark_of(pid: int) -> str:
+    """Return the mark of a worker; '' if it has none, or has ended."""
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            found = re.findall(r"/memfd:(vecenv-[0-9a-f]{16}) ", maps.read())
+    except OSError:
+        return ""
+    return str(found[-1]) if found else ""
+
+
+def kill_tree(leader: int, mark: str = "", since: str = "0") -> None:
+    """Kill a process with its session, its process group and all marked processes; wait until they have ended.
+
+    Args:
+        leader: process id of the leader of the session, for whose end this function does not wait; 0: only marked
+            processes are killed.
+        mark: the mark of its children; '': they have none.
+        since: when `leader` started, as `started_at` returns it; older processes are not its children.
+    """
+    deadline = Deadline(_END_SECONDS)
+    for _ in range(_MOST_ROUNDS):
+        found = _find(leader, mark, since)
+        if not found:
+            break
+        _end(found, leader, deadline)
+    if leader > 0 and leader != os.getpgrp():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _find(leader: int, mark: str, since: str) -> list[int]:
+    """Return the processes in a session, and the marked ones; not this process, and none that has ended."""
+    found: list[int] = []
+    try:
+        names = os.listdir("/proc")
+    except OSError:  # no descriptor is left; the process group has most of them
+        return found
+    for name in names:
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+                with open(f"/proc/{name}/stat") as stat:
+                    fields = stat.read().rpartition(")")[2].split()
+                is_member = leader > 0 and int(fields[_SESSION]) == leader  # 0: a leader outside this container
+                is_child = is_member or (mark and int(fields[_STARTED]) >= int(since) and _is_marked(name, mark))
+                if is_child and fields[_STATE] != "Z":
+                    found.append(int(name))
+    return found
+
+
+def _is_marked(pid: str, mark: str) -> bool:
+    """Return whether a process has the mark. Raises OSError if it belongs to another user, or has ended."""
+    with open(f"/proc/{pid}/environ", "rb") as environ:
+        if mark.encode() in environ.read():
+            return True
+    if os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe"):
+        return False
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        return mark.encode() in maps.read()
+
+
+def _end(pids: list[int], leader: int, deadline: Deadline) -> None:
+    """Kill processes, and wait until all but `leader` have ended."""
+    with contextlib.ExitStack() as opened:
+        poll = select.poll()
+        running = set()
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has ended, or no descriptor is left
+                if pid != leader:
+                    pidfd = opened.enter_context(contextlib.closing(Descriptor(os.pidfd_open(pid))))
+                    poll.register(pidfd, select.POLLIN)
+                    running.add(pidfd.number)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        while running and not deadline.is_over():
+            for number, _ in poll.poll(1e3 * (deadline.seconds_left() or 0.0)):
+                poll.unregister(number)
+                running.remove(number)
