@@ -380,9 +380,9 @@ class GlobalRngs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         global _innermost
-        if self.is_active:
+        if self.is_active or self.is_threaded:
             assert self._callers_state is not None
-            self.is_active = False
+            self.is_active = self.is_threaded = False
             _innermost = self.outer
             self.generators.load(self._callers_state)
             self._lock.release()

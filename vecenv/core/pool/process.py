@@ -335,6 +335,7 @@ class ProcessEngine:
             "exception_limit": self.options.failures.exception_limit,
             "rng_entropy": self.options.rng_entropy,
             "settings": self.options.settings,
+            "is_forked": self.options.context != "spawn",
         }
 
     def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:

@@ -81,6 +81,11 @@ class EnvThread:
             return functools.partial(function, *args)
         return self._executor.submit(function, *args).result
 
+    def end(self) -> None:
+        """Wait for the end of the thread, unless it is the main one; it then refers to no env."""
+        if self._executor is not None:
+            self._executor.shutdown()
+
 
 class Builder:
     """Builds the envs of a worker.

@@ -48,6 +48,7 @@ from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
 from ..layout.spec import Array
+from ..system import exit_functions
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
@@ -114,6 +115,7 @@ class Boot:
         exception_limit: see `PoolFailurePolicy.exception_limit`.
         rng_entropy, settings: see `PoolOptions`.
         mark: shows which processes the worker has started; see `process_tree`. `Worker.send_boot` sets it.
+        is_forked: whether the worker was forked, from the parent or a fork server, and ends by `os._exit`.
     """
 
     worker_id: int
@@ -147,6 +149,7 @@ class Boot:
     rng_entropy: int = 0
     settings: ProcessSettings = field(default_factory=ProcessSettings.now)
     mark: str = ""
+    is_forked: bool = False
 
 
 @dataclass
@@ -485,6 +488,8 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
     try:
         boot: Boot = control.recv()
         mark = boot.mark
+        if boot.is_forked:
+            exit_functions.forget_inherited()
         _show_title(boot)
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control).number)
@@ -498,6 +503,11 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
             _run(boot, threads, rngs, control, capture, log)
+        if boot.is_forked:
+            for thread in threads:
+                thread.end()
+            del threads, rngs, log
+            exit_functions.run_own()
     except (EOFError, ConnectionError, BrokenPipeError):
         # The parent has dropped this worker or is gone, and perhaps only this worker can end its processes.
         kill_tree(0, mark)

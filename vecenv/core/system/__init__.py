@@ -15,6 +15,7 @@ module_paths    files of modules that the search path does not lead to
 module_files    files of the loaded modules as they were when they were loaded
 affinity        the core that a worker prefers
 run_delay       for how long a thread waited for a core
+exit_functions  exit functions and finalizers of a forked process
 fork_guard      ends processes that code of an env forks, when they leave that code
 process_stat    start time and state of any process
 process_tree    the processes that a worker has started, and their end
