@@ -8,6 +8,7 @@
 
 /* The argument of EVENT_RESULT and EVENT_RAISED: the origin of the result or exception. */
 enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
+enum { STEP_ONLY, STEP_BEGINS, STEP_WITH_SNAPSHOT };
 
 /* ---- results of envs ------------------------------------------------------------- */
 
@@ -376,9 +377,10 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             return NULL;
         }
         const hosted_env *env = &self->envs[self->command.env_id];
+        int begins = env->needs_reset;
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_PAYLOAD)
-                    && (!env->needs_reset || env->env != NULL);
+                    && (begins ? env->env != NULL : !is_step_snapshot_due(env));
         int is_over = self->command.op != VECENV_OP_CALL && is_superseded(self);
         if (is_over && !(self->command.flags & VECENV_C_PAYLOAD)) {
             vecenv_slot_drop(self);
@@ -387,11 +389,13 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         begin_timing(self);
         if (!plain) {
             if (self->command.op == VECENV_OP_STEP) { /* its payload may contain an action */
-                self->command.argument = self->envs[self->command.env_id].needs_reset;
+                self->command.argument = begins                      ? STEP_BEGINS
+                                         : is_step_snapshot_due(env) ? STEP_WITH_SNAPSHOT
+                                                                     : STEP_ONLY;
             }
             return make_event(self, EVENT_COMMAND, Py_NewRef(is_over ? Py_True : Py_None));
         }
-        PyObject *event = env->needs_reset ? autoreset(self) : step(self);
+        PyObject *event = begins ? autoreset(self) : step(self);
         if (event != NULL || self->command.op != VECENV_OP_NONE) { /* else make_event failed */
             return event;
         }

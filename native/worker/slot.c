@@ -342,7 +342,7 @@ static PyMethodDef slot_methods[] = {
     {"resume", vecenv_slot_resume, METH_VARARGS,
      SLOT_DOC("resume($self, env_id, step_id, needs_reset, /)")},
     {"schedule_snapshot", vecenv_slot_schedule_snapshot, METH_VARARGS,
-     SLOT_DOC("schedule_snapshot($self, env_id, busy_ns, /)")},
+     SLOT_DOC("schedule_snapshot($self, env_id, busy_ns, step_busy_ns, /)")},
     {"is_snapshot_due", vecenv_slot_is_snapshot_due, METH_O,
      SLOT_DOC("is_snapshot_due($self, env_id, /)")},
     {"touch", vecenv_slot_touch, METH_O, SLOT_DOC("touch($self, op, /)")},

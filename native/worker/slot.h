@@ -43,6 +43,7 @@ typedef struct {
     uint32_t turn;          /* the lowest bit selects the record that is written next */
     int64_t busy_ns;        /* duration of its commands since the last snapshot */
     int64_t snapshot_after_ns; /* the busy_ns after which a snapshot is due; 0: never */
+    int64_t step_snapshot_after_ns; /* the same for a snapshot before a step */
     vecenv_timed_env timed;
     int has_window;
     char window[MAX_WINDOWS][WINDOW_NBYTES]; /* for each address of the slot's windows */
@@ -135,6 +136,13 @@ static inline int
 is_snapshot_due(const hosted_env *env)
 {
     return env->snapshot_after_ns > 0 && env->busy_ns >= env->snapshot_after_ns;
+}
+
+/* Return whether a snapshot of the env is due even before a step. */
+static inline int
+is_step_snapshot_due(const hosted_env *env)
+{
+    return env->step_snapshot_after_ns > 0 && env->busy_ns >= env->step_snapshot_after_ns;
 }
 
 /* Count one env step of this slot. Steps that raised or were repeated do not count. */

@@ -199,8 +199,8 @@ PyObject *
 vecenv_slot_schedule_snapshot(PyObject *op, PyObject *args)
 {
     PyObject *env_id;
-    long long busy_ns;
-    if (!PyArg_ParseTuple(args, "OL:schedule_snapshot", &env_id, &busy_ns)) {
+    long long busy_ns, step_busy_ns;
+    if (!PyArg_ParseTuple(args, "OLL:schedule_snapshot", &env_id, &busy_ns, &step_busy_ns)) {
         return NULL;
     }
     hosted_env *env = parse_env((Slot *)op, env_id);
@@ -209,6 +209,7 @@ vecenv_slot_schedule_snapshot(PyObject *op, PyObject *args)
     }
     env->busy_ns = 0;
     env->snapshot_after_ns = busy_ns;
+    env->step_snapshot_after_ns = step_busy_ns;
     Py_RETURN_NONE;
 }
 

@@ -145,7 +145,7 @@ class ForksInCapture:
     def is_built_alike(self, env: Any) -> bool:
         return False
 
-    def capture(self, env: Any) -> None:
+    def capture(self, env: Any, *, within_episode: bool = False) -> None:
         fork_once("capture", self._folder, functools.partial(sys.exit, 4))
 
     def restore(self, env: Any, state: bytes) -> None:

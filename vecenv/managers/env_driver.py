@@ -104,17 +104,17 @@ _STATE_NAMES = (
 
 
 class DriverSnapshotter:
-    """Captures and restores env drivers between episodes, for `Pool`; see `envs.state`."""
+    """Captures and restores env drivers, for `Pool`; see `envs.state`."""
 
     def spans_episodes(self, driver: EnvDriver) -> bool:
         """Return True: a seeded reset does not replace the whole state, since requests apply to later resets too."""
         return True
 
-    def capture(self, driver: EnvDriver) -> Snapshot | None:
+    def capture(self, driver: EnvDriver, *, within_episode: bool = False) -> Snapshot | None:
         """Return the state of a driver and its env; None if the env's state cannot be captured."""
         if driver.is_gone:  # the driver's own state is all that there is
             return Snapshot(dump_by_value((driver.get_state(), None)), True)
-        inner = SNAPSHOTTER.capture(driver.env)
+        inner = SNAPSHOTTER.capture(driver.env, within_episode=within_episode)
         if inner is None:
             return None
         return Snapshot(dump_by_value((driver.get_state(), inner.state)), inner.is_complete, inner.holds_calls)

@@ -463,7 +463,7 @@ class DrawsSnapshotter:
     def spans_episodes(self, env: Any) -> bool:
         return False
 
-    def capture(self, env: Any) -> Kept:
+    def capture(self, env: Any, *, within_episode: bool = False) -> Kept:
         return Kept(pickle.dumps(env.unwrapped.np_random))
 
     def restore(self, env: Any, state: bytes) -> None:

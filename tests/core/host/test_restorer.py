@@ -89,7 +89,7 @@ class Snapshotter:
     def spans_episodes(self, env: Any) -> bool:
         return False
 
-    def capture(self, env: Any) -> None:
+    def capture(self, env: Any, *, within_episode: bool = False) -> None:
         raise AssertionError("nothing is captured here")
 
     def restore(self, env: Log, state: bytes) -> None:

@@ -25,12 +25,14 @@ class Slot:
         self.due = False
         self.digests_started: list[int] = []
         self.after: list[tuple[int, int]] = []
+        self.before_step: list[int] = []
 
     def start_digest(self, env_id: int) -> None:
         self.digests_started.append(env_id)
 
-    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
+    def schedule_snapshot(self, env_id: int, busy_ns: int, step_busy_ns: int) -> None:
         self.after.append((env_id, busy_ns))
+        self.before_step.append(step_busy_ns)
 
     def is_snapshot_due(self, env_id: int) -> bool:
         return self.due
@@ -50,7 +52,7 @@ class Snapshotter:
     def spans_episodes(self, env: Any) -> bool:
         return self.spans
 
-    def capture(self, env: Any) -> Saved | None:
+    def capture(self, env: Any, *, within_episode: bool = False) -> Saved | None:
         self.num_captures += 1
         if self.error is not None:
             raise self.error

@@ -256,13 +256,13 @@ def test_snapshot_due_time_follows_the_envs_own_time(ends: Ends) -> None:
     step(hub, 0)
     slot.serve()
     assert not slot.is_snapshot_due(0), "nobody has asked"
-    slot.schedule_snapshot(0, 1)
+    slot.schedule_snapshot(0, 1, 0)
     assert not slot.is_snapshot_due(0), "time before that does not count"
     hub.recv(1, 1, 0)
     step(hub, 0)
     slot.serve()
     assert slot.is_snapshot_due(0)
-    slot.schedule_snapshot(0, 0)
+    slot.schedule_snapshot(0, 0, 0)
     assert not slot.is_snapshot_due(0)
 
 

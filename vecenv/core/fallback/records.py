@@ -34,6 +34,7 @@ class RecordedState:
         turn: its lowest bit selects the record that is written next.
         busy_ns: busy time since the last `schedule_snapshot`.
         snapshot_after_ns: busy time after which a snapshot is due; 0: never.
+        step_snapshot_after_ns: the same for a snapshot before a step.
     """
 
     episode: int = -1
@@ -46,6 +47,7 @@ class RecordedState:
     turn: int = 0
     busy_ns: int = 0
     snapshot_after_ns: int = 0
+    step_snapshot_after_ns: int = 0
 
 
 class Records:

@@ -11,7 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..host.generator_states import WatchedWords
-from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, OnDraw, Slot, SlotEvent
+from ..host.slot import (
+    COMMAND,
+    IDLE,
+    RAISED,
+    RESULT,
+    STEP_BEGINS,
+    STEP_ONLY,
+    STEP_WITH_SNAPSHOT,
+    STOP,
+    OnDraw,
+    Slot,
+    SlotEvent,
+)
 from ..layout.info_cells import is_wanted
 from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
@@ -115,9 +127,11 @@ class FallbackSlot(Slot):
                 continue
             if env.timed is not None and command.op != Op.CALL:
                 self._timer.begin(env.timed, RESET if command.op == Op.RESET or env.needs_reset else STEP)
-            if command.op != Op.STEP or command.payload is not None or env.needs_reset:
+            needs_snapshot = 0 < env.step_snapshot_after_ns <= env.busy_ns
+            if command.op != Op.STEP or command.payload is not None or env.needs_reset or needs_snapshot:
                 if command.op == Op.STEP:  # its payload may contain an action
-                    command = self._command = command._replace(argument=int(env.needs_reset))
+                    kind = STEP_BEGINS if env.needs_reset else STEP_WITH_SNAPSHOT if needs_snapshot else STEP_ONLY
+                    command = self._command = command._replace(argument=kind)
                 return self._event(COMMAND)
             event = self._step(env)
             if event is not None:
@@ -373,9 +387,9 @@ class FallbackSlot(Slot):
         env.needs_reset = needs_reset
         return self._records.read(env_id, step_id, env)
 
-    def schedule_snapshot(self, env_id: int, busy_ns: int, /) -> None:
+    def schedule_snapshot(self, env_id: int, busy_ns: int, step_busy_ns: int, /) -> None:
         env = self._envs[env_id]
-        env.busy_ns, env.snapshot_after_ns = 0, busy_ns
+        env.busy_ns, env.snapshot_after_ns, env.step_snapshot_after_ns = 0, busy_ns, step_busy_ns
 
     def is_snapshot_due(self, env_id: int, /) -> bool:
         env = self._envs[env_id]

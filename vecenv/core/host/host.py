@@ -32,7 +32,18 @@ from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unp
 from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
-from .slot import IDLE, RAISED, RESULT, RESULT_OF_BOTH, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
+from .slot import (
+    IDLE,
+    RAISED,
+    RESULT,
+    RESULT_OF_BOTH,
+    RESULT_OF_RESET,
+    RESULT_OF_STEP,
+    STEP_BEGINS,
+    STEP_WITH_SNAPSHOT,
+    STOP,
+    Slot,
+)
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
 __all__ = ["Host", "close_all"]
@@ -324,7 +335,7 @@ class Host:
             self._slot.finish()
             return
         payload: Any = None if data is None else messages.load(data)
-        begins, seed = bool(argument), argument  # the argument of a step, and of a reset
+        begins, seed = argument == STEP_BEGINS, argument  # the argument of a step, and of a reset
         if self._restoring is not None and env_id in self._restoring.restore_jobs:
             self._restore_env(env_id)
             begins = self._restoring.needs_reset
@@ -344,6 +355,8 @@ class Host:
         elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
+            if argument == STEP_WITH_SNAPSHOT and self._snapshots is not None:
+                self._snapshots.within_episode(env_id, self._current[1], self._envs[env_id], forced=True)
             action = payload.action if payload is not None else self._slot.action()
             self._given = (action,)
             result = self._call_lazily(env_id, self._envs[env_id].step, action)

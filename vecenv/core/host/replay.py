@@ -60,8 +60,11 @@ class Snapshotter(Protocol):
     def is_built_alike(self, env: Any) -> bool:
         """Return whether a new env has no state, beside `np_random`, that its next construction may not repeat."""
 
-    def capture(self, env: Any) -> Snapshot | None:
-        """Return the env's state between two episodes, or within one that does not end; None if it is not possible."""
+    def capture(self, env: Any, *, within_episode: bool = False) -> Snapshot | None:
+        """Return the env's state between two episodes, or within one; None if it is not possible.
+
+        A state within an episode must be exact.
+        """
 
     def restore(self, env: Any, state: bytes) -> None:
         """Set the state of an env that has just been built."""

@@ -23,6 +23,10 @@ OnDraw = Callable[[int, BaseException | None], object]
 #: step's observation and info. Of a RAISED, the last item is the exception of the reset.
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
+#: The argument of a step that is a COMMAND: a plain one; one that must reset the env, because its episode is over; one
+#: before which a snapshot is due.
+STEP_ONLY, STEP_BEGINS, STEP_WITH_SNAPSHOT = range(3)
+
 #: Kinds of events: the pool stops; the queue is empty; a command for the host; a result of the env that the slot could
 #: not write itself; an exception of the env.
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
@@ -39,8 +43,9 @@ class Slot(Protocol):
 
         Returns:
             (kind, env_id, op, step_id, argument, flags, result), by kind:
-            COMMAND: the current command is a reset, a call, or a step that has a payload or must reset first. If
-            `result` is True, it was superseded or cancelled, and only its payload must be read.
+            COMMAND: the current command is a reset, a call, or a step that has a payload, must reset first, or needs a
+            snapshot first; of a step, `argument` is STEP_ONLY, STEP_BEGINS or STEP_WITH_SNAPSHOT. If `result` is True,
+            it was superseded or cancelled, and only its payload must be read.
             RESULT: a step, an autoreset or both returned `result`, which needs a conversion, a message or an autoreset;
             `argument` is RESULT_OF_STEP, RESULT_OF_RESET or RESULT_OF_BOTH.
             RAISED: the env raised `result`; `argument` is as above.
@@ -180,8 +185,14 @@ class Slot(Protocol):
             Whether the episode was over after the recorded reply.
         """
 
-    def schedule_snapshot(self, env_id: int, busy_ns: int, /) -> None:
-        """Set the busy time of the env after which a snapshot is due, in nanoseconds from now; 0: never."""
+    def schedule_snapshot(self, env_id: int, busy_ns: int, step_busy_ns: int, /) -> None:
+        """Set the busy time of the env after which a snapshot is due, in nanoseconds from now; 0: never.
+
+        Args:
+            env_id: the env.
+            busy_ns: for a snapshot before a reset or within a call.
+            step_busy_ns: for a snapshot before a step within an episode, which is an event for the host then.
+        """
 
     def is_snapshot_due(self, env_id: int, /) -> bool:
         """Return whether a snapshot is due, see `schedule_snapshot`."""

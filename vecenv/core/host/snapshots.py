@@ -1,11 +1,14 @@
 """Snapshots: decides when a worker captures the state of an env, and sends the state to the parent.
 
-    reset of the worker or the caller, `snapshot_if_due` -> Snapshots -> Snapshotter.capture
+    reset of the worker or the caller, `snapshot_if_due`, step of a long episode -> Snapshots -> Snapshotter.capture
         -> message to the parent's journal
 
 A state is a restore point: after a crash, the commands before it need not be repeated. A snapshot takes
 as long as some dozen steps of a quick env. It is therefore taken only after the env has been busy for 500
 times as long. Commands since the last snapshot are repeated from the journal.
+
+If no episode ends for long, a snapshot is taken before a step. The env must be of a kind whose state within an
+episode can be captured exactly.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ _MIN_INTERVAL_NS = 1_000_000
 #: Ratio of the busy time between two snapshots to the time of one. If each batch waits for all envs, the snapshot of
 #: one env delays every worker.
 _MIN_INTERVAL_FACTOR = 500
+#: Least busy time since the last snapshot after which one is taken within an episode. The commands of this time can be
+#: repeated within a second: repeating the step of a quick env takes several times as long as the step.
+_LONG_HISTORY_NS = 100_000_000
 
 
 def snapshot_if_due(env: Any) -> None:
@@ -62,6 +68,7 @@ class Snapshots:
         self._warn = warn
         self._spans_episodes: dict[int, bool] = {}  # by env_id, of envs that have been reset
         self._opaque: set[int] = set()  # envs whose state cannot be captured
+        self._only_between: set[int] = set()  # envs whose state within an episode cannot be captured exactly
         self._costs_ns: dict[int, int] = {}  # env_id -> time of its last snapshot in ns, with limited growth
         self._newly_built: set[int] = set()  # envs that were rebuilt and have not been reset since
 
@@ -105,6 +112,7 @@ class Snapshots:
         if (
             env_id in self._spans_episodes
             and env_id not in self._opaque
+            and env_id not in self._only_between
             and (forced or self._slot.is_snapshot_due(env_id))
         ):
             self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=True)
@@ -126,7 +134,13 @@ class Snapshots:
 
     def _register(self, env_id: int, env: Any) -> None:
         self._spans_episodes[env_id] = self._snapshotter is not None and self._snapshotter.spans_episodes(env)
-        self._slot.schedule_snapshot(env_id, _MIN_INTERVAL_NS if self._snapshotter else 0)
+        self._only_between.discard(env_id)
+        self._schedule(env_id, _MIN_INTERVAL_NS if self._snapshotter else 0)
+
+    def _schedule(self, env_id: int, busy_ns: int) -> None:
+        """Set the busy time after which a snapshot of an env is due; 0: never."""
+        has_none = busy_ns == 0 or env_id in self._only_between
+        self._slot.schedule_snapshot(env_id, busy_ns, 0 if has_none else max(busy_ns, _LONG_HISTORY_NS))
 
     def _take_snapshot(
         self, env_id: int, step_id: int, env: Any, is_newly_built: bool, is_mid_episode: bool = False
@@ -137,7 +151,7 @@ class Snapshots:
         if self._snapshotter is not None and env_id not in self._opaque:
             try:
                 with self._rngs.fork_guard:
-                    snapshot = self._snapshotter.capture(env)
+                    snapshot = self._snapshotter.capture(env, within_episode=is_mid_episode)
             except Exception as error:  # from a hook of the user's; the env itself still works
                 name = f"env {self._rngs.first_env_id + env_id}"
                 self._warn(
@@ -145,10 +159,14 @@ class Snapshots:
                     f"the state of {name} cannot be kept, so its episodes cannot be restored after a crash: "
                     f"{type(error).__name__}: {error}",
                 )
+        if snapshot is None and is_mid_episode:
+            self._only_between.add(env_id)
+            self._schedule(env_id, _MIN_INTERVAL_NS)
+            return
         if snapshot is None:
             if not is_newly_built:  # else its first reset may build the env inside
                 self._opaque.add(env_id)
-                self._slot.schedule_snapshot(env_id, 0)
+                self._schedule(env_id, 0)
             return
         state = self._rngs.pack_state(env_id, snapshot.state)
         # The state of a newly built env is complete: a new env does not depend on earlier calls.
@@ -159,6 +177,4 @@ class Snapshots:
         # later, with all commands until then kept and repeated. The time may therefore grow by at most a quarter.
         took_ns = now_ns() - began_ns
         cost_ns = self._costs_ns[env_id] = min(took_ns, 5 * self._costs_ns.get(env_id, took_ns) // 4)
-        self._slot.schedule_snapshot(
-            env_id, _MIN_INTERVAL_NS if is_first else max(_MIN_INTERVAL_NS, _MIN_INTERVAL_FACTOR * cost_ns)
-        )
+        self._schedule(env_id, _MIN_INTERVAL_NS if is_first else max(_MIN_INTERVAL_NS, _MIN_INTERVAL_FACTOR * cost_ns))

@@ -28,7 +28,7 @@ from vecenv.envs.own_attributes import MISSING, set_own_attr
 from vecenv.envs.state.generators import get_generator_state
 from vecenv.errors import StateError
 
-__all__ = ["AttributeWatch", "set_attributes"]
+__all__ = ["AttributeWatch", "is_plain", "set_attributes"]
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _CONSTANTS = frozenset((*_PLAIN, EnvSpec, range, slice, type(...)))
@@ -149,7 +149,7 @@ class AttributeWatch:
                     continue
                 if isinstance(value, _GENERATORS):
                     found[depth, name] = b""
-                elif _is_plain(value) and len(data := pickle.dumps(value, 5)) <= _MOST_VALUE_NBYTES:
+                elif is_plain(value) and len(data := pickle.dumps(value, 5)) <= _MOST_VALUE_NBYTES:
                     found[depth, name] = data
                 else:
                     return None
@@ -334,11 +334,11 @@ def set_attributes(layers: Sequence[Any], changes: dict[tuple[int, str], bytes])
         if depth >= len(layers):
             raise StateError(f"attribute {name!r} of layer {depth}: the env has {len(layers)} layers")
         present = vars(layers[depth]).get(name, MISSING)
-        if present is MISSING or not _is_plain(present) or pickle.dumps(present, 5) != data:
+        if present is MISSING or not is_plain(present) or pickle.dumps(present, 5) != data:
             set_own_attr(layers[depth], name, pickle.loads(data))
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def is_plain(value: Any, depth: int = 0) -> bool:
     """Return whether a copy of a value is as good as the value: numbers, text, arrays, and containers of these."""
     cls = type(value)
     if cls in _PLAIN or isinstance(value, np.generic):
@@ -348,4 +348,4 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     if depth > _MAX_DEPTH or cls not in (list, tuple, dict, set, frozenset) or len(value) > _MOST_VALUE_NBYTES:
         return False
     parts = [*value.keys(), *value.values()] if cls is dict else value
-    return all(_is_plain(part, depth + 1) for part in parts)
+    return all(is_plain(part, depth + 1) for part in parts)

@@ -15,12 +15,12 @@ from vecenv.errors import StateError
 
 _GENERATOR, _SPACE, _NEITHER = 1, 2, 0
 _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Text}
-_GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
+GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
 _kinds: dict[type, int] = {}  # class of an attribute -> one of the three kinds
 
 
 def _kind_of(cls: type) -> int:
-    if issubclass(cls, _GENERATOR_CLASSES):
+    if issubclass(cls, GENERATOR_CLASSES):
         kind = _GENERATOR
     elif issubclass(cls, spaces.Space):
         kind = _SPACE

@@ -1,4 +1,4 @@
-"""Snapshots of an env's state between two episodes, and their restoring in a new env in another process.
+"""Snapshots of an env's state between two episodes or within one, and their restoring in another process.
 
     worker: between two episodes -> Snapshotter.capture -> bytes -> (the worker dies)
     new worker: Snapshotter.restore -> reset
@@ -11,6 +11,9 @@ itself. The state of each layer is saved in the first of these ways that exists:
     adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state.adapters`
     pickle      of the layer and all layers inside it, if registered by `register_pickled_state`
     generators  only the random generators in its attributes and spaces; these are saved for all layers
+
+Within an episode, the state of the first two kinds is known only if the functions are of vecenv. Of known classes that
+have no adapter for it, plain attributes are saved.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from vecenv.envs.adapt import inner_env
-from vecenv.envs.own_attributes import MISSING, get_own_attr, set_own_attr
+from vecenv.envs.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state.adapters import (
     EPISODE,
@@ -37,8 +41,13 @@ from vecenv.envs.state.adapters import (
     UNCOVERED,
     StateAdapter,
 )
-from vecenv.envs.state.effects import AttributeWatch, set_attributes
-from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
+from vecenv.envs.state.effects import AttributeWatch, is_plain, set_attributes
+from vecenv.envs.state.generators import (
+    GENERATOR_CLASSES,
+    find_generators,
+    get_generator_state,
+    restore_generators,
+)
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
 from vecenv.pickling import dump_by_value, load
@@ -59,7 +68,7 @@ _MAX_DEPTH = 100  # layers; a deeper stack surely contains itself
 
 
 class Snapshot(NamedTuple):
-    """The state of an env stack between two episodes."""
+    """The state of an env stack."""
 
     state: bytes
     is_complete: bool
@@ -110,23 +119,27 @@ class Snapshotter:
                 return False
         return True
 
-    def capture(self, env: Any) -> Snapshot | None:
-        """Take a snapshot between two episodes; call right before a reset. For a vector env call it at any time.
+    def capture(self, env: Any, *, within_episode: bool = False) -> Snapshot | None:
+        """Take a snapshot. Call this right before a reset, or between two steps if `within_episode`.
 
-        If the env has not made its `np_random` yet, it is made now, as at its first draw.
+        If the env has not made its `np_random` yet, it is made now, as at its first draw. Some episodes of a vector
+        env are always running, so its state is always one within episodes.
 
         Returns:
             The snapshot, or None if the innermost env is of an unknown class without generator or hook, so that its
-            state cannot be saved. For a vector env also None if any layer is not covered, because some of its
-            episodes are always running.
+            state cannot be saved. Within an episode also None if the state of any layer is not known exactly: of a
+            class that is neither registered by `register_pickled_state` nor one of Gymnasium, ALE or vecenv, or that
+            cannot be pickled now.
 
         Raises:
             StateError: the state cannot be pickled.
         """
         layers = list(_layers(env))
+        is_running = not _plan_of(type(env)).only_between_episodes
+        within_episode = within_episode and not is_running
         while True:
-            payload, is_complete = _capture_layers(layers)
-            if payload is None or not (is_complete or _plan_of(type(env)).only_between_episodes):
+            payload, is_complete = _capture_layers(layers, within_episode=within_episode)
+            if payload is None or not (is_complete or not (within_episode or is_running)):
                 return None
             try:
                 return Snapshot(pickle.dumps(payload, 5), is_complete, is_complete and _holds_calls(layers))
@@ -134,6 +147,8 @@ class Snapshotter:
                 try:  # lambdas and classes of __main__
                     return Snapshot(dump_by_value(payload), is_complete, is_complete and _holds_calls(layers))
                 except Exception as error:
+                    if within_episode:  # between two episodes it may be possible
+                        return None
                     if not _mark_unpicklable(layers, payload[1]):
                         raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
 
@@ -278,7 +293,8 @@ def register_pickled_state(target: type | str) -> None:
     """Save the state of an env or wrapper class, and of its subclasses, by pickling all its attributes.
 
     The attributes include the env inside, so one registration is enough for a whole stack: register the class of
-    the outermost layer that has state. The cost is that of pickling the stack. State that pickle does not see, such
+    the outermost layer that has state. It is captured between episodes, and within long ones. The cost is that of
+    pickling the stack. State that pickle does not see, such
     as objects behind a native handle, is not saved. This must also run in the workers. Like
     `register_state_adapter` it takes precedence over a hook.
 
@@ -338,6 +354,7 @@ class _Plan:
     find_gap: Callable[[Any], str | None] | None = None
     holds_inner: bool = False
     only_between_episodes: bool = True
+    is_built_in: bool = False  # its functions are of vecenv, so that what they capture is known
 
 
 _registered: dict[type | str, StateAdapter] = {}
@@ -363,7 +380,7 @@ def _make_plan(cls: type) -> _Plan:
         base_name = dotted_name(base)
         adapter = _registered.get(base) or _registered.get(base_name)
         if adapter is not None:
-            return _plan_by(adapter, name, is_trusted=True)
+            return replace(_plan_by(adapter, name, is_trusted=True), is_built_in=adapter is PICKLED)
         if ("get_state" in vars(base) or "set_state" in vars(base)) and _has_hook(cls):
             return _hook_plan(cls, name, base, is_trusted)
         adapter = STATE_ADAPTERS.get(base_name)
@@ -388,6 +405,7 @@ def _plan_by(adapter: StateAdapter, name: str, is_trusted: bool) -> _Plan:
         find_gap=adapter.find_gap,
         holds_inner=adapter.holds_inner,
         only_between_episodes=adapter.only_between_episodes,
+        is_built_in=is_trusted,
     )
 
 
@@ -410,8 +428,8 @@ def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
     lifetime = next((HOOK_LIFETIMES[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LIFETIMES), LIFE)
     if is_ours and is_trusted:
         if not getattr(cls, "state_names", True):
-            return _Plan(name, None, None, EPISODE, True, True)
-        return _Plan(name, get_state, set_state, lifetime, True, True)
+            return _Plan(name, None, None, EPISODE, True, True, is_built_in=True)
+        return _Plan(name, get_state, set_state, lifetime, True, True, is_built_in=True)
     if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
         gap = f"inherits get_state() from {base.__name__}, which does not return its state; list that in state_names"
         return _Plan(name, get_state, set_state, LIFE, False, False, gap)
@@ -427,9 +445,20 @@ def _continues_episode(layer: Any) -> bool:
     return get_own_attr(layer, "was_real_done") is False or not _plan_of(type(layer)).only_between_episodes
 
 
-def _find_gap(plan: _Plan, layer: Any, continues_episode: bool) -> str | None:
+def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str, Any] | None = None) -> str | None:
+    """Return why the state of a layer is not covered; None if it is.
+
+    Args:
+        plan, layer: the layer, and the plan of its class.
+        continues_episode: whether a wrapper around it continues its episode after a reset.
+        within: None between two episodes; else the further attributes that are saved within one.
+    """
     if plan.gap is not None:
         return plan.gap
+    if within is not None and not plan.is_built_in:
+        return "its functions may return the state between two episodes only"
+    if within is not None and not plan.is_whole:
+        return None if within else "its state within an episode is not plain data"
     if get_own_attr(layer, "_env", MISSING) is None or get_own_attr(layer, "env", MISSING) is None:
         return "it has not made its env yet"
     if continues_episode and not plan.is_whole:
@@ -445,8 +474,11 @@ _GYMNASIUM_NP_RANDOM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vect
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
 
-def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
-    """Return (payload, is_complete): the object to pickle, or None, and whether all layers are covered."""
+def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple[Any, bool]:
+    """Return (payload, is_complete): the object to pickle, or None, and whether all layers are covered.
+
+    Within an episode, the first layer that is not covered ends the capture.
+    """
     names: list[str] = []
     states: list[Any] = []
     values: list[tuple[int, str, Any]] = []
@@ -454,7 +486,7 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
     indices: dict[int, int] = {}  # id of a generator -> its index; several layers may share one
     generators: list[Any] = []
     is_complete, is_kept = True, False
-    continues_episode = may_continue_episode = False
+    continues_episode, may_continue_episode = False, within_episode
     base = layers[-1]
     if getattr(type(base), "np_random", None) in _GYMNASIUM_NP_RANDOM and base._np_random is None:
         _ = base.np_random  # the property makes the generator
@@ -466,10 +498,16 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
             try:
                 state = (plan.capture(layer),)
             except Exception as error:
+                if within_episode:
+                    return None, False
                 plan = _mark_uncapturable(type(layer), plan, error)
         states.append(state)
-        if is_complete and _find_gap(plan, layer, continues_episode) is not None:
+        within = _plain_attributes(plan, layer) if within_episode else None
+        if is_complete and _find_gap(plan, layer, continues_episode, within) is not None:
             is_complete = False
+            if within_episode:
+                return None, False
+        values += [(depth, name, value) for name, value in (within or {}).items()]
         for name in _SEED_NAMES:
             value = get_own_attr(layer, name, MISSING)
             if isinstance(value, (int, np.integer, type(None))):
@@ -488,6 +526,23 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
         continues_episode = continues_episode or _continues_episode(layer)
         may_continue_episode = may_continue_episode or continues_episode or not plan.is_trusted
     return (None if not is_kept else (names, states, values, places, generators)), is_complete
+
+
+def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:
+    """Return the attributes that are the state within an episode of a class whose adapter does not save it.
+
+    Returns:
+        {} if the adapter saves it, or if an attribute is no plain data, such as an object of a class in C.
+    """
+    if plan.is_whole or not plan.name.startswith(_IN_ATTRIBUTES):
+        return {}
+    inner = inner_env(layer)
+    found = {
+        name: value
+        for name, value in attributes_of(layer).items()
+        if value is not inner and not isinstance(value, (*GENERATOR_CLASSES, gymnasium.Space, EnvSpec))
+    }
+    return found if all(map(is_plain, found.values())) else {}
 
 
 def _mark_uncapturable(cls: type, plan: _Plan, error: Exception) -> _Plan:
