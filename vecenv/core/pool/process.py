@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...errors import (
     ConfigError,
     DifferentSpacesError,
@@ -35,6 +37,7 @@ from ..layout.arena import ArenaPlan
 from ..layout.commands import History
 from ..layout.messages import describe_place, unpack_error
 from ..layout.native import implementation
+from ..layout.spec import Array
 from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
@@ -821,9 +824,20 @@ class ProcessEngine:
         return self._supervisor
 
     def _take_messages(self) -> None:
-        """Take the messages that have arrived: they may hold newer states of envs."""
-        if self._waiter is not None:
-            self._waiter.inbox.poll()
+        """Take the messages that have arrived: they may hold newer states of envs. Then look for long histories."""
+        if self._waiter is None or self._opened is None or self.recovery is None:
+            return
+        self._waiter.inbox.poll()
+        self.recovery.warn_of_long_histories(self._step_seconds)
+
+    def _step_seconds(self) -> Array:
+        """Return the mean duration of a step of each env, float64 (num_envs,); 0 where none was timed."""
+        assert self._opened is not None
+        timings = self._opened.plan.counters.timings(self._opened.counters)
+        if timings is None:
+            return np.zeros(self.num_envs)
+        found: Array = timings["step_ns"] / (1e9 * np.maximum(1, timings["num_steps"]))
+        return found
 
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations."""

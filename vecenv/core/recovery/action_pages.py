@@ -159,6 +159,12 @@ class Page:
             return np.arange(self.num_rows) % self._num_envs
         return self._env_ids[: self.num_rows]
 
+    def num_steps(self) -> Array:
+        """Return the number of rows of each env, int64 (num_envs,)."""
+        if self.is_whole:
+            return np.full(self._num_envs, len(self._first_step_ids))
+        return np.bincount(self.envs(), minlength=self._num_envs)
+
     def rows_of(self, env_id: int) -> list[int]:
         """Return the rows of one env."""
         if self._env_ids is None:

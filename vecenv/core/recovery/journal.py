@@ -467,6 +467,17 @@ class Journal:
 
     # ---- reading -------------------------------------------------------------------------
 
+    def num_steps(self) -> Array:
+        """Return how many steps of each env would be repeated, int64 (num_envs,). Whole pages count, or do not.
+
+        Steps with a payload are not counted.
+        """
+        counts = np.zeros(self._num_envs, np.int64)
+        for page in self._pages:
+            if page.num_rows:
+                counts += page.num_steps() * (self._first_needed <= page.step_id(0))
+        return counts
+
     def history(self, env_id: int, queued: Collection[int]) -> History:
         """Return the restore points and commands that bring an env to the state before its first queued command.
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from ...own_log import own_logger
 from ..host.failure_budget import FailureBudget
@@ -52,6 +54,15 @@ _UNPROVEN = (
     "unknown or has state that cannot be read, and its steps since its last seeded reset are too many to be repeated "
     "or not kept. `vecenv check ENV --determinism` names what is not covered"
 )
+#: Seconds that the repetition of a step takes beside the step itself.
+_REPEAT_SECONDS = 15e-6
+_LONG_HISTORY = (
+    "%s: %d steps since the last point from which it can be restored. After a crash of its worker, their repetition is "
+    "expected to take %.3g s, which is more than half of recovery_timeout (%g s). Give its class get_state() and "
+    "set_state(state), call vecenv.register_state_adapter or vecenv.register_pickled_state, or reset it with seeds"
+)
+#: Most envs that this line names.
+_MOST_NAMED = 5
 #: Names of the counters; see `Pool.statistics`.
 COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
 #: The limit of failures that no env is to blame for, as a multiple of `max_restarts`.
@@ -152,6 +163,8 @@ class Recovery:
         self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
         self._replay_seconds = 0.0
         self._restore_seconds: dict[int, float] = {}  # by env_id: duration of its last restoring
+        self._has_warned_of_length = False
+        self._judged_nbytes = 0  # size of the journal when the lengths of histories were judged last
 
     def set_limits(self, limits: Limits) -> None:
         """Use these time limits from now on, also for repeated operations."""
@@ -325,6 +338,39 @@ class Recovery:
                 )
                 raise error
 
+    # ---- before a failure --------------------------------------------------------------------
+
+    @property
+    def _seconds(self) -> float:
+        """The time limit for the restoring of one env."""
+        return self.policy.recovery_timeout or max(60.0, 10 * (self.limits.step or 0.0))
+
+    def warn_of_long_histories(self, step_seconds: Callable[[], Array]) -> None:
+        """Log once if the repetition of the steps of an env would probably take more than half of its time limit.
+
+        A journal that has about the same size as in the last call is not read again.
+
+        Args:
+            step_seconds: returns the mean duration of a step of each env, float64 (num_envs,).
+        """
+        nbytes = self.journal.nbytes
+        if self._has_warned_of_length or abs(nbytes - self._judged_nbytes) <= self._judged_nbytes // 8:
+            return
+        self._judged_nbytes = nbytes
+        counts = self.journal.num_steps()
+        expected = counts * (step_seconds() + _REPEAT_SECONDS)
+        env_ids = np.flatnonzero(expected > self._seconds / 2).tolist()
+        if not env_ids:
+            return
+        self._has_warned_of_length = True
+        longest = int(expected.argmax())
+        names = ", ".join(str(self._first_env_id + env_id) for env_id in env_ids[:_MOST_NAMED])
+        whose = f"env{'s' * (len(env_ids) > 1)} {names}"
+        whose += f" and {len(env_ids) - _MOST_NAMED} others" * (len(env_ids) > _MOST_NAMED)
+        if len(env_ids) > 1:
+            whose += f"; env {self._first_env_id + longest}"
+        _LOG.warning(_LONG_HISTORY, whose, counts[longest], expected[longest], self._seconds)
+
     # ---- restoring by the new worker ---------------------------------------------------------
 
     def plan(
@@ -348,8 +394,6 @@ class Recovery:
             takes_seed: returns whether a reset of an env was ever given a seed.
             marks_recovery: whether rows are marked when their env was recovered.
         """
-        step = self.limits.step
-        seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))
         left: dict[int, list[int]] = {}
         for _, env_id, step_id, _ in queued:
             left.setdefault(env_id, []).append(step_id)
@@ -359,7 +403,7 @@ class Recovery:
             history = self.journal.history(env_id, waiting)
             job = RestoreJob(
                 marks_recovery=marks_recovery,
-                seconds=seconds,
+                seconds=self._seconds,
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
