@@ -23,7 +23,7 @@ from vecenv.integrations.ray import carrier as carrier_module
 from vecenv.integrations.ray.carrier import RayCarrier
 from vecenv.integrations.ray.placement import Placement
 
-pytest.importorskip("ray", exc_type=ImportError)
+ray = pytest.importorskip("ray", exc_type=ImportError)
 
 pytestmark = [pytest.mark.ray, pytest.mark.extended]
 
@@ -145,6 +145,26 @@ def test_killed_actor_is_lost_once_and_its_successor_serves(carrier: RayCarrier)
     assert bytes(unpack_bare(wait_for(carrier)[0].data).mail) == b"again"
     ask(carrier, 0, 5)
     assert len(unpack_bare(wait_for(carrier)[0].data).mail) == 13
+
+
+_OUT_OF_MEMORY = """\
+1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.2, ID: d2a4) was 27.1GB \
+used / 28.8GB limit (0.940972)
+OOM kill reason: Memory usage 29098508288B exceeded threshold of 27831838310B (90% of 30923764531B limit)
+Object store memory usage: [- objects spillable: 0
+
+Eviction Stats:
+(global lru) capacity: 7074521088]
+Ray killed 1 worker(s) based on the killing policy
+Top 10 memory users: PID	MEM(GB)	COMMAND
+15649	21.09	ray::ShardActor.execute
+Refer to the documentation on how to address the out of memory issue: https://docs.ray.io.
+"""
+
+
+def test_loss_for_want_of_memory_is_described_by_the_first_line_of_ray() -> None:
+    text = carrier_module._describe(ray.exceptions.OutOfMemoryError(_OUT_OF_MEMORY))
+    assert text == f"OutOfMemoryError: {_OUT_OF_MEMORY.partition(chr(10))[0]}"
 
 
 def test_kill_ends_a_stopped_process_and_its_events(carrier: RayCarrier) -> None:

@@ -329,7 +329,13 @@ class RayCarrier:
 
 
 def _describe(error: Exception) -> str:
-    """Return the essence of an error of Ray in one line: its last line, without advice for all cases."""
+    """Return the essence of an error of Ray in one line: its last line, without advice for all cases.
+
+    Of an actor that was killed for want of memory it is the first line: the node, and its used and total memory.
+    """
+    import ray
+
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[-1].partition(" Some common causes include:")[0] if lines else "no reason given"
+    number = 0 if isinstance(error, ray.exceptions.OutOfMemoryError) else -1
+    reason = lines[number].partition(" Some common causes include:")[0] if lines else "no reason given"
     return f"{type(error).__name__}: {reason}"
