@@ -7,6 +7,9 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -77,6 +80,25 @@ def test_actors_killed_at_any_moment_lose_no_step(cluster: SimulatedCluster, cap
 
 def _warn(env: Any) -> None:
     logging.getLogger("simulator").warning("from an env")
+
+
+def socket_folders(pid: int) -> set[str]:
+    """Return the folders of the named sockets that the processes of a shard listen on."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    paths = [one.laddr for process in processes for one in process.net_connections("unix")]
+    return {os.path.dirname(path) for path in paths if "/listener-" in path}
+
+
+def test_killed_actor_leaves_its_sockets_in_the_session_folder(cluster: SimulatedCluster) -> None:
+    session = ray._private.worker.global_worker.node.get_session_dir_path()
+    with ray_pool([ToyEnv] * 4) as pool:
+        pool.start()
+        folders = socket_folders(pool.shards()[0].pid)
+        assert folders and {os.path.dirname(folder) for folder in folders} == {session}
+        kill(pool, 0)
+        assert all(map(os.path.isdir, folders))
+        closed = socket_folders(pool.shards()[1].pid)
+    wait_until(lambda: not any(map(os.path.exists, closed)))  # a closed shard removes its own
 
 
 def test_stopped_actor_is_replaced_and_its_processes_end(cluster: SimulatedCluster) -> None:
@@ -210,6 +232,36 @@ def test_pool_ends_with_the_ray_that_it_was_made_in(cluster: SimulatedCluster) -
         "backend='ray': Ray was shut down, and the shards ended with it; close the envs",
         "False",
     ]
+
+
+_OUT_OF_MEMORY = """
+import ray
+from vecenv import VectorEnv, WorkerDiedError
+from vecenv.envs.toys import ToyEnv
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+try:
+    VectorEnv([ToyEnv], backend="ray", ray={"num_shards": 1, "cpus_per_shard": 1})
+except WorkerDiedError as error:
+    print(error)
+ray.shutdown()
+"""
+
+
+def test_actor_that_ray_kills_for_want_of_memory_is_reported_with_used_and_total_memory() -> None:
+    """Ray kills actors beyond its threshold, which is exceeded here from the start. Its message has some 40 lines."""
+    settings = {"RAY_memory_usage_threshold": "0.0001", "RAY_memory_monitor_refresh_ms": "100"}
+    with tempfile.TemporaryDirectory(prefix="vecenv-", dir="/tmp") as folder:  # the paths of sockets must be short
+        environ = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        environ |= {**settings, "RAY_TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-W", "ignore", "-c", _OUT_OF_MEMORY]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    says = (
+        r"OutOfMemoryError: .*Memory on the node \(IP: .*\) was [\d.]+GB used / [\d.]+GB limit .* 4th process in a row"
+    )
+    assert re.search(says, done.stdout), done.stdout
+    assert done.stderr.count("another one is started") == 3
 
 
 _DRIVER = """

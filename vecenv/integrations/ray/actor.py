@@ -8,6 +8,7 @@ import pickle
 import platform
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from ...errors import add_notes
 
 __all__ = ["Place", "ShardHost", "kill_process", "make_actor_class", "to_pieces", "versions"]
 
+#: Longest path of a folder in which a socket of `multiprocessing` has a path that the system accepts.
+_MOST_FOLDER_LENGTH = 107 - len("/listener-12345678")
 _REMEDY = "ship it by RayOptions(runtime_env=...), or install it there"
 
 
@@ -109,6 +112,7 @@ class ShardHost:
     def open(self, *boot: Buffer) -> Any:
         """Build the envs; return the first frame. A second call returns it again."""
         if self._shard is None:
+            _use_session_folder()
             self._shard = self._make_shard(bytes(join(boot)))
             self._opened = to_pieces(_with_advice(self._shard.open()), 1)
             self._clean_up()
@@ -131,6 +135,20 @@ class ShardHost:
         """Remove the temporary folder of `multiprocessing` after a close: Ray ends processes without exit functions."""
         if self._shard.is_closed:
             shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+
+
+def _use_session_folder() -> None:
+    """Let `multiprocessing` put its sockets into Ray's session folder, where those of a killed actor disturb nobody.
+
+    A session folder with a long path is not used: the paths of sockets are limited.
+    """
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="shard-", dir=ray._private.worker.global_worker.node.get_session_dir_path())
+    if len(folder) > _MOST_FOLDER_LENGTH:
+        os.rmdir(folder)
+        return
+    multiprocessing.current_process()._config.setdefault("tempdir", folder)  # type: ignore[attr-defined]
 
 
 def _with_advice(frame: Buffer) -> Buffer:
