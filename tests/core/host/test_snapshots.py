@@ -145,6 +145,21 @@ def test_snapshot_within_an_episode_when_due_or_forced() -> None:
     assert len(scene.sent) == 2, "after one look that showed nothing there is no other"
 
 
+def test_snapshot_before_a_step_is_due_later_than_one_before_a_reset() -> None:
+    scene = Scene(Snapshotter())
+    scene.reset(1, seeded=True)
+    assert 0 < scene.slot.after[-1][1] < scene.slot.before_step[-1]
+    scene.snapshots.within_episode(0, 2, 5, forced=True)
+    assert scene.slot.before_step[-1] > 0
+    scene.snapshots.within_episode(0, 3, None, forced=True)
+    assert scene.slot.before_step[-1] == 0 and scene.slot.after[-1][1] > 0, "those between two episodes go on"
+    scene.slot.due = True
+    scene.reset(4)
+    assert scene.slot.before_step[-1] == 0 and [reply.step_id for reply in scene.sent] == [2, 4]
+    scene.snapshots.resume(0, 5, is_newly_built=False)
+    assert scene.slot.before_step[-1] > 0
+
+
 def test_restored_env_is_not_new() -> None:
     scene = Scene(Snapshotter())
     scene.snapshots.resume(0, 5, is_newly_built=False)

@@ -41,6 +41,18 @@ def test_requests_of_some_envs_in_any_order() -> None:
     assert repeated(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
 
 
+def test_steps_since_the_restore_point_are_counted() -> None:
+    journal = Journal(2, MANY)
+    reset(journal, 1, [0, 1], [1, 2])
+    for number in range(3):
+        steps(journal, [number, number])
+    steps(journal, [9], [1])
+    assert journal.num_steps().tolist() == [3, 4]
+    reset(journal, journal.next_step_id, [0], [5])
+    steps(journal, [9], [0])  # now the reset is a restore point
+    assert journal.num_steps()[0] == 0, "whole pages, of which the newest begins before it"
+
+
 def test_requests_have_their_own_forms() -> None:
     journal = Journal(2, MANY)
     for form in (0, 2, 1):

@@ -266,6 +266,19 @@ def test_snapshot_due_time_follows_the_envs_own_time(ends: Ends) -> None:
     assert not slot.is_snapshot_due(0)
 
 
+def test_step_before_which_a_snapshot_is_due_is_an_event(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    slot.schedule_snapshot(0, 0, 1)
+    for number, argument in ((0, None), (1, events.STEP_WITH_SNAPSHOT), (2, None)):
+        step(hub, 0)
+        kind, *_, given, _, _ = slot.serve()
+        assert (kind, given) == (events.COMMAND, argument) if argument else kind == events.IDLE
+        if argument:
+            slot.schedule_snapshot(0, 0, 0)
+            assert slot.publish(obs_of(number), 0.0, False, False, {}, 0, None)
+        hub.recv(1, 1, 0)
+
+
 def test_error_after_an_episode_end_has_the_digest_of_its_replay(ends: Ends) -> None:
     """The observation that had ended the episode was once counted as well, so the next crash lost an episode."""
 
