@@ -160,20 +160,38 @@ def test_known_env_with_an_attribute_of_another_kind_has_no_state_within_an_epis
     assert SNAPSHOTTER.capture(env) is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Taxi-v4", "FrozenLake-v1", "Blackjack-v1"]
-)
-def test_state_within_an_episode_continues_it(name: str) -> None:
-    env, twin = gymnasium.make(name), gymnasium.make(name)
+def check_continued(env: Any, twin: Any, num_steps: int) -> None:
+    """Restore the state within an episode in a twin, and compare further steps of both."""
     env.reset(seed=3)
     env.action_space.seed(3)
     env.step(env.action_space.sample())
     snapshot = SNAPSHOTTER.capture(env, within_episode=True)
     assert snapshot is not None
     SNAPSHOTTER.restore(twin, snapshot.state)
-    for _ in range(30):
+    for _ in range(num_steps):
         action = env.action_space.sample()
         one, two = env.step(action), twin.step(action)
         assert [frozen(part) for part in one] == [frozen(part) for part in two]
         if one[2] or one[3]:
             assert frozen(env.reset()[0]) == frozen(twin.reset()[0])
+    env.close()
+    twin.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Taxi-v4", "FrozenLake-v1", "Blackjack-v1"]
+)
+def test_state_within_an_episode_continues_it(name: str) -> None:
+    check_continued(gymnasium.make(name), gymnasium.make(name), 30)
+
+
+@pytest.mark.extended
+def test_state_within_an_episode_of_an_atari_game_continues_it() -> None:
+    gymnasium.register_envs(pytest.importorskip("ale_py", exc_type=ImportError))
+
+    def make() -> Any:
+        game = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
+        return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(game), 4)
+
+    check_continued(make(), make(), 300)
+    assert SNAPSHOTTER.capture(gymnasium.make("ALE/Breakout-v5"), within_episode=True) is None  # repeats actions
