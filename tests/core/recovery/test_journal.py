@@ -47,10 +47,10 @@ def test_steps_since_the_restore_point_are_counted() -> None:
     for number in range(3):
         steps(journal, [number, number])
     steps(journal, [9], [1])
-    assert journal.num_steps().tolist() == [3, 4]
+    assert journal.num_steps().tolist() == [4, 5], "the resets, too"
     reset(journal, journal.next_step_id, [0], [5])
     steps(journal, [9], [0])  # now the reset is a restore point
-    assert journal.num_steps()[0] == 0, "whole pages, of which the newest begins before it"
+    assert journal.num_steps()[0] == 1, "pages that begin before it do not count"
 
 
 def test_requests_have_their_own_forms() -> None:

@@ -468,11 +468,11 @@ class Journal:
     # ---- reading -------------------------------------------------------------------------
 
     def num_steps(self) -> Array:
-        """Return how many steps of each env would be repeated, int64 (num_envs,). Whole pages count, or do not.
+        """Return how many steps and resets of each env would be repeated, int64 (num_envs,).
 
-        Steps with a payload are not counted.
+        A page counts as a whole, or not at all if it begins before the restore point.
         """
-        counts = np.zeros(self._num_envs, np.int64)
+        counts = np.fromiter(map(len, self._rare_entries), np.int64, self._num_envs)
         for page in self._pages:
             if page.num_rows:
                 counts += page.num_steps() * (self._first_needed <= page.step_id(0))
