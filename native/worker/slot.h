@@ -138,11 +138,12 @@ is_snapshot_due(const hosted_env *env)
     return env->snapshot_after_ns > 0 && env->busy_ns >= env->snapshot_after_ns;
 }
 
-/* Return whether a snapshot of the env is due even before a step. */
+/* Return whether a snapshot of the env is due even before a step. One comparison, as each step makes
+ * it: 0 minus 1 is larger than any time. */
 static inline int
 is_step_snapshot_due(const hosted_env *env)
 {
-    return env->step_snapshot_after_ns > 0 && env->busy_ns >= env->step_snapshot_after_ns;
+    return (uint64_t)env->busy_ns > (uint64_t)env->step_snapshot_after_ns - 1;
 }
 
 /* Count one env step of this slot. Steps that raised or were repeated do not count. */
