@@ -28,6 +28,9 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->sender.ops);
     PyMem_Free(self->sender.before);
     PyMem_Free(self->sender.tails);
+    PyMem_Free(self->sender.queues);
+    PyMem_Free(self->up_read);
+    PyMem_Free(self->down_written);
     PyMem_Free(self->sender.touched);
     PyMem_Free(self->sender.has_cancelled);
     PyMem_Free(self->ring.outstanding);
@@ -36,6 +39,7 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->ring.stragglers);
     PyMem_Free(self->ring.deferred);
     PyMem_Free(self->ring.wanted);
+    PyMem_Free(self->ring.seen);
     if (self->deferred_rows.obj != NULL) {
         PyBuffer_Release(&self->deferred_rows);
     }
@@ -102,7 +106,11 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
     self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
     self->sender.tails = PyMem_Calloc(arena->num_slots, sizeof *self->sender.tails);
-    self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
+    size_t num_commands = (size_t)arena->num_slots * arena->queue_size;
+    self->sender.queues = PyMem_Calloc(num_commands, sizeof *self->sender.queues);
+    self->up_read = PyMem_Calloc(arena->num_slots, sizeof *self->up_read);
+    self->down_written = PyMem_Calloc(arena->num_slots, sizeof *self->down_written);
+    self->sender.touched = PyMem_Calloc(2 * (size_t)arena->num_slots, 1);
     self->sender.has_cancelled = PyMem_Calloc(arena->num_slots, 1);
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
     ring->last_delivered = PyMem_Calloc(arena->num_envs, sizeof *ring->last_delivered);
@@ -110,13 +118,16 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     ring->stragglers = PyMem_Calloc(ring->max_stragglers, sizeof *ring->stragglers);
     ring->deferred = PyMem_Calloc(arena->num_envs, sizeof *ring->deferred);
     ring->wanted = PyMem_Calloc(arena->num_envs, sizeof *ring->wanted);
+    ring->seen = PyMem_Calloc(arena->num_envs, sizeof *ring->seen);
     if (self->columns == NULL || self->saved_columns == NULL || self->leaves == NULL
         || self->dtypes == NULL
         || self->block_ranges == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
         || self->sender.touched == NULL || self->sender.has_cancelled == NULL
         || ring->outstanding == NULL || ring->last_delivered == NULL || ring->row_ranges == NULL
-        || ring->stragglers == NULL || ring->deferred == NULL || ring->wanted == NULL) {
+        || ring->stragglers == NULL || ring->deferred == NULL || ring->wanted == NULL
+        || ring->seen == NULL || self->sender.queues == NULL || self->up_read == NULL
+        || self->down_written == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -222,6 +233,8 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
     self->sender.ring = self->waiter.ring = &self->ring;
+    self->ring.strays = &self->strays;
+    self->waiter.up_read = self->up_read;
     self->ring.columns = self->columns;
     self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
     self->ring.saved_rows = self->saved_rows.buf;
@@ -260,6 +273,9 @@ static PyMethodDef hub_methods[] = {
     {"state", vecenv_hub_state, METH_O, vecenv_hub_state_doc},
     {"pending", vecenv_hub_pending, METH_O, vecenv_hub_pending_doc},
     {"stop", vecenv_hub_stop, METH_NOARGS, vecenv_hub_stop_doc},
+    {"take_stray_words", vecenv_hub_take_stray_words, METH_NOARGS,
+     vecenv_hub_take_stray_words_doc},
+    {"reset_claims", vecenv_hub_reset_claims, METH_NOARGS, vecenv_hub_reset_claims_doc},
     {"add_info_key", vecenv_hub_add_info_key, METH_O, vecenv_hub_add_info_key_doc},
     {NULL, NULL, 0, NULL},
 };

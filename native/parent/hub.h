@@ -45,6 +45,11 @@ typedef struct {
     PyObject **block_ranges;                 /* per block, the row range of all envs */
     vecenv_sender sender;
     vecenv_waiter waiter;
+    vecenv_strays strays;
+    /* Private copies of words that this process writes, see shm/stray.h. */
+    uint64_t *up_read, *down_written; /* per slot */
+    char info_keys[VECENV_INFO_KEYS][VECENV_INFO_KEY_NBYTES];
+    int has_stopped;
     int64_t first_wait_ns; /* monotonic clock at the begin of the first wait; 0: there was none */
     int64_t waited_ns;     /* sum of all waits for rows */
 } Hub;
@@ -86,6 +91,8 @@ HUB_METHOD(move);
 HUB_METHOD(state);
 HUB_METHOD(pending);
 HUB_METHOD(stop);
+HUB_METHOD(take_stray_words);
+HUB_METHOD(reset_claims);
 HUB_METHOD(add_info_key);
 
 #endif

@@ -11,6 +11,7 @@ event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
     static const char *const kinds[] = {
         [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
         [RECV_MESSAGE] = "message",       [RECV_NO_BLOCK] = "no_block",
+        [RECV_STRAY] = "stray",
     };
     int64_t late_ns = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
     return PyObject_CallFunction(self->event_type, "siL", kinds[outcome], descriptor,
@@ -132,6 +133,9 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
         if (status == 1) {
             return deliver(self, (uint32_t)max_count);
         }
+        if (self->strays.count > 0) {
+            return event_of(self, RECV_STRAY, -1, 0);
+        }
         if (status == VECENV_ENOBLOCK) {
             return event_of(self, RECV_NO_BLOCK, -1, 0);
         }
@@ -154,6 +158,7 @@ const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "  ('descriptor', fd, 0)     a pidfd is readable: a worker has exited\n"
 "  ('message', -1, 0)        read the messages: a worker may be waiting for that\n"
 "  ('no_block', -1, 0)       stragglers pin all blocks\n"
+"  ('stray', -1, 0)          a word of a worker is out of range, see take_stray_words\n"
 "Replies that have arrived are kept for the next call.\n\n"
 "Releases the GIL while it waits. Runs signal handlers, whose exceptions are raised. Raises\n"
 "ValueError unless 1 <= min_count <= max_count.");
@@ -197,6 +202,9 @@ recv_envs(Hub *self, const int64_t *env_ids, uint32_t count, long long deadline_
             if (status == VECENV_OK) {
                 return batch_of(self, range);
             }
+        }
+        if (self->strays.count > 0) {
+            return event_of(self, RECV_STRAY, -1, 0);
         }
         if (status == VECENV_ENOBLOCK) {
             return event_of(self, RECV_NO_BLOCK, -1, 0);
@@ -261,6 +269,9 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     long long deadline_ns = PyLong_AsLongLong(arg);
     if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
+    }
+    if (self->strays.count > 0) {
+        return event_of(self, RECV_STRAY, -1, 0);
     }
     vecenv_wait_condition condition = {VECENV_WAIT_ANY, 0, 0, 0};
     int descriptor = -1;

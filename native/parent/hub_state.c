@@ -37,16 +37,26 @@ vecenv_hub_take_fragment(PyObject *op, PyObject *arg)
         return NULL;
     }
     vecenv_byte_ring ring = vecenv_byte_ring_up(&self->arena, slot);
+    ring.own = &self->up_read[slot];
     size_t nbytes;
     int kind = vecenv_byte_ring_peek(&ring, &nbytes);
     if (kind == VECENV_BYTE_RING_NONE) {
         Py_RETURN_NONE;
     }
-    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
-    if (data == NULL) {
-        return NULL;
+    PyObject *data = NULL;
+    if (kind != VECENV_BYTE_RING_STRAY) {
+        data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+        if (data == NULL) {
+            return NULL;
+        }
     }
-    vecenv_byte_ring_take(&ring, PyBytes_AS_STRING(data));
+    if (data == NULL || !vecenv_byte_ring_take(&ring, PyBytes_AS_STRING(data), nbytes)) {
+        Py_XDECREF(data);
+        vecenv_note_stray(&self->strays, slot, "its messages, which end at byte",
+                          load_acquire(ring.written));
+        vecenv_byte_ring_drop(&ring);
+        Py_RETURN_NONE;
+    }
     full_fence(); /* store `read`, then load `blocked`; pairs with Slot.send_message */
     if (load_acquire32(&self->arena.slots[slot].blocked)) {
         vecenv_wake_word(ring.read);
@@ -74,7 +84,13 @@ vecenv_hub_write_payload(PyObject *op, PyObject *args)
         return NULL;
     }
     vecenv_byte_ring ring = vecenv_byte_ring_down(&self->arena, slot);
+    ring.own = &self->down_written[slot];
     ptrdiff_t taken = vecenv_byte_ring_put(&ring, data.buf, (size_t)data.len);
+    if (taken < -1) {
+        vecenv_note_stray(&self->strays, slot, "the number of its payload bytes read",
+                          load_acquire(ring.read));
+        taken = -1;
+    }
     vecenv_wake_word(ring.written);
     PyBuffer_Release(&data);
     return PyLong_FromSsize_t(taken);
@@ -219,18 +235,35 @@ const char vecenv_hub_continue_from_doc[] = PyDoc_STR(
 
 /* ---- slots and the table of info keys -------------------------------------------- */
 
-/* Prepare the words of a slot for its next process: it starts at `head` of the queue, and its byte
- * rings are empty. */
+/* Write the words that a slot's next process reads, from private copies: it starts at `head` of the
+ * queue, and its byte rings are empty. */
 static void
-clear_lines(const Hub *self, uint32_t slot, uint32_t head)
+restore_words(Hub *self, uint32_t slot, uint32_t head)
 {
-    vecenv_slot_lines *lines = &self->arena.slots[slot];
+    const vecenv_arena *arena = &self->arena;
+    vecenv_slot_lines *lines = &arena->slots[slot];
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->blocked, 0);
     store_release32(&lines->sleeping, 0);
     store_release32(&lines->head, head);
-    store_release(&lines->down_read, load_acquire(&lines->down_written));
-    store_release(&lines->up_read, load_acquire(&lines->up_written));
+    store_release32(&lines->tail, self->sender.tails[slot]);
+    self->up_read[slot] &= ~UINT64_C(7); /* it may have skipped messages to a stray position */
+    store_release(&lines->up_written, self->up_read[slot]);
+    store_release(&lines->up_read, self->up_read[slot]);
+    store_release(&lines->down_read, self->down_written[slot]);
+    store_release(&lines->down_written, self->down_written[slot]);
+    memcpy(queue_of(arena, slot), own_queue_of(&self->sender, slot),
+           arena->queue_size * sizeof(vecenv_command));
+    for (uint32_t env_id = 0; env_id < arena->num_envs; env_id++) {
+        if (self->sender.slot_of[env_id] == slot) {
+            store_release(&arena->newest[env_id], self->ring.outstanding[env_id]);
+        }
+    }
+    vecenv_restore_headers(arena);
+    memcpy(arena->info_keys, self->info_keys, sizeof self->info_keys);
+    store_release32(&arena->control->num_info_keys, self->ring.num_info_keys);
+    store_release32(&arena->control->stop, (uint32_t)self->has_stopped);
+    vecenv_forget_stray(&self->strays, slot);
 }
 
 PyObject *
@@ -242,7 +275,13 @@ vecenv_hub_reap(PyObject *op, PyObject *arg)
         return NULL;
     }
     vecenv_ring_reap(&self->ring, slot);
-    clear_lines(self, slot, self->sender.tails[slot]);
+    for (uint32_t env_id = 0; env_id < self->arena.num_envs; env_id++) {
+        if (self->sender.slot_of[env_id] == slot) {
+            self->ring.has_cancelled = 1; /* an ordered request must not wait for its rows */
+        }
+    }
+    memset(own_queue_of(&self->sender, slot), 0, self->arena.queue_size * sizeof(vecenv_command));
+    restore_words(self, slot, self->sender.tails[slot]);
     Py_RETURN_NONE;
 }
 
@@ -256,7 +295,7 @@ const char vecenv_hub_reap_doc[] = PyDoc_STR(
  * it was delivered, superseded or cancelled, its record decides: each reply writes a record, and
  * the one of the first command is the newest of its env. */
 static int
-is_done(const Hub *self, const vecenv_command *command)
+is_done(Hub *self, const vecenv_command *command)
 {
     if (!vecenv_ring_is_answered(&self->ring, command)) {
         return 0;
@@ -270,27 +309,98 @@ is_done(const Hub *self, const vecenv_command *command)
            || load_acquire(&records[1].step_id) == command->step_id;
 }
 
+static int
+is_call_in(const vecenv_command *command, PyObject *step_ids)
+{
+    PyObject *step_id = PyLong_FromUnsignedLongLong(command->step_id);
+    int found = step_id == NULL ? -1 : PySequence_Contains(step_ids, step_id);
+    Py_XDECREF(step_id);
+    return found;
+}
+
+/* Return whether a successor must carry out a command of a dead slot; -1 with an exception. `is_left`:
+ * the dead process had not advanced its head beyond the command; `is_first`: its head was there. A
+ * command before the head is carried out again if its reply is missing, because a stray write has
+ * changed the row or the head. */
+static int
+is_unanswered(Hub *self, uint32_t slot, const vecenv_command *command, PyObject *unanswered,
+              int is_left, int is_first)
+{
+    if (command->op == VECENV_OP_NONE || self->sender.slot_of[command->env_id] != slot) {
+        return 0;
+    }
+    if (command->op == VECENV_OP_CALL) {
+        return is_left && !is_first ? 1 : is_call_in(command, unanswered);
+    }
+    if (is_left && self->ring.outstanding[command->env_id] != command->step_id) {
+        return !is_first || !is_done(self, command);
+    }
+    return self->ring.outstanding[command->env_id] == command->step_id
+           && !vecenv_ring_is_answered(&self->ring, command);
+}
+
+/* Have a command, whose reply is missing, write the same row of the ordered request under way, or
+ * claim one if its row belongs to no such request any more. */
+static void
+free_row(Hub *self, vecenv_command *command)
+{
+    const vecenv_ring *ring = &self->ring;
+    uint64_t row_ref = command->row_ref;
+    if (row_ref == VECENV_CLAIM || ring->outstanding[command->env_id] != command->step_id) {
+        return;
+    }
+    vecenv_word *cell =
+        &word_column(&self->arena, ref_block(row_ref), VECENV_H_CELL)[ref_row(row_ref)];
+    if (ring->assigned_rows > 0 && ref_epoch(row_ref) == ref_epoch(ring->assigned)) {
+        store_release(cell, 0);
+    } else if (load_acquire(cell) >= ref_epoch(row_ref)) {
+        command->row_ref = VECENV_CLAIM;
+    }
+}
+
+/* Move the commands that a dead slot has not answered to the end of the private queue, and remove all
+ * others. Sets *head to the first one; -1 with an exception. */
+static int
+keep_unanswered(Hub *self, uint32_t slot, PyObject *unanswered, uint32_t *head)
+{
+    vecenv_command *queue = own_queue_of(&self->sender, slot);
+    uint32_t size = self->arena.queue_size, mask = size - 1;
+    uint32_t tail = self->sender.tails[slot];
+    uint32_t num_left = tail - vecenv_queue_head(&self->sender, slot);
+    *head = tail;
+    for (uint32_t back = 1; back <= size; back++) {
+        vecenv_command command = queue[(tail - back) & mask];
+        int is_kept = is_unanswered(self, slot, &command, unanswered, back <= num_left,
+                                    back == num_left);
+        if (is_kept < 0) {
+            return -1;
+        }
+        queue[(tail - back) & mask].op = VECENV_OP_NONE;
+        if (is_kept) {
+            free_row(self, &command);
+            set_check(&command);
+            queue[--*head & mask] = command;
+        }
+    }
+    return 0;
+}
+
 PyObject *
 vecenv_hub_requeue(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
-    PyObject *arg;
-    uint32_t slot;
-    int is_answered;
-    if (!PyArg_ParseTuple(args, "Op:requeue", &arg, &is_answered)
-        || parse_slot(self, arg, &slot) < 0) {
+    PyObject *arg, *unanswered;
+    uint32_t slot, head;
+    if (!PyArg_ParseTuple(args, "OO:requeue", &arg, &unanswered)
+        || parse_slot(self, arg, &slot) < 0
+        || keep_unanswered(self, slot, unanswered, &head) < 0) {
         return NULL;
     }
-    const vecenv_command *queue = queue_of(&self->arena, slot);
+    const vecenv_command *queue = own_queue_of(&self->sender, slot);
     uint32_t mask = self->arena.queue_size - 1;
-    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
     uint32_t tail = self->sender.tails[slot];
-    if (head != tail) { /* the slot may have died after its reply, before it advanced `head` */
-        const vecenv_command *first = &queue[head & mask];
-        head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_done(self, first) != 0;
-    }
-    vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
-    clear_lines(self, slot, head);
+    vecenv_ring_reap_claims(&self->ring, slot, queue, head, tail - head);
+    restore_words(self, slot, head);
     PyObject *left = PyList_New(0);
     for (; left != NULL && head != tail; head++) {
         const vecenv_command *command = &queue[head & mask];
@@ -306,12 +416,12 @@ vecenv_hub_requeue(PyObject *op, PyObject *args)
 }
 
 const char vecenv_hub_requeue_doc[] = PyDoc_STR(
-"requeue($self, slot, is_answered, /)\n--\n\n"
+"requeue($self, slot, unanswered, /)\n--\n\n"
 "Return the unanswered commands of a dead slot: a list of (op, env_id, step_id, flags).\n\n"
 "Call it after the slot's process has ended and its messages have been read. Rows that it claimed\n"
 "and did not commit become void. The commands stay in the queue for a successor, but their\n"
-"payloads must be written again. is_answered: if the queue's first command is a call, whether its\n"
-"reply has arrived.");
+"payloads must be written again. unanswered: the step_ids of the calls whose replies have not\n"
+"arrived. A command whose reply is missing, because its row was overwritten, is among them.");
 
 /* Make another slot the owner of a command's assigned row, to write and to reap it. */
 static void
@@ -341,11 +451,11 @@ vecenv_hub_move(PyObject *op, PyObject *args)
     if (from == to) {
         Py_RETURN_NONE;
     }
-    vecenv_command *queue = queue_of(&self->arena, from);
-    vecenv_command *other = queue_of(&self->arena, to);
-    vecenv_slot_lines *lines = &self->arena.slots[from];
+    vecenv_command *queue = own_queue_of(sender, from);
+    vecenv_command *other = own_queue_of(sender, to);
     uint32_t mask = self->arena.queue_size - 1;
-    uint32_t head = load_acquire32(&lines->head), tail = sender->tails[from];
+    uint32_t head = vecenv_queue_head(sender, from), tail = sender->tails[from];
+    uint32_t other_head = vecenv_queue_head(sender, to);
     for (uint32_t at = head; at != tail; at++) {
         if (queue[at & mask].env_id == env_id) {
             reassign_row(self, queue[at & mask].row_ref, to);
@@ -358,12 +468,16 @@ vecenv_hub_move(PyObject *op, PyObject *args)
             queue[--kept & mask] = queue[at & mask];
         }
     }
-    store_release32(&lines->head, kept);
+    for (uint32_t at = head; at != kept; at++) {
+        queue[at & mask].op = VECENV_OP_NONE;
+    }
     sender->slot_of[env_id] = to;
     if (sender->has_cancelled[from] && !sender->has_cancelled[to]) {
         sender->has_cancelled[to] = 1;
         sender->num_with_cancelled++;
     }
+    restore_words(self, from, kept);
+    restore_words(self, to, other_head);
     /* a moved step may have been superseded: make the new slot check */
     vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
     store_release32(superseded, load_acquire32(superseded) + 1);
@@ -377,6 +491,33 @@ const char vecenv_hub_move_doc[] = PyDoc_STR(
 "No process may serve either slot: the old slot has been requeued; the new slot has never been\n"
 "used, or has been requeued too.");
 
+static int
+has_stray_head(const Hub *self, uint32_t slot)
+{
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    return self->sender.tails[slot] - head > self->arena.queue_size;
+}
+
+/* Return the first command in a slot's queue; op NONE if it is empty. If the head is stray, it is the
+ * first one whose reply is outstanding. */
+static vecenv_command
+first_command(const Hub *self, uint32_t slot)
+{
+    const vecenv_command *queue = own_queue_of(&self->sender, slot);
+    uint32_t size = self->arena.queue_size, tail = self->sender.tails[slot];
+    int is_stray = has_stray_head(self, slot);
+    uint32_t at = vecenv_queue_head(&self->sender, slot);
+    for (at = is_stray ? tail - size : at; at != tail; at++) {
+        const vecenv_command *command = &queue[at & (size - 1)];
+        if (!is_stray
+            || (command->op != VECENV_OP_NONE && self->sender.slot_of[command->env_id] == slot
+                && self->ring.outstanding[command->env_id] == command->step_id)) {
+            return *command;
+        }
+    }
+    return (vecenv_command){.op = VECENV_OP_NONE};
+}
+
 PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
 {
@@ -385,15 +526,28 @@ vecenv_hub_state(PyObject *op, PyObject *arg)
     if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    const vecenv_slot_lines *lines = &self->arena.slots[slot];
+    const vecenv_arena *arena = &self->arena;
+    const vecenv_slot_lines *lines = &arena->slots[slot];
     /* Load the operation first, since the slot stores it last: so the start is not older than the
      * operation. C does not define the order in which arguments of a call are evaluated. */
     unsigned int current_op = load_acquire32(&lines->current_op);
     unsigned int env_id = load_acquire32(&lines->current_env);
     unsigned long long step_id = load_acquire(&lines->current_step_id);
     long long started_ns = (long long)load_acquire(&lines->started_ns);
-    unsigned int blocked = load_acquire32(&lines->blocked);
+    unsigned int blocked = load_acquire32(&lines->blocked) != 0;
     unsigned long long num_steps = load_acquire(&lines->num_steps);
+    if (current_op > VECENV_OP_CALL || has_stray_head(self, slot)
+        || (current_op != VECENV_OP_NONE
+            && (env_id >= arena->num_envs || step_id >= self->sender.next_step_id
+                || started_ns < 0 || started_ns > vecenv_now_ns()))) {
+        vecenv_note_stray(&self->strays, slot, "its operation under way", current_op);
+        /* the command under way stays in the queue until it ends */
+        vecenv_command first = first_command(self, slot);
+        current_op = first.op;
+        env_id = first.env_id;
+        step_id = first.step_id;
+        started_ns = vecenv_now_ns();
+    }
     return Py_BuildValue("(IIKLIK)", current_op, env_id, step_id, started_ns, blocked, num_steps);
 }
 
@@ -411,11 +565,7 @@ vecenv_hub_pending(PyObject *op, PyObject *arg)
     if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    vecenv_command first = {.op = VECENV_OP_NONE};
-    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
-    if (head != self->sender.tails[slot]) {
-        first = queue_of(&self->arena, slot)[head & (self->arena.queue_size - 1)];
-    }
+    vecenv_command first = first_command(self, slot);
     return Py_BuildValue("(IIK)", (unsigned int)first.op, first.env_id,
                          (unsigned long long)first.step_id);
 }
@@ -425,11 +575,85 @@ const char vecenv_hub_pending_doc[] = PyDoc_STR(
 "Return (op, env_id, step_id) of the first command in a slot's queue; op 0 if it is empty.\n\n"
 "The command under way stays in the queue until it ends.");
 
+/* Note slots that have carried out all commands although an env of theirs has an outstanding reply, and
+ * slots without envs that have begun something. */
+static void
+find_lost_replies(Hub *self)
+{
+    const vecenv_arena *arena = &self->arena;
+    vecenv_ring *ring = &self->ring;
+    uint8_t *is_idle = self->sender.touched; /* scratch, zeroed between two calls */
+    for (uint32_t slot = 0; slot < arena->num_slots; slot++) {
+        is_idle[slot] = load_acquire32(&arena->slots[slot].current_op) == VECENV_OP_NONE
+                        && vecenv_queue_head(&self->sender, slot) == self->sender.tails[slot];
+    }
+    uint8_t *has_env = self->sender.touched + arena->num_slots;
+    for (uint32_t env_id = 0; env_id < arena->num_envs; env_id++) {
+        has_env[self->sender.slot_of[env_id]] = 1;
+    }
+    for (uint32_t slot = 0; slot < arena->num_slots; slot++) {
+        uint64_t up_written = load_acquire(&arena->slots[slot].up_written);
+        if (!has_env[slot] && (!is_idle[slot] || up_written != self->up_read[slot])) {
+            vecenv_note_stray(&self->strays, slot, "a word of a slot in reserve", up_written);
+        }
+    }
+    vecenv_ring_find_replies(ring); /* after the heads: a slot commits a row before it advances */
+    for (uint32_t env_id = 0; env_id < arena->num_envs; env_id++) {
+        uint32_t slot = self->sender.slot_of[env_id];
+        if (is_idle[slot] && ring->outstanding[env_id] != 0
+            && ring->seen[env_id] != ring->search) {
+            vecenv_note_stray(&self->strays, slot, "the row of its command",
+                              ring->outstanding[env_id]);
+        }
+    }
+    memset(is_idle, 0, 2 * (size_t)arena->num_slots);
+}
+
+PyObject *
+vecenv_hub_take_stray_words(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Hub *self = (Hub *)op;
+    if (vecenv_ring_check_claims(&self->ring)) {
+        find_lost_replies(self);
+    }
+    PyObject *found = PyList_New(0);
+    for (uint32_t i = 0; found != NULL && i < self->strays.count; i++) {
+        const vecenv_stray_word *stray = &self->strays.words[i];
+        long slot = stray->slot == VECENV_NO_SLOT ? -1 : (long)stray->slot;
+        PyObject *item =
+            Py_BuildValue("(lsK)", slot, stray->word, (unsigned long long)stray->value);
+        if (item == NULL || PyList_Append(found, item) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(item);
+    }
+    self->strays.count = 0;
+    return found;
+}
+
+const char vecenv_hub_take_stray_words_doc[] = PyDoc_STR(
+"take_stray_words($self, /)\n--\n\n"
+"Look for stray words; return those found since the last call: a list of (slot, word, value).\n\n"
+"A stray word is a value in shared memory that no worker writes. slot: its owner, -1 for words\n"
+"that all slots share. word: its name. The word of a row that is missing has a step_id as value.");
+
+PyObject *
+vecenv_hub_reset_claims(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    vecenv_ring_reset_claims(&((Hub *)op)->ring);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_reset_claims_doc[] = PyDoc_STR(
+"reset_claims($self, /)\n--\n\n"
+"Set the words that all slots share for their claims again; no slot may have a process.");
+
 PyObject *
 vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Hub *self = (Hub *)op;
     self->waiter.epoll_fd = -1; /* the owner closes it after this; its number then belongs to another file */
+    self->has_stopped = 1;
     store_release32(&self->arena.control->stop, 1);
     full_fence();
     for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
@@ -457,13 +681,15 @@ vecenv_hub_add_info_key(PyObject *op, PyObject *arg)
     if (name == NULL) {
         return NULL;
     }
-    uint32_t count = load_acquire32(&self->arena.control->num_info_keys);
+    uint32_t count = self->ring.num_info_keys;
     if (count == VECENV_INFO_KEYS || nbytes >= VECENV_INFO_KEY_NBYTES
         || (size_t)nbytes != strlen(name)) {
         return PyLong_FromLong(-1);
     }
+    memcpy(self->info_keys[count], name, (size_t)nbytes + 1);
     memcpy(self->arena.info_keys + (size_t)count * VECENV_INFO_KEY_NBYTES, name,
            (size_t)nbytes + 1);
+    self->ring.num_info_keys++;
     store_release32(&self->arena.control->num_info_keys, count + 1);
     return PyLong_FromUnsignedLong(count);
 }

@@ -43,6 +43,7 @@ read_shape(info_field *field, const char *text)
     while (field->ndim < VECENV_INFO_DIMS) {
         char *end;
         Py_ssize_t size = (Py_ssize_t)strtol(text, &end, 10);
+        size = size < 1 || size > VECENV_INFO_ELEMENTS ? VECENV_INFO_KEYS : size; /* fits nothing */
         field->shape[field->ndim++] = size;
         field->num_cells *= (uint32_t)size;
         if (*end != ',') {
@@ -97,14 +98,25 @@ learn(info_table *table, const char *entry, uint32_t cell)
     }
 }
 
+/* Only the parent writes the table, and checks each entry. So an entry that does not fit ends this
+ * process, as END_STRAY in worker/slot.h does. */
 static int
 refresh(const vecenv_arena *arena, info_table *table)
 {
     uint32_t count = load_acquire32(&arena->control->num_info_keys);
+    if (count > VECENV_INFO_KEYS) {
+        Py_FatalError("the memory of this pool has been overwritten: the number of info keys");
+    }
     while (table->num_cells < count) {
-        const char *entry =
-            arena->info_keys + (size_t)table->num_cells * VECENV_INFO_KEY_NBYTES;
+        char entry[VECENV_INFO_KEY_NBYTES];
+        memcpy(entry, arena->info_keys + (size_t)table->num_cells * sizeof entry, sizeof entry);
+        if (entry[sizeof entry - 1] != 0) {
+            Py_FatalError("the memory of this pool has been overwritten: an info key");
+        }
         if (learn(table, entry, table->num_cells) < 0) {
+            if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+                Py_FatalError("the memory of this pool has been overwritten: an info key");
+            }
             return -1;
         }
         table->num_cells++;

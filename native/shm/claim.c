@@ -1,5 +1,9 @@
 #include "shm/claim.h"
 
+/* Tries of a claim or seal. Each failed one means that another process has claimed a row or advanced
+ * the open word, so this many are reached only if these words have been overwritten. */
+#define MOST_TRIES 1000000
+
 /* Return the row_ref that opens after a block. Call it only if the block is full or sealed. The
  * parent links a block before it seals it, but a claimer ahead of the parent may meet an open block
  * without a link. */
@@ -26,6 +30,9 @@ try_take(const vecenv_arena *arena, uint64_t row_ref, uint32_t mark)
 {
     uint32_t block = ref_block(row_ref);
     uint32_t row = ref_row(row_ref);
+    if (block >= arena->num_blocks) {
+        return 0;
+    }
     if (row >= arena->rows) {
         swap_if(&arena->control->open, row_ref, successor_of(arena, block));
         return 0;
@@ -46,33 +53,36 @@ try_take(const vecenv_arena *arena, uint64_t row_ref, uint32_t mark)
 uint64_t
 vecenv_claim(const vecenv_arena *arena, uint32_t slot)
 {
-    for (;;) {
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
         uint64_t row_ref = load_acquire(&arena->control->open);
         if (try_take(arena, row_ref, slot + 1)) {
             return row_ref;
         }
     }
+    return VECENV_NO_ROW;
 }
 
 uint32_t
 vecenv_seal(const vecenv_arena *arena, uint64_t epoch)
 {
-    for (;;) {
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
         uint64_t row_ref = load_acquire(&arena->control->open);
         if (ref_epoch(row_ref) != epoch) {
-            return arena->rows; /* the block is full and its successor is open */
+            break; /* the block is full and its successor is open */
         }
         if (try_take(arena, row_ref, VECENV_SEAL)) {
             return ref_row(row_ref);
         }
     }
+    return arena->rows;
 }
 
 uint32_t
 vecenv_num_claimed(const vecenv_arena *arena, uint64_t epoch)
 {
     uint64_t row_ref = load_acquire(&arena->control->open);
-    return ref_epoch(row_ref) == epoch ? ref_row(row_ref) : arena->rows;
+    uint32_t row = ref_row(row_ref);
+    return ref_epoch(row_ref) == epoch && row < arena->rows ? row : arena->rows;
 }
 
 void

@@ -15,7 +15,10 @@
 
 #include "shm/layout.h"
 
-/* Claim the next row of the open block for `slot`. Returns its row_ref.
+#define VECENV_NO_ROW 0 /* not a row_ref: epochs begin with 1 */
+
+/* Claim the next row of the open block for `slot`. Returns its row_ref; VECENV_NO_ROW if the shared
+ * words of claims have been overwritten.
  *
  * After the claim the caller must do nothing that can fail: only copies, then vecenv_commit.
  * Lock-free: each retry means that another claimer has succeeded. The parent links every open

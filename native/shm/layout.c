@@ -19,7 +19,8 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     }
     uint8_t *start = base;
     arena->base = start;
-    arena->header = header;
+    memcpy(arena->header, header, sizeof arena->header);
+    header = arena->header;
     arena->num_envs = (uint32_t)header[VECENV_H_NUM_ENVS];
     arena->num_slots = (uint32_t)header[VECENV_H_NUM_SLOTS];
     arena->num_blocks = (uint32_t)header[VECENV_H_NUM_BLOCKS];
@@ -57,9 +58,22 @@ vecenv_counters_open(vecenv_arena *arena, void *base, size_t nbytes)
         return VECENV_ESIZE;
     }
     uint8_t *start = base;
+    arena->counters_base = start;
+    memcpy(arena->counters_header, header, sizeof arena->counters_header);
+    header = arena->counters_header;
     arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_K_SLOTS]);
     if (header[VECENV_K_TIMINGS] != 0) {
         arena->timings = (vecenv_timings *)(void *)(start + header[VECENV_K_TIMINGS]);
     }
     return VECENV_OK;
+}
+
+void
+vecenv_restore_headers(const vecenv_arena *arena)
+{
+    memcpy(arena->base, arena->header, sizeof arena->header);
+    int64_t *counters = (void *)arena->counters_base;
+    int64_t num_replaced = counters[VECENV_K_NUM_REPLACED]; /* written in Python */
+    memcpy(counters, arena->counters_header, sizeof arena->counters_header);
+    counters[VECENV_K_NUM_REPLACED] = num_replaced;
 }

@@ -29,11 +29,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "shm/atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 13
+#define VECENV_ABI 14
 #define VECENV_COUNTERS_MAGIC INT64_C(0x766e6365766e6302)
 #define VECENV_COUNTERS_VERSION 1 /* of the layout of the counters */
 #define VECENV_LINE 64
@@ -157,7 +158,8 @@ typedef struct {
     uint64_t row_ref;  /* the assigned row, or VECENV_CLAIM */
     int64_t argument;  /* reset: the seed, if VECENV_C_SEED or VECENV_C_DRAWN is set */
     uint32_t env_id;
-    uint16_t op;
+    uint8_t op;
+    uint8_t check;     /* of all other fields: a stray write must not become a command */
     uint16_t flags;    /* VECENV_C_*; the lowest bits are the form of the action */
 } vecenv_command;
 
@@ -261,6 +263,7 @@ enum {
 #define VECENV_F_REPEATS 0x400u  /* the parent fills in the env's last delivered observation */
 #define VECENV_F_FINAL_REPEATS 0x800u /* with FINAL: the same for the final_obs columns */
 #define VECENV_F_NOTICE 0x100u   /* only in the flags of a batch: `has_notice` is set */
+#define VECENV_F_OF_ROWS 0xeffu  /* all flags that a row may have */
 
 /* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),
  * row (16). Each use of a block has its own epoch; epochs never repeat. An owner word has the
@@ -303,10 +306,12 @@ owner_of(uint64_t epoch, uint32_t slot_mark)
     return epoch << VECENV_EPOCH_SHIFT | slot_mark;
 }
 
-/* A mapped arena: the offsets of the header as pointers. */
+/* A mapped arena: the offsets of the header as pointers. Both headers are copied once, since any
+ * process that maps the memory may overwrite them. */
 typedef struct {
-    uint8_t *base;
-    const int64_t *header;
+    uint8_t *base, *counters_base;
+    int64_t header[VECENV_H_WORDS];
+    int64_t counters_header[VECENV_K_WORDS];
     uint32_t num_envs, num_slots, num_blocks, rows, queue_size;
     size_t reward_size; /* float64 numbers per row */
     vecenv_control *control;
@@ -331,6 +336,9 @@ int vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes);
 /* Set `slots` and `timings` of an open arena from a mapping of its counters. Same codes. */
 int vecenv_counters_open(vecenv_arena *arena, void *base, size_t nbytes);
 
+/* Parent: write both headers again, before a worker maps the memory. */
+void vecenv_restore_headers(const vecenv_arena *arena);
+
 /* Return the start of the column of `block` whose header word is `word`. */
 static inline uint8_t *
 column(const vecenv_arena *arena, uint32_t block, int word)
@@ -343,6 +351,71 @@ static inline vecenv_word *
 word_column(const vecenv_arena *arena, uint32_t block, int word)
 {
     return (vecenv_word *)(void *)column(arena, block, word);
+}
+
+/* The fields of a command in four words. They are computed in registers: fields that were just stored
+ * one by one would have to reach the cache before they can be loaded as words. */
+typedef struct {
+    uint64_t step_id, row_ref, argument, rest;
+} vecenv_command_words;
+
+_Static_assert(sizeof(vecenv_command_words) == sizeof(vecenv_command), "the same four words");
+
+/* `check` in `rest`; env_id and op are below it, flags above. */
+#define VECENV_CHECK_SHIFT 40
+#define VECENV_CHECK_MASK (UINT64_C(0xff) << VECENV_CHECK_SHIFT)
+
+/* Return `rest` without `check`. */
+static inline uint64_t
+command_rest(uint32_t env_id, int op, int flags)
+{
+    return (uint64_t)(uint16_t)flags << 48 | (uint64_t)(uint8_t)op << 32 | env_id;
+}
+
+/* Return `check` at its place in `rest`. */
+static inline uint64_t
+check_of(const vecenv_command_words *words)
+{
+    uint64_t rest = words->rest & ~VECENV_CHECK_MASK;
+    uint64_t mixed = words->step_id ^ (words->row_ref << 21 | words->row_ref >> 43)
+                     ^ (words->argument << 42 | words->argument >> 22) ^ ~rest;
+    return mixed * UINT64_C(0x9e3779b97f4a7c15) >> 56 << VECENV_CHECK_SHIFT;
+}
+
+/* Store a command word by word. A memcpy would go through memory, see vecenv_command_words. */
+static inline void
+store_command(vecenv_command *command, const vecenv_command_words *words)
+{
+    typedef uint64_t __attribute__((may_alias)) any_word;
+    any_word *to = (any_word *)(void *)command;
+    to[0] = words->step_id;
+    to[1] = words->row_ref;
+    to[2] = words->argument;
+    to[3] = words->rest;
+}
+
+static inline int
+has_check(const vecenv_command *command)
+{
+    vecenv_command_words words;
+    memcpy(&words, command, sizeof words);
+    return (words.rest & VECENV_CHECK_MASK) == check_of(&words);
+}
+
+static inline void
+set_check(vecenv_command *command)
+{
+    vecenv_command_words words;
+    memcpy(&words, command, sizeof words);
+    words.rest = (words.rest & ~VECENV_CHECK_MASK) | check_of(&words);
+    memcpy(command, &words, sizeof words);
+}
+
+/* Return whether a row_ref from shared memory names a row of this arena, or the end of a block. */
+static inline int
+is_row_ref(const vecenv_arena *arena, uint64_t row_ref)
+{
+    return ref_block(row_ref) < arena->num_blocks && ref_row(row_ref) <= arena->rows;
 }
 
 static inline vecenv_command *

@@ -43,12 +43,26 @@ reserve(vecenv_sender *self, int op, const int64_t *env_ids, size_t count, uint6
     return error;
 }
 
+uint32_t
+vecenv_queue_head(const vecenv_sender *self, uint32_t slot)
+{
+    uint32_t head = load_acquire32(&self->arena->slots[slot].head);
+    if (self->tails[slot] - head > self->arena->queue_size) {
+        vecenv_note_stray(self->ring->strays, slot, "the head of its queue", head);
+        return self->tails[slot];
+    }
+    return head;
+}
+
 static void
-push(vecenv_sender *self, int64_t env_id, const vecenv_command *command)
+push(vecenv_sender *self, int64_t env_id, vecenv_command_words words)
 {
     uint32_t slot = self->slot_of[env_id];
     uint32_t mask = self->arena->queue_size - 1;
-    queue_of(self->arena, slot)[self->tails[slot]++ & mask] = *command;
+    uint32_t at = self->tails[slot]++ & mask;
+    words.rest |= check_of(&words);
+    store_command(&own_queue_of(self, slot)[at], &words);
+    store_command(&queue_of(self->arena, slot)[at], &words);
     self->touched[slot] = 1;
 }
 
@@ -124,14 +138,12 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
     vecenv_word *owners = word_column(self->arena, block, VECENV_H_OWNER);
     for (size_t i = 0; i < request->count; i++) {
         int64_t env_id = vecenv_env_at(request->env_ids, i);
-        vecenv_command command = {
+        int flags = request->flags | (request->env_flags == NULL ? 0 : request->env_flags[i]);
+        vecenv_command_words command = {
             .step_id = first + i,
             .row_ref = request->ordered ? ring->assigned + i : VECENV_CLAIM,
-            .argument = request->arguments == NULL ? 0 : request->arguments[i],
-            .env_id = (uint32_t)env_id,
-            .op = (uint16_t)request->op,
-            .flags = (uint16_t)(request->flags
-                                | (request->env_flags == NULL ? 0 : request->env_flags[i])),
+            .argument = request->arguments == NULL ? 0 : (uint64_t)request->arguments[i],
+            .rest = command_rest((uint32_t)env_id, request->op, flags),
         };
         if (request->ordered) {
             store_release(&owners[i], owner_of(ref_epoch(ring->assigned),
@@ -147,7 +159,7 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
                 ring->has_cancelled = 1;
             }
         }
-        push(self, env_id, &command);
+        push(self, env_id, command);
     }
     notify_slots(self);
     return 0;
@@ -175,7 +187,7 @@ update_has_cancelled(vecenv_sender *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->has_cancelled[slot]
-            && load_acquire32(&self->arena->slots[slot].head) == self->tails[slot]) {
+            && vecenv_queue_head(self, slot) == self->tails[slot]) {
             self->has_cancelled[slot] = 0;
             self->num_with_cancelled--;
         }
@@ -195,7 +207,7 @@ has_room(vecenv_sender *self, const vecenv_request *request, int64_t *refused_en
         *refused_env = vecenv_env_at(request->env_ids, i);
         uint32_t slot = self->slot_of[*refused_env];
         if ((is_call || self->has_cancelled[slot])
-            && self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
+            && self->tails[slot] - vecenv_queue_head(self, slot) >= limit) {
             break;
         }
         self->tails[slot]++; /* count it as sent; undone below */

@@ -32,6 +32,7 @@ typedef struct {
     uint8_t *ops;          /* per env: its outstanding operation, or its last one */
     uint64_t *before;      /* per env, scratch: `outstanding` before the request */
     uint32_t *tails;       /* per slot: the private copy of its tail */
+    vecenv_command *queues; /* per slot: the private copy of its queue, zeroed */
     uint8_t *touched;      /* per slot, scratch of vecenv_send; zeroed */
     uint8_t *has_cancelled; /* per slot: its queue may hold cancelled commands; zeroed */
     uint32_t num_with_cancelled; /* number of slots with has_cancelled */
@@ -46,6 +47,16 @@ int vecenv_refuse(vecenv_sender *self, const vecenv_request *request, int64_t *r
  * from next_step_id on. The actions must already be in their columns. Returns 0, or SEND_* if an
  * env is named twice or no block is free; then nothing was sent. */
 int vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
+
+/* Return the head of a slot's queue; its end, noted as stray, if it is not within the queue. */
+uint32_t vecenv_queue_head(const vecenv_sender *self, uint32_t slot);
+
+/* Return the private copy of a slot's queue. */
+static inline vecenv_command *
+own_queue_of(const vecenv_sender *self, uint32_t slot)
+{
+    return self->queues + (size_t)slot * self->arena->queue_size;
+}
 
 /* Stop waiting for the outstanding reply of an env, if there is one. The slot drops the command,
  * or its reply if it has begun. Until then the command takes room in the queue, so requests check

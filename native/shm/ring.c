@@ -82,6 +82,19 @@ open_block(vecenv_ring *ring)
     return make_row_ref(ring->epochs[block], block, 0);
 }
 
+/* Open the first blocks of a chain. They are free. */
+static void
+open_chain(vecenv_ring *ring)
+{
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        ring->chain[i] = open_block(ring);
+        if (i > 0) {
+            vecenv_link(ring->arena, ref_block(ring->chain[i - 1]), ring->chain[i]);
+        }
+    }
+    store_release(&ring->arena->control->open, ring->chain[0]);
+}
+
 void
 vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered)
 {
@@ -96,13 +109,7 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered)
     for (uint32_t block = arena->num_blocks; block > 0; block--) {
         ring->free_blocks[ring->num_free++] = (uint8_t)(block - 1);
     }
-    for (int i = 0; i < VECENV_CHAIN; i++) {
-        ring->chain[i] = open_block(ring);
-        if (i > 0) {
-            vecenv_link(arena, ref_block(ring->chain[i - 1]), ring->chain[i]);
-        }
-    }
-    store_release(&arena->control->open, ring->chain[0]);
+    open_chain(ring);
 }
 
 int
@@ -183,6 +190,22 @@ add_row_range(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
     }
 }
 
+/* Return whether an owner word is that of a row which a slot has claimed in this epoch. */
+static int
+is_claimed(const vecenv_arena *arena, uint64_t owner, uint64_t epoch)
+{
+    uint64_t slot_mark = owner & 0xffffu;
+    return owner == owner_of(epoch, (uint32_t)slot_mark) && slot_mark != 0
+           && slot_mark <= arena->num_slots;
+}
+
+static uint64_t
+owner_at(const vecenv_ring *ring, uint64_t row_ref)
+{
+    const vecenv_word *owners = word_column(ring->arena, ref_block(row_ref), VECENV_H_OWNER);
+    return load_acquire(&owners[ref_row(row_ref)]);
+}
+
 /* Split rows 0 .. count - 1 of a block into committed row ranges and stragglers. Then remove the
  * pin that the block had while it was open or assigned. */
 static void
@@ -197,6 +220,10 @@ retire(vecenv_ring *ring, uint64_t row_ref, uint32_t count)
             start = row + 1;
             ring->stragglers[ring->num_stragglers++] = make_row_ref(epoch, block, row);
             pin(ring, block);
+            uint64_t owner = owner_at(ring, make_row_ref(epoch, block, row));
+            if (!is_claimed(ring->arena, owner, epoch)) {
+                vecenv_note_stray(ring->strays, VECENV_NO_SLOT, "the owner of a row", owner);
+            }
         }
     }
     add_row_range(ring, block, start, count);
@@ -211,11 +238,26 @@ vecenv_ring_finish_assigned(vecenv_ring *ring)
     retire(ring, ring->assigned, count);
 }
 
+/* Return whether the open word names a block of the chain; note it if it does not. */
+static int
+is_open_in_chain(const vecenv_ring *ring)
+{
+    uint64_t row_ref = load_acquire(&ring->arena->control->open);
+    uint64_t start = row_ref - ref_row(row_ref);
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        if (start == ring->chain[i] && is_row_ref(ring->arena, row_ref)) {
+            return 1;
+        }
+    }
+    vecenv_note_stray(ring->strays, VECENV_NO_SLOT, "the open row", row_ref);
+    return 0;
+}
+
 int
 vecenv_ring_seal(vecenv_ring *ring, int64_t wait_ns)
 {
     const vecenv_arena *arena = ring->arena;
-    uint64_t successor = open_block(ring);
+    uint64_t successor = is_open_in_chain(ring) ? open_block(ring) : 0;
     if (successor == 0) {
         return VECENV_ENOBLOCK;
     }
@@ -242,6 +284,9 @@ vecenv_ring_catch_up(vecenv_ring *ring)
 {
     while (ref_epoch(load_acquire(&ring->arena->control->open))
            != ref_epoch(ring->chain[0])) {
+        if (!is_open_in_chain(ring)) {
+            return VECENV_OK; /* the next wait ends all workers, whose successors get new blocks */
+        }
         vecenv_ring_filter(ring); /* may free a block, which vecenv_ring_seal needs */
         if (vecenv_ring_seal(ring, 0) != VECENV_OK) {
             return VECENV_ENOBLOCK;
@@ -276,13 +321,126 @@ copy_row(const vecenv_ring *ring, uint32_t to_block, uint32_t to_row, uint32_t f
                  block_at(ring->arena, from_block), from_row);
 }
 
+/* Return whether a tag is that of a value in an info cell, see py/info.h. */
 static int
-is_awaited(const vecenv_ring *ring, uint32_t block, uint32_t row)
+is_tag(uint8_t tag)
 {
-    const uint64_t *step_ids = (const void *)column(ring->arena, block, VECENV_H_STEP_ID);
-    const int64_t *env_ids = (const void *)column(ring->arena, block, VECENV_H_ENV_ID);
-    /* step_id 0 marks a row whose worker died before it wrote the row; then env_id is undefined */
-    return step_ids[row] != 0 && ring->outstanding[env_ids[row]] == step_ids[row];
+    static const uint8_t tags[128] = {
+        [0x00] = 1, [0x18] = 1, [0x28] = 1, [0x31] = 1, [0x42] = 1, [0x44] = 1, [0x48] = 1,
+        [0x51] = 1, [0x52] = 1, [0x54] = 1, [0x58] = 1, [0x61] = 1, [0x62] = 1, [0x64] = 1,
+        [0x68] = 1, [0x71] = 1,
+    };
+    return tag < sizeof tags && tags[tag];
+}
+
+static int
+has_tags(vecenv_ring *ring, int tags_word, uint32_t block, uint32_t row)
+{
+    const uint8_t *tags =
+        column(ring->arena, block, tags_word) + (size_t)row * VECENV_INFO_KEYS;
+    uint64_t first;
+    memcpy(&first, tags, sizeof first);
+    if (first == ring->known_tags && ring->num_info_keys <= sizeof first) {
+        return 1; /* most rows have the same tags */
+    }
+    int are_tags = 1;
+    for (uint32_t i = 0; i < VECENV_INFO_KEYS; i++) {
+        are_tags &= i >= ring->num_info_keys || is_tag(tags[i]);
+    }
+    ring->known_tags = are_tags ? first : ring->known_tags;
+    return are_tags;
+}
+
+/* Columns of one block, as they are used to check its rows. */
+typedef struct {
+    uint32_t block;
+    const vecenv_word *step_ids, *env_ids;
+    const vecenv_word32 *flags;
+} checked_columns;
+
+static checked_columns
+columns_of(const vecenv_ring *ring, uint32_t block)
+{
+    const vecenv_arena *arena = ring->arena;
+    return (checked_columns){block, word_column(arena, block, VECENV_H_STEP_ID),
+                             word_column(arena, block, VECENV_H_ENV_ID),
+                             (const void *)column(arena, block, VECENV_H_FLAGS)};
+}
+
+/* Note a value of a row that no worker writes. The slot that has claimed the row is to blame, or that
+ * of an env beside it. Returns -1. */
+__attribute__((cold, noinline)) static int64_t
+note_stray_row(const vecenv_ring *ring, uint32_t block, uint32_t row, const char *word,
+               uint64_t value)
+{
+    uint64_t owner = owner_at(ring, make_row_ref(0, block, row));
+    int is_known = is_claimed(ring->arena, owner, ref_epoch(owner));
+    uint32_t slot = is_known ? (uint32_t)(owner & 0xffffu) - 1 : VECENV_NO_SLOT;
+    vecenv_note_stray(ring->strays, slot, word, value);
+    return -1;
+}
+
+/* Return whether flags, which are not 0, and the tags that they announce are those of a row. */
+static int
+are_flags(vecenv_ring *ring, uint32_t flags, uint32_t block, uint32_t row)
+{
+    int has_final = (flags & (VECENV_F_FINAL | VECENV_F_FINAL_INFO)) != 0;
+    return (flags & ~VECENV_F_OF_ROWS) == 0
+           && (!has_final || ring->arena->header[VECENV_H_HAS_FINAL])
+           && (!(flags & VECENV_F_INFO) || has_tags(ring, VECENV_H_INFO_TAGS, block, row))
+           && (!(flags & VECENV_F_FINAL_INFO) || has_tags(ring, VECENV_H_FINAL_TAGS, block, row));
+}
+
+/* Return the env of a committed row, or -1 if no request waits for the row or a value is stray. */
+static inline int64_t
+awaited_env(vecenv_ring *ring, const checked_columns *columns, uint32_t row)
+{
+    uint64_t step_id = load_acquire(&columns->step_ids[row]);
+    uint64_t env_id = load_acquire(&columns->env_ids[row]);
+    if (step_id == 0) { /* its worker died before it wrote the row; then env_id is undefined */
+        return -1;
+    }
+    if (env_id >= ring->arena->num_envs) {
+        return note_stray_row(ring, columns->block, row, "the env_id of a row", env_id);
+    }
+    if (ring->outstanding[env_id] != step_id) {
+        return -1;
+    }
+    uint32_t flags = load_acquire32(&columns->flags[row]);
+    if (flags != 0 && !are_flags(ring, flags, columns->block, row)) {
+        return note_stray_row(ring, columns->block, row, "the flags or info tags of a row", flags);
+    }
+    return (int64_t)env_id;
+}
+
+/* Return the same, or -1 if this search has found a row of that env already. */
+static inline int64_t
+next_awaited_env(vecenv_ring *ring, const checked_columns *columns, uint32_t row)
+{
+    int64_t env_id = awaited_env(ring, columns, row);
+    if (env_id < 0 || ring->seen[env_id] == ring->search) {
+        return -1;
+    }
+    ring->seen[env_id] = ring->search;
+    return env_id;
+}
+
+int
+vecenv_ring_is_assigned_intact(vecenv_ring *ring)
+{
+    uint32_t block = ref_block(ring->assigned);
+    checked_columns columns = columns_of(ring, block);
+    for (uint32_t row = 0; row < ring->assigned_rows; row++) {
+        int64_t env_id = awaited_env(ring, &columns, row);
+        if (env_id >= 0 && ring->outstanding[env_id] == ring->assigned_first + row) {
+            continue;
+        }
+        if (!ring->has_cancelled || env_id >= 0) {
+            note_stray_row(ring, block, row, "the step_id of a row", (uint64_t)env_id);
+            return 0;
+        }
+    }
+    return 1;
 }
 
 /* Return the step_ids of deferred_rows, one per env. */
@@ -292,15 +450,17 @@ deferred_step_ids(const vecenv_ring *ring)
     return (const void *)(ring->deferred_rows + ring->arena->header[VECENV_H_STEP_ID]);
 }
 
-/* Drop rows that no request waits for from deferred_rows. */
+/* Begin a search for rows: drop those that no request waits for from deferred_rows. */
 static void
 filter_deferred(vecenv_ring *ring)
 {
     uint32_t kept = 0;
+    ring->search++;
     for (uint32_t i = 0; i < ring->num_deferred; i++) {
         uint32_t env_id = ring->deferred[i];
         if (deferred_step_ids(ring)[env_id] == ring->outstanding[env_id]) {
             ring->deferred[kept++] = env_id;
+            ring->seen[env_id] = ring->search;
         }
     }
     ring->num_deferred = kept;
@@ -314,8 +474,9 @@ vecenv_ring_filter(vecenv_ring *ring)
     size_t kept = 0;
     for (size_t i = 0; i < ring->num_row_ranges; i++) {
         vecenv_row_range range = ring->row_ranges[i];
+        checked_columns columns = columns_of(ring, range.block);
         for (uint32_t row = range.start; row < range.stop;) {
-            if (is_awaited(ring, range.block, row)) {
+            if (next_awaited_env(ring, &columns, row) >= 0) {
                 row++;
             } else if (row != --range.stop) {
                 copy_row(ring, range.block, row, range.block, range.stop);
@@ -355,19 +516,25 @@ drop_first_row_range(vecenv_ring *ring)
     unpin(ring, block);
 }
 
+/* Note that the rows of a range are delivered. Their values were checked, but are read again. */
 static void
 mark_delivered(vecenv_ring *ring, const vecenv_row_range *range)
 {
-    const int64_t *env_ids = (const void *)column(ring->arena, range->block, VECENV_H_ENV_ID);
-    const uint64_t *step_ids = (const void *)column(ring->arena, range->block, VECENV_H_STEP_ID);
-    const uint32_t *flags = (const void *)column(ring->arena, range->block, VECENV_H_FLAGS);
+    checked_columns columns = columns_of(ring, range->block);
     for (uint32_t row = range->start; row < range->stop; row++) {
-        ring->outstanding[env_ids[row]] = 0;
-        if (!(flags[row] & VECENV_F_ERROR)) { /* an error row has no observation of its own */
-            ring->last_delivered[env_ids[row]] = step_ids[row];
+        uint64_t env_id = load_acquire(&columns.env_ids[row]);
+        uint64_t step_id = load_acquire(&columns.step_ids[row]);
+        if (env_id >= ring->arena->num_envs || step_id == 0
+            || ring->outstanding[env_id] != step_id) {
+            note_stray_row(ring, range->block, row, "the env_id of a row", env_id);
+            continue;
+        }
+        ring->outstanding[env_id] = 0;
+        ring->num_outstanding--;
+        if (!(load_acquire32(&columns.flags[row]) & VECENV_F_ERROR)) {
+            ring->last_delivered[env_id] = step_id; /* an error row has no observation of its own */
         }
     }
-    ring->num_outstanding -= range->stop - range->start;
 }
 
 /* Deliver the first `count` rows of the first row range, where they are. */
@@ -442,14 +609,17 @@ defer_row(vecenv_ring *ring, uint32_t env_id, uint32_t block, uint32_t row)
 /* Return the row of an env in the block of the ordered request, if it is committed and awaited;
  * else a number that is not below ring->assigned_rows. */
 static uint64_t
-assigned_row_of(const vecenv_ring *ring, int64_t env_id)
+assigned_row_of(vecenv_ring *ring, int64_t env_id)
 {
     /* if another step_id is outstanding, this is out of range: below 0 wraps around */
     uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
-    if (row < ring->assigned_rows
-        && !vecenv_is_committed(ring->arena, ref_epoch(ring->assigned),
-                                ref_block(ring->assigned), (uint32_t)row)) {
-        return ring->assigned_rows;
+    if (row < ring->assigned_rows) {
+        uint32_t block = ref_block(ring->assigned);
+        checked_columns columns = columns_of(ring, block);
+        if (!vecenv_is_committed(ring->arena, ref_epoch(ring->assigned), block, (uint32_t)row)
+            || awaited_env(ring, &columns, (uint32_t)row) != env_id) {
+            return ring->assigned_rows;
+        }
     }
     return row;
 }
@@ -477,14 +647,15 @@ split_row_ranges(vecenv_ring *ring, uint32_t to_block)
 {
     while (ring->num_row_ranges > 0) {
         vecenv_row_range range = ring->row_ranges[0];
-        const int64_t *env_ids = (const void *)column(ring->arena, range.block, VECENV_H_ENV_ID);
+        checked_columns columns = columns_of(ring, range.block);
         for (uint32_t row = range.start; row < range.stop; row++) {
-            if (!is_awaited(ring, range.block, row)) {
+            int64_t env_id = next_awaited_env(ring, &columns, row);
+            if (env_id < 0) {
                 continue;
             }
-            uint32_t place = ring->wanted[env_ids[row]];
+            uint32_t place = ring->wanted[env_id];
             if (place == 0) {
-                defer_row(ring, (uint32_t)env_ids[row], range.block, row);
+                defer_row(ring, (uint32_t)env_id, range.block, row);
             } else {
                 copy_row(ring, to_block, place - 1, range.block, row);
             }
@@ -513,13 +684,15 @@ vecenv_ring_count_ready(vecenv_ring *ring, const int64_t *env_ids, uint32_t coun
     }
     for (size_t i = 0; i < ring->num_row_ranges; i++) {
         vecenv_row_range range = ring->row_ranges[i];
-        const int64_t *found = (const void *)column(ring->arena, range.block, VECENV_H_ENV_ID);
+        checked_columns columns = columns_of(ring, range.block);
         for (uint32_t row = range.start; row < range.stop; row++) {
-            ready += is_awaited(ring, range.block, row) && ring->wanted[found[row]] != 0;
+            int64_t env_id = next_awaited_env(ring, &columns, row);
+            ready += env_id >= 0 && ring->wanted[env_id] != 0;
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        ready += assigned_row_of(ring, env_ids[i]) < ring->assigned_rows;
+        ready += ring->seen[env_ids[i]] != ring->search
+                 && assigned_row_of(ring, env_ids[i]) < ring->assigned_rows;
     }
     clear_wanted(ring, env_ids, count);
     return ready;
@@ -527,16 +700,15 @@ vecenv_ring_count_ready(vecenv_ring *ring, const int64_t *env_ids, uint32_t coun
 
 /* Return whether the first row range begins with the rows of these envs, in this order. */
 static int
-is_in_place(const vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
+is_in_place(vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
 {
     const vecenv_row_range *first = &ring->row_ranges[0];
     if (ring->num_row_ranges == 0 || first->stop - first->start < count) {
         return 0;
     }
-    const int64_t *found = (const void *)column(ring->arena, first->block, VECENV_H_ENV_ID);
+    checked_columns columns = columns_of(ring, first->block);
     for (uint32_t i = 0; i < count; i++) {
-        if (found[first->start + i] != env_ids[i]
-            || !is_awaited(ring, first->block, first->start + i)) {
+        if (awaited_env(ring, &columns, first->start + i) != env_ids[i]) {
             return 0;
         }
     }
@@ -548,6 +720,7 @@ static void
 collect_wanted(vecenv_ring *ring, const int64_t *env_ids, uint32_t count, uint32_t block)
 {
     uint32_t kept = 0;
+    filter_deferred(ring);
     for (uint32_t i = 0; i < ring->num_deferred; i++) {
         uint32_t env_id = ring->deferred[i];
         if (ring->wanted[env_id] == 0) {
@@ -596,19 +769,29 @@ vecenv_ring_take(vecenv_ring *ring, const int64_t *env_ids, uint32_t count,
 
 /* Commands of a dead slot that its successor will carry out. */
 typedef struct {
+    const vecenv_command *queue;
     uint32_t head, count;
 } pending_commands;
 
 static int
-is_pending(const vecenv_arena *arena, uint32_t slot, pending_commands pending, uint64_t row_ref)
+is_pending(const vecenv_arena *arena, pending_commands pending, uint64_t row_ref)
 {
     for (uint32_t i = 0; i < pending.count; i++) {
         uint32_t at = (pending.head + i) & (arena->queue_size - 1);
-        if (queue_of(arena, slot)[at].row_ref == row_ref) {
+        if (pending.queue[at].row_ref == row_ref) {
             return 1;
         }
     }
     return 0;
+}
+
+static void
+commit_as_void(const vecenv_arena *arena, uint64_t row_ref)
+{
+    uint32_t block = ref_block(row_ref), row = ref_row(row_ref);
+    ((uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID))[row] = 0;
+    ((int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID))[row] = 0;
+    vecenv_commit(arena, row_ref);
 }
 
 /* Commit the uncommitted rows that `slot` owns among the first `limit` of a block as void. */
@@ -623,18 +806,17 @@ reap_block(const vecenv_ring *ring, uint64_t row_ref, uint32_t limit, uint32_t s
     for (uint32_t row = 0; row < limit; row++) {
         if (load_acquire(&word_column(arena, block, VECENV_H_OWNER)[row]) == mark
             && !vecenv_is_committed(arena, epoch, block, row)
-            && !is_pending(arena, slot, pending, make_row_ref(epoch, block, row))) {
-            ((uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID))[row] = 0;
-            ((int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID))[row] = 0;
-            vecenv_commit(arena, make_row_ref(epoch, block, row));
+            && !is_pending(arena, pending, make_row_ref(epoch, block, row))) {
+            commit_as_void(arena, make_row_ref(epoch, block, row));
         }
     }
 }
 
 void
-vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count)
+vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, const vecenv_command *queue,
+                        uint32_t head, uint32_t count)
 {
-    pending_commands pending = {head, count};
+    pending_commands pending = {queue, head, count};
     for (int i = 0; i < VECENV_CHAIN; i++) {
         reap_block(ring, ring->chain[i], ring->arena->rows, slot, pending);
     }
@@ -650,34 +832,150 @@ vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_
 void
 vecenv_ring_reap(vecenv_ring *ring, uint32_t slot)
 {
-    vecenv_ring_reap_claims(ring, slot, 0, 0);
+    vecenv_ring_reap_claims(ring, slot, NULL, 0, 0);
+}
+
+static void
+find_in_block(vecenv_ring *ring, uint64_t row_ref, uint32_t start, uint32_t stop)
+{
+    uint32_t block = ref_block(row_ref);
+    checked_columns columns = columns_of(ring, block);
+    for (uint32_t row = start; row < stop; row++) {
+        if (vecenv_is_committed(ring->arena, ref_epoch(row_ref), block, row)) {
+            next_awaited_env(ring, &columns, row);
+        }
+    }
+}
+
+void
+vecenv_ring_find_replies(vecenv_ring *ring)
+{
+    filter_deferred(ring);
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        vecenv_row_range range = ring->row_ranges[i];
+        checked_columns columns = columns_of(ring, range.block);
+        for (uint32_t row = range.start; row < range.stop; row++) {
+            next_awaited_env(ring, &columns, row);
+        }
+    }
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        find_in_block(ring, ring->chain[i], 0, ring->arena->rows);
+    }
+    for (size_t i = 0; i < ring->num_stragglers; i++) {
+        uint32_t row = ref_row(ring->stragglers[i]);
+        find_in_block(ring, ring->stragglers[i], row, row + 1);
+    }
+    for (uint32_t env_id = 0; env_id < ring->arena->num_envs && ring->assigned_rows > 0; env_id++) {
+        if (ring->outstanding[env_id] - ring->assigned_first < ring->assigned_rows) {
+            int is_there = assigned_row_of(ring, env_id) < ring->assigned_rows;
+            ring->seen[env_id] = is_there ? ring->search : 0; /* no other row will do */
+        }
+    }
+}
+
+/* Find a word that shows that not all rows before `open_row` of a block are claimed, or that a later
+ * one is committed. */
+static void
+check_open_block(const vecenv_ring *ring, uint64_t start, uint32_t open_row, vecenv_strays *found)
+{
+    const vecenv_arena *arena = ring->arena;
+    uint64_t epoch = ref_epoch(start);
+    for (uint32_t row = 0; row < arena->rows; row++) {
+        uint64_t owner = owner_at(ring, start + row);
+        if (row < open_row && !is_claimed(arena, owner, epoch)) {
+            vecenv_note_stray(found, VECENV_NO_SLOT, "the owner of a row", owner);
+        }
+        if (row >= open_row && vecenv_is_committed(arena, epoch, ref_block(start), row)) {
+            vecenv_note_stray(found, VECENV_NO_SLOT, "the open row", start + open_row);
+        }
+    }
 }
 
 int
-vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
+vecenv_ring_check_claims(const vecenv_ring *ring)
 {
     const vecenv_arena *arena = ring->arena;
-    uint64_t row_ref = command->row_ref;
-    if (row_ref != VECENV_CLAIM) {
-        /* A row that was committed may have been delivered and reused since. Cells only move to
-         * later epochs, which never repeat, so a later epoch also means "committed". */
-        const vecenv_word *cells = word_column(arena, ref_block(row_ref), VECENV_H_CELL);
-        return load_acquire(&cells[ref_row(row_ref)]) >= ref_epoch(row_ref);
+    vecenv_strays found = {0};
+    uint64_t open = load_acquire(&arena->control->open);
+    int is_before = 1; /* blocks before the open one are full */
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        uint64_t start = ring->chain[i];
+        int is_open = open - ref_row(open) == start;
+        uint32_t full = is_before ? arena->rows : 0;
+        check_open_block(ring, start, is_open ? ref_row(open) : full, &found);
+        is_before = is_before && !is_open;
+        uint64_t link = load_acquire(word_column(arena, ref_block(start), VECENV_H_LINK));
+        if (i + 1 < VECENV_CHAIN && link != ring->chain[i + 1]) {
+            vecenv_note_stray(&found, VECENV_NO_SLOT, "the link of a block", link);
+        }
     }
-    if (ring->outstanding[command->env_id] != command->step_id) {
-        return 1; /* delivered, superseded or cancelled */
+    if (!is_open_in_chain(ring)) {
+        return 0;
     }
-    if (deferred_step_ids(ring)[command->env_id] == command->step_id) {
-        return 1;
+    if (found.count > 0 && load_acquire(&arena->control->open) == open) { /* no claim meanwhile */
+        vecenv_note_stray(ring->strays, VECENV_NO_SLOT, found.words[0].word, found.words[0].value);
+        return 0;
     }
-    for (uint32_t block = 0; block < arena->num_blocks; block++) {
-        const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
-        for (uint32_t row = 0; ring->pins[block] > 0 && row < arena->rows; row++) {
-            if (step_ids[row] == command->step_id
-                && vecenv_is_committed(arena, ring->epochs[block], block, row)) {
-                return 1;
+    return 1;
+}
+
+/* Clear owner and cell words of epochs to come: with these, a row could neither be claimed nor
+ * awaited. */
+static void
+clear_later_epochs(const vecenv_ring *ring)
+{
+    for (uint32_t block = 0; block < ring->arena->num_blocks; block++) {
+        vecenv_word *owners = word_column(ring->arena, block, VECENV_H_OWNER);
+        vecenv_word *cells = word_column(ring->arena, block, VECENV_H_CELL);
+        for (uint32_t row = 0; row < ring->arena->rows; row++) {
+            if (ref_epoch(load_acquire(&owners[row])) >= ring->next_epoch) {
+                store_release(&owners[row], 0);
+            }
+            if (load_acquire(&cells[row]) >= ring->next_epoch) {
+                store_release(&cells[row], 0);
             }
         }
     }
-    return 0;
+}
+
+void
+vecenv_ring_reset_claims(vecenv_ring *ring)
+{
+    const vecenv_arena *arena = ring->arena;
+    clear_later_epochs(ring);
+    for (size_t i = 0; i < ring->num_stragglers; i++) {
+        uint64_t row_ref = ring->stragglers[i];
+        if (!is_claimed(arena, owner_at(ring, row_ref), ref_epoch(row_ref))) {
+            commit_as_void(arena, row_ref);
+        }
+    }
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        uint64_t epoch = ref_epoch(ring->chain[i]);
+        uint32_t block = ref_block(ring->chain[i]);
+        for (uint32_t row = 0; row < arena->rows; row++) {
+            if (!vecenv_is_committed(arena, epoch, block, row)) {
+                commit_as_void(arena, make_row_ref(epoch, block, row));
+            }
+        }
+        retire(ring, ring->chain[i], arena->rows);
+    }
+    vecenv_ring_defer(ring); /* frees at least these blocks */
+    open_chain(ring);
+}
+
+int
+vecenv_ring_is_answered(vecenv_ring *ring, const vecenv_command *command)
+{
+    uint64_t row_ref = command->row_ref;
+    if (ring->outstanding[command->env_id] == command->step_id) {
+        vecenv_ring_find_replies(ring);
+        return ring->seen[command->env_id] == ring->search;
+    }
+    if (row_ref == VECENV_CLAIM) {
+        return 1; /* delivered, superseded or cancelled */
+    }
+    /* A row that was committed may have been delivered and reused since. Cells only move to later
+     * epochs, which never repeat, so a later epoch also means "committed". */
+    const vecenv_word *cells = word_column(ring->arena, ref_block(row_ref), VECENV_H_CELL);
+    return load_acquire(&cells[ref_row(row_ref)]) >= ref_epoch(row_ref);
 }

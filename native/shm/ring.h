@@ -15,12 +15,14 @@
  *
  *     row ranges --defer--> deferred_rows --deliver--> delivered
  *
- * This state is private to the parent; only rows, owners, cells and links are in shared memory.
+ * This state is private to the parent; only rows, owners, cells and links are in shared memory. Those
+ * are compared with the plan when they are read, see stray.h.
  * No function here allocates memory. */
 #ifndef VECENV_RING_H
 #define VECENV_RING_H
 
 #include "shm/layout.h"
+#include "shm/stray.h"
 
 #define VECENV_CHAIN 3
 
@@ -49,6 +51,11 @@ typedef struct {
     uint32_t *deferred;     /* the envs with a row there, in the order in which these finished */
     uint32_t num_deferred;
     uint32_t *wanted; /* per env, zero between two calls: 1 + its place in a request for rows */
+    uint64_t *seen;   /* per env: the last search of rows that has found one of it */
+    uint64_t search;  /* number of the last search */
+    vecenv_strays *strays;
+    uint32_t num_info_keys; /* the parent's copy of the word in `control` */
+    uint64_t known_tags;    /* the tags of the first 8 info cells of a row that was checked */
     uint32_t num_outstanding;
     uint64_t next_epoch;
     uint64_t chain[VECENV_CHAIN]; /* row_refs of row 0 of the open blocks, in order of use */
@@ -79,8 +86,8 @@ size_t vecenv_ring_max_row_ranges(const vecenv_arena *arena);
 size_t vecenv_ring_max_stragglers(const vecenv_arena *arena);
 
 /* Set the initial state and open the first blocks. The caller has set arena, columns, row_ranges,
- * stragglers, saved_rows, saved_columns and their sizes, deferred_rows and deferred, and
- * outstanding, last_delivered and wanted (zeroed). max_delivered (see vecenv_ring) is at least 1. */
+ * stragglers, saved_rows, saved_columns and their sizes, deferred_rows, deferred and strays, and
+ * outstanding, last_delivered, wanted and seen (zeroed). max_delivered (see vecenv_ring) is at least 1. */
 void vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered);
 
 /* Reserve a block for an ordered request of num_rows rows and set ring->assigned. Returns
@@ -100,6 +107,10 @@ void vecenv_ring_take_back(vecenv_ring *ring, uint32_t block);
  * the state of every env, so call it only if some commands of the request were cancelled. */
 int vecenv_ring_has_awaited(const vecenv_ring *ring);
 
+/* Return whether all rows of the assigned block, which are committed, are those of the ordered request
+ * in its order; note a stray word if one that is awaited is not. */
+int vecenv_ring_is_assigned_intact(vecenv_ring *ring);
+
 /* Move the rows of the assigned block to the row ranges; uncommitted rows become stragglers. */
 void vecenv_ring_finish_assigned(vecenv_ring *ring);
 
@@ -118,7 +129,8 @@ int vecenv_ring_catch_up(vecenv_ring *ring);
 void vecenv_ring_collect_stragglers(vecenv_ring *ring);
 
 /* Drop rows that no request waits for from deferred_rows and from all row ranges; the last row of a
- * range moves into the gap. Returns the number of rows left in both. */
+ * range moves into the gap. Also drops rows with values that no worker writes, and second rows of
+ * an env. Returns the number of rows left in both: at most one per env. */
 uint32_t vecenv_ring_filter(vecenv_ring *ring);
 
 /* Deliver the first `count` rows as one row range: deferred ones first, then those of the row
@@ -145,11 +157,24 @@ int vecenv_ring_take(vecenv_ring *ring, const int64_t *env_ids, uint32_t count,
 void vecenv_ring_reap(vecenv_ring *ring, uint32_t slot);
 
 /* Commit the uncommitted rows of a reaped slot as void, except those that are assigned to its
- * `count` commands from queue entry `head` on: a successor will carry these commands out. */
-void vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count);
+ * `count` commands from entry `head` of `queue` on: a successor will carry these commands out. */
+void vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, const vecenv_command *queue,
+                             uint32_t head, uint32_t count);
+
+/* Find rows that are committed and awaited in all places from which they will be delivered. Sets
+ * ring->seen[env] to the new ring->search for each of their envs, and for the deferred ones. */
+void vecenv_ring_find_replies(vecenv_ring *ring);
+
+/* Note a stray word if the words that all slots share for their claims are not as the parent and
+ * claimers leave them. Returns whether they are. */
+int vecenv_ring_check_claims(const vecenv_ring *ring);
+
+/* Set these words again, in new blocks, and make all unfinished claims void. Call it only while no
+ * slot has a process. */
+void vecenv_ring_reset_claims(vecenv_ring *ring);
 
 /* Return whether a dead slot's command has been answered: its row is committed or was delivered.
  * The row may have been reused since. */
-int vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command);
+int vecenv_ring_is_answered(vecenv_ring *ring, const vecenv_command *command);
 
 #endif

@@ -20,9 +20,9 @@
 #define SLICE_MS 100
 
 static int
-has_messages(const vecenv_slot_lines *lines)
+has_messages(const vecenv_waiter *self, uint32_t slot)
 {
-    return load_acquire(&lines->up_written) != load_acquire(&lines->up_read);
+    return load_acquire(&self->arena->slots[slot].up_written) != self->up_read[slot];
 }
 
 /* Return whether a slot waits for the parent to read its messages. A slot that waits for a payload,
@@ -32,8 +32,7 @@ static int
 any_blocked(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        const vecenv_slot_lines *lines = &self->arena->slots[slot];
-        if (load_acquire32(&lines->blocked) && has_messages(lines)) {
+        if (load_acquire32(&self->arena->slots[slot].blocked) && has_messages(self, slot)) {
             return 1;
         }
     }
@@ -44,7 +43,7 @@ static int
 any_messages(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        if (has_messages(&self->arena->slots[slot])) {
+        if (has_messages(self, slot)) {
             return 1;
         }
     }
@@ -254,7 +253,14 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condit
                 }
                 return 0;
             }
+            if (!vecenv_ring_is_assigned_intact(ring)) {
+                return 0;
+            }
+            uint32_t num_rows = ring->assigned_rows;
             vecenv_ring_finish_assigned(ring);
+            if (!ring->has_cancelled && !has_rows && num_rows >= count) {
+                return 1; /* all of them were checked just now */
+            }
             continue;
         }
         *condition = (vecenv_wait_condition){VECENV_WAIT_SOME, count - have, ring->chain[0],
@@ -289,6 +295,9 @@ vecenv_gather_envs(vecenv_waiter *self, const int64_t *env_ids, uint32_t count,
         uint32_t least = count - have; /* rows that must come at least, of these envs or others */
         if (ring->assigned_rows > 0) {
             if (vecenv_ring_has_awaited(ring)) {
+                if (!vecenv_ring_is_assigned_intact(ring)) {
+                    return 0;
+                }
                 vecenv_ring_finish_assigned(ring);
                 continue;
             }

@@ -10,8 +10,17 @@
  * halted core takes that long, and a thread that shares its core loses no more. */
 #define VECENV_LATE_CALLER_SPIN_NS INT64_C(120000)
 
-/* The outcome of a wait. RECV_SOON is internal: rows will be committed soon. */
-enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MESSAGE, RECV_NO_BLOCK, RECV_SOON };
+/* The outcome of a wait. RECV_STRAY: stray words were noted. RECV_SOON is internal: rows will be
+ * committed soon. */
+enum {
+    RECV_BATCH,
+    RECV_TIMEOUT,
+    RECV_DESCRIPTOR,
+    RECV_MESSAGE,
+    RECV_NO_BLOCK,
+    RECV_STRAY,
+    RECV_SOON
+};
 
 /* The condition of one wait. */
 typedef struct {
@@ -23,6 +32,7 @@ typedef struct {
 typedef struct {
     const vecenv_arena *arena;
     vecenv_ring *ring;
+    const uint64_t *up_read; /* per slot: the private copy of this word */
     int event_fd, epoll_fd;
     vecenv_spin_policy spin_policy;
     vecenv_spin_policy soon_spin_policy; /* after vecenv_wake_parent_early */

@@ -33,7 +33,7 @@ static void
 finish(Slot *self)
 {
     vecenv_slot_lines *lines = lines_of(self);
-    uint32_t head = load_acquire32(&lines->head) + 1;
+    uint32_t head = ++self->head;
     int is_last = load_acquire32(&lines->tail) == head;
     int64_t began = self->now_ns;
     store_release32(&lines->current_op, VECENV_OP_NONE);
@@ -185,6 +185,9 @@ vecenv_slot_reply(Slot *self, vecenv_reply *reply)
             uint64_t row_ref = self->command.row_ref != VECENV_CLAIM
                                  ? self->command.row_ref
                                  : vecenv_claim(&self->arena, self->slot);
+            if (row_ref == VECENV_NO_ROW) {
+                END_STRAY("the words of claims");
+            }
             write_row(self, env, reply, num_checked, row_ref);
             vecenv_commit(&self->arena, row_ref);
             finish(self);

@@ -222,12 +222,34 @@ make_event(Slot *self, int kind, PyObject *result)
 
 /* ---- the loop -------------------------------------------------------------------- */
 
+/* Return whether the command under way may be one that the parent has sent after the last one of its
+ * env. */
+static int
+is_command(Slot *self)
+{
+    const vecenv_command *command = &self->command;
+    if (!has_check(command) || command->op == VECENV_OP_NONE || command->op > VECENV_OP_CALL
+        || command->env_id >= self->arena.num_envs
+        || (command->row_ref != VECENV_CLAIM
+            && (!is_row_ref(&self->arena, command->row_ref)
+                || ref_row(command->row_ref) == self->arena.rows))) {
+        return 0;
+    }
+    hosted_env *env = &self->envs[command->env_id];
+    int is_new = command->step_id > env->last_step_id;
+    env->last_step_id = command->step_id;
+    return is_new;
+}
+
 static void
 begin(Slot *self)
 {
     vecenv_slot_lines *lines = lines_of(self);
-    uint32_t head = load_acquire32(&lines->head);
-    self->command = queue_of(&self->arena, self->slot)[head & (self->arena.queue_size - 1)];
+    uint32_t mask = self->arena.queue_size - 1;
+    self->command = queue_of(&self->arena, self->slot)[self->head & mask];
+    if (!is_command(self)) {
+        END_STRAY("a command");
+    }
     self->has_unread_payload = (self->command.flags & VECENV_C_PAYLOAD) != 0;
     if (self->now_ns == 0) {
         self->now_ns = vecenv_now_ns();
@@ -345,12 +367,16 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             return make_event(self, EVENT_STOP, Py_NewRef(Py_None));
         }
         uint32_t superseded = load_acquire32(&lines->num_superseded);
-        if (load_acquire32(&lines->tail) == load_acquire32(&lines->head)) {
+        uint32_t num_commands = load_acquire32(&lines->tail) - self->head;
+        if (num_commands == 0) {
             /* loaded before the queue was found empty: all commands superseded by then are gone */
             self->last_num_superseded = superseded;
             self->now_ns = 0;
             if (!self->waits) {
                 return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
+            }
+            if (load_acquire32(&lines->head) != self->head) {
+                END_STRAY("the head of a queue");
             }
             Py_BEGIN_ALLOW_THREADS
             /* slots spin only if there are enough cores: at most one slot per core */
@@ -368,10 +394,12 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         if (load_acquire32(&self->arena.control->stop)) {
             continue; /* Hub.stop stores `stop`, then advances `tail` without a command */
         }
+        if (num_commands > self->arena.queue_size) {
+            END_STRAY("the tail of a queue");
+        }
         begin(self);
-        if (self->command.env_id >= self->arena.num_envs
-            || (self->envs[self->command.env_id].step == NULL
-                && self->envs[self->command.env_id].env == NULL)) {
+        if (self->envs[self->command.env_id].step == NULL
+            && self->envs[self->command.env_id].env == NULL) {
             self->command.op = VECENV_OP_NONE;
             PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
             return NULL;

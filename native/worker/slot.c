@@ -162,6 +162,7 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         goto fail;
     }
     /* commands in the queue may have been superseded already: check until it has been empty */
+    self->head = load_acquire32(&lines_of(self)->head);
     self->last_num_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
     return (PyObject *)self;
 fail:

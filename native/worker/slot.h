@@ -36,6 +36,7 @@ typedef struct {
                       * `step` is NULL, too, this slot does not host the env. */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* duration of its last command */
+    uint64_t last_step_id; /* of its newest command that has begun */
     vecenv_episode_counters counters;
     int64_t began_ns;       /* monotonic clock when its episode began */
     uint64_t digest;        /* of its replies since the last restore point */
@@ -85,6 +86,7 @@ typedef struct {
     /* Interned strings: the interpreter's method cache keeps all other strings alive. */
     PyObject *reset_name, *step_name;
     vecenv_command command; /* the command under way */
+    uint32_t head; /* the private copy of this word */
     int has_unread_payload; /* its payload is still in the ring */
     /* payloads in the ring before that one, of commands that ended without taking theirs */
     uint32_t num_unread_payloads;
@@ -102,6 +104,10 @@ typedef struct {
     PyObject *on_draw;
     PyObject *take_snapshot; /* called with (env_id, step_id) before an autoreset; or NULL */
 } Slot;
+
+/* End this process like a crash: `word` in its shared memory is not what the parent or this process has
+ * written. An env here or in another worker has a wrong pointer. */
+#define END_STRAY(word) Py_FatalError("the memory of this pool has been overwritten: " word)
 
 static inline vecenv_slot_lines *
 lines_of(const Slot *self)

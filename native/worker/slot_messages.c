@@ -72,6 +72,9 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
         if (taken >= 0 && (size_t)taken == left) {
             break;
         }
+        if (taken < -1) {
+            END_STRAY("the counters of messages");
+        }
         if (taken > 0) {
             next += taken;
             left -= (size_t)taken;
@@ -112,6 +115,9 @@ take_payload(Slot *self, raised *deferred)
             }
             continue;
         }
+        if (kind == VECENV_BYTE_RING_STRAY) {
+            END_STRAY("the counters of payloads");
+        }
         Py_ssize_t have = deferred->type == NULL ? PyByteArray_GET_SIZE(payload) : 0;
         if (PyByteArray_Resize(payload, have + (Py_ssize_t)nbytes) < 0) {
             defer(deferred); /* no memory for the payload: keep only one fragment at a time */
@@ -121,7 +127,9 @@ take_payload(Slot *self, raised *deferred)
                 break;
             }
         }
-        vecenv_byte_ring_take(&ring, PyByteArray_AS_STRING(payload) + have);
+        if (!vecenv_byte_ring_take(&ring, PyByteArray_AS_STRING(payload) + have, nbytes)) {
+            END_STRAY("a payload");
+        }
         if (kind == VECENV_BYTE_RING_LAST) {
             break;
         }

@@ -162,6 +162,7 @@ is_intact(const vecenv_arena *arena, uint32_t block, uint32_t row)
 typedef struct {
     vecenv_ring ring;
     vecenv_column columns[NUM_COLUMNS];
+    vecenv_strays strays;
 } test_ring;
 
 static inline test_ring *
@@ -192,7 +193,9 @@ make_test_ring(const vecenv_arena *arena, uint32_t max_delivered)
     ring->deferred_rows = calloc(1, arena->block_stride);
     ring->deferred = calloc(arena->num_envs, sizeof *ring->deferred);
     ring->wanted = calloc(arena->num_envs, sizeof *ring->wanted);
-    CHECK(ring->deferred_rows != NULL && ring->deferred != NULL && ring->wanted != NULL);
+    ring->seen = calloc(arena->num_envs, sizeof *ring->seen);
+    ring->strays = &made->strays;
+    CHECK(ring->seen != NULL && ring->deferred_rows != NULL && ring->deferred != NULL && ring->wanted != NULL);
     vecenv_ring_init(ring, max_delivered);
     return made;
 }
@@ -208,6 +211,7 @@ free_test_ring(test_ring *made)
     free(made->ring.deferred_rows);
     free(made->ring.deferred);
     free(made->ring.wanted);
+    free(made->ring.seen);
     free(made);
 }
 

@@ -24,6 +24,7 @@ set_up(void)
     sender.ops = calloc(ENVS, 1);
     sender.before = calloc(ENVS, sizeof *sender.before);
     sender.tails = calloc(SLOTS, sizeof *sender.tails);
+    sender.queues = calloc(SLOTS * QUEUE, sizeof *sender.queues);
     sender.touched = calloc(SLOTS, 1);
     sender.has_cancelled = calloc(SLOTS, 1);
     for (uint32_t env_id = 0; env_id < ENVS; env_id++) {
@@ -38,6 +39,7 @@ tear_down(void)
     free(sender.ops);
     free(sender.before);
     free(sender.tails);
+    free(sender.queues);
     free(sender.touched);
     free(sender.has_cancelled);
     free_test_ring(made);

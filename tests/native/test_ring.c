@@ -302,7 +302,7 @@ test_reap_claims_keeps_assigned_rows_of_successor(void)
     }
     queue_of(&arena, 0)[head].row_ref = ring->assigned + 1; /* the queue wraps around */
     queue_of(&arena, 0)[0].row_ref = ring->assigned + 2;
-    vecenv_ring_reap_claims(ring, 0, head, 2);
+    vecenv_ring_reap_claims(ring, 0, queue_of(&arena, 0), head, 2);
     CHECK(vecenv_is_committed(&arena, epoch, block, 0));
     CHECK(vecenv_count_committed(&arena, epoch, block, 3) == 1);
     tear_down();
@@ -355,6 +355,7 @@ test_command_stays_answered_after_row_is_reused(void)
     set_up();
     CHECK(vecenv_ring_assign(ring, 1) == VECENV_OK);
     const vecenv_command command = {.step_id = 1, .row_ref = ring->assigned, .op = VECENV_OP_STEP};
+    ring->assigned_first = 1;
     set_outstanding(ring, 0, 1);
     CHECK(!vecenv_ring_is_answered(ring, &command));
     write_row(&arena, command.row_ref, 1, 0);

@@ -13,12 +13,15 @@ enum { SLOTS = 2 };
 
 static const arena_sizes sizes = {SLOTS, SLOTS, 4, SLOTS, 8, 64};
 
+static uint64_t up_read[SLOTS];
+
 static vecenv_waiter
 make_waiter(const vecenv_arena *arena, vecenv_ring *ring)
 {
     return (vecenv_waiter){
         .arena = arena,
         .ring = ring,
+        .up_read = up_read,
         .event_fd = -1,
         .epoll_fd = -1,
         .spin_policy = {.spin_limit_ns = 1, .average_ns = 2}, /* too long to spin */
@@ -174,7 +177,7 @@ test_sleep_outcome_prefers_rows_then_descriptors(void)
     store_release32(&arena.slots[1].blocked, 1);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_MESSAGE);
 
-    store_release(&arena.slots[1].up_read, 16); /* the slot is blocked without messages */
+    up_read[1] = 16; /* the slot is blocked without messages */
     CHECK(write(ends[1], "", 1) == 1);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_DESCRIPTOR);
     CHECK(descriptor == ends[0]);

@@ -440,7 +440,7 @@ def test_unknown_envs_and_slots_are_refused(ends, wrong):
         hub.state,
         hub.take_fragment,
         lambda slot: hub.write_payload(slot, b""),
-        lambda slot: hub.requeue(slot, 0),
+        lambda slot: hub.requeue(slot, ()),
     ):
         with pytest.raises(ValueError, match="slot out of range"):
             call(wrong)

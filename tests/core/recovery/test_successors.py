@@ -59,7 +59,7 @@ def test_successor_finds_no_operation_under_way(ends: Ends, end: str) -> None:
     if end == "reap":
         hub.reap(0)
     else:
-        assert hub.requeue(0, False) == [(Op.RESET, 0, 1, 0)]
+        assert hub.requeue(0, ()) == [(Op.RESET, 0, 1, 0)]
     assert hub.state(0)[0] == Op.NONE and not hub.state(0)[4]
     assert hub.pending(0) == ((Op.NONE, 0, 0) if end == "reap" else (Op.RESET, 0, 1))
     assert hub.take_fragment(0) is None and hub.owed(0) == (Op.RESET, 1)
@@ -87,7 +87,7 @@ def test_command_answered_just_before_a_death_is_not_repeated(ends: Ends, is_del
         if is_delivered or number + 1 < num_steps:
             assert hub.recv(1, 1, 0)[0][1:] in [(0, 1), (1, 2)]
     words_of(ends)[HEAD] -= 1
-    assert hub.requeue(0, False) == []
+    assert hub.requeue(0, ()) == []
     assert hub.outstanding() == (not is_delivered)
 
 
@@ -95,7 +95,7 @@ def test_cancelled_command_without_an_answer_is_pending(ends: Ends) -> None:
     hub = ends.hub()
     step(hub, 0)
     hub.cancel(0)
-    assert hub.requeue(0, False) == [(Op.STEP, 0, 1, 0)]
+    assert hub.requeue(0, ()) == [(Op.STEP, 0, 1, 0)]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -103,7 +103,7 @@ def test_call_is_pending_until_its_answer_arrives(ends: Ends, is_answered: bool)
     hub = ends.hub()
     assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
     step(hub, 0)
-    assert [command[0] for command in hub.requeue(0, is_answered)] == [Op.CALL, Op.STEP][is_answered:]
+    assert [command[0] for command in hub.requeue(0, () if is_answered else (1,))] == [Op.CALL, Op.STEP][is_answered:]
 
 
 def test_idle_slot_has_no_pending_commands_after_queue_wraps(ends: Ends) -> None:
@@ -118,7 +118,7 @@ def test_idle_slot_has_no_pending_commands_after_queue_wraps(ends: Ends) -> None
 def test_moved_env_keeps_its_commands(ends: Ends, ordered: bool) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
-    assert len(hub.requeue(0, False)) == 2
+    assert len(hub.requeue(0, ())) == 2
     assert hub.recv(1, 1, 0)[0] == "timeout", "their rows are theirs to write"
     hub.move(0, 0)  # to its own slot
     hub.move(0, 1)
@@ -133,7 +133,7 @@ def test_moved_env_keeps_its_commands(ends: Ends, ordered: bool) -> None:
 def test_row_follows_its_env_to_the_new_slot(ends: Ends) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
-    hub.requeue(0, False)
+    hub.requeue(0, ())
     hub.move(0, 1)
     hub.reap(1)
     assert slot_of(ends, 1).serve()[0] == events.IDLE
@@ -145,10 +145,10 @@ def test_moved_queue_full_of_cancelled_commands_takes_no_more(ends: Ends) -> Non
     hub = ends.hub()
     while hub.send((ONE,), ONE, False, 0) is None:
         hub.cancel(0)
-    left = hub.requeue(0, False)
+    left = hub.requeue(0, ())
     hub.move(0, 1)
     assert hub.send((ONE,), ONE, False, 0) == ("no_room", 0)
-    assert hub.requeue(1, False) == left and len(left) == ends.plan.words["queue_size"]
+    assert hub.requeue(1, ()) == left and len(left) == ends.plan.words["queue_size"]
 
 
 # ---- records ---------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_successor_continues_from_the_record(ends: Ends) -> None:
         hub.recv(1, 1, 0)
         digests.append(slot.records(0)[0])
     assert len(set(digests)) == 3, "each one is of all answers since the start"
-    hub.requeue(0, False)
+    hub.requeue(0, ())
     slot = slot_of(ends, 0, is_done=True)
     assert not slot.resume(0, 3, False) and slot.records(0)[0] == digests[-1]
     step(hub, 0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..layout.arena import ArenaPlan, BlockViews
 from ..layout.columns import Group, names_of
-from ..layout.rows import Form, Op, RowFlag, Rows
+from ..layout.rows import ROW_FLAGS, Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns
@@ -30,13 +30,17 @@ class GatheredRows:
     Args:
         views: the block of the arena that has one row per env.
         env_ids: the envs of the batch, in its order.
+        step_ids: the commands that the rows answer.
     """
 
-    def __init__(self, views: BlockViews, env_ids: list[int]) -> None:
+    def __init__(self, views: BlockViews, env_ids: list[int], step_ids: list[int]) -> None:
         self.count = len(env_ids)
         self._views = views
         ids = np.array(env_ids, np.intp)
         self._columns = {name: views.columns[name][ids] for name in _COLUMNS}
+        # Their words may have been overwritten since the row arrived.
+        self._columns["env_id"][:], self._columns["step_id"][:] = env_ids, step_ids
+        self._columns["flags"] &= np.uint32(ROW_FLAGS)
         self._obs = [column[ids] for column in views.obs]
         has_final = bool(self._columns["flags"].any()) and bool((self._columns["flags"] & RowFlag.FINAL).any())
         self._final = [column[ids] if has_final else self._empty(column) for column in views.final]
@@ -77,6 +81,8 @@ class FallbackHub(Hub):
         self._fragments: dict[int, list[bytes]] = {}
         self._unblocked_ns = [0] * plan.num_slots
         self._has_notice = False
+        self._has_stopped = False
+        self._stray: dict[int, tuple[str, int]] = {}  # by slot: a word that no worker writes, and its value
         self._first_wait_ns = self._waited_ns = 0
 
     # ---- methods of the transport --------------------------------------------------------
@@ -164,7 +170,9 @@ class FallbackHub(Hub):
         if event is not None:
             return event
         with signals_deferred():
-            return self._gather_rows(self._outstanding.take(max_count))
+            owed = list(self._outstanding.owed)
+            env_ids = self._outstanding.take(max_count)
+            return self._gather_rows(env_ids, [owed[env_id] for env_id in env_ids])
 
     def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         ids = env_ids.tolist()
@@ -172,8 +180,9 @@ class FallbackHub(Hub):
         if event is not None:
             return event
         with signals_deferred():
+            step_ids = [self._outstanding.owed[env_id] for env_id in ids]
             self._outstanding.take_envs(ids)
-            return self._gather_rows(ids)
+            return self._gather_rows(ids, step_ids)
 
     def _wait_until(self, gather: Callable[[], bool], deadline_ns: int) -> Event | None:
         """Wait until `gather` returns True, then return None; return the event if another one comes first."""
@@ -191,8 +200,8 @@ class FallbackHub(Hub):
                 return event
         return None
 
-    def _gather_rows(self, env_ids: list[int]) -> tuple[Rows, int]:
-        rows = GatheredRows(self._words.rows, env_ids)
+    def _gather_rows(self, env_ids: list[int], step_ids: list[int]) -> tuple[Rows, int]:
+        rows = GatheredRows(self._words.rows, env_ids, step_ids)
         flags = int(np.bitwise_or.reduce(rows.column("flags")))
         return rows, flags | RowFlag.NOTICE if self._has_notice else flags
 
@@ -208,6 +217,8 @@ class FallbackHub(Hub):
         """Process one frame from a slot: a row, the end of a command without a row, or a part of a message."""
         kind = frame[0]
         if kind != MESSAGE_FRAME:
+            if self._is_stray(*frame):
+                return
             self._forget_command(frame[1], frame[2])
         if kind == ROW_FRAME:
             self._outstanding.arrive(frame[1], frame[2])
@@ -220,6 +231,28 @@ class FallbackHub(Hub):
                 del self._fragments[slot]
         elif self._outstanding.owed[frame[1]] == frame[2]:  # ended without a row, but not superseded
             self._outstanding.forget(frame[1])
+
+    def _is_stray(self, kind: int, env_id: int, step_id: int) -> bool:
+        """Return whether the frame of an outstanding command does not fit the shared memory; note the stray word."""
+        if self._outstanding.owed[env_id] != step_id:
+            return False
+        columns, slot = self._words.rows.columns, self._slot_of[env_id]
+        if kind != ROW_FRAME:  # a slot drops only commands that are not the newest of their env
+            newest = int(self._words.newest[env_id])
+            if newest not in (0, step_id):
+                self._stray[slot] = "the newest command of an env", newest
+            return slot in self._stray
+        for name, expected in (("env_id", env_id), ("step_id", step_id)):
+            if int(columns[name][env_id]) != expected:
+                self._stray[slot] = f"the {name} of a row", int(columns[name][env_id])
+        flags = int(columns["flags"][env_id])
+        if flags & ~ROW_FLAGS:
+            self._stray[slot] = "the flags of a row", flags
+        return slot in self._stray
+
+    def take_stray_words(self) -> list[tuple[int, str, int]]:
+        found, self._stray = self._stray, {}
+        return [(slot, word, value) for slot, (word, value) in found.items()]
 
     # ---- messages and state ------------------------------------------------------------
 
@@ -259,7 +292,12 @@ class FallbackHub(Hub):
     def _clear(self, slot: int) -> None:
         self._fragments.pop(slot, None)
         self._messages[slot].clear()
+        self._stray.pop(slot, None)
         self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
+        self._words.stop[0] = self._has_stopped
+        for env_id, mine in enumerate(self._slot_of):
+            if mine == slot:
+                self._words.newest[env_id] = self._outstanding.owed[env_id]
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         if not self._has_row_before(env_id, before):
@@ -286,12 +324,19 @@ class FallbackHub(Hub):
         self._slot_of[env_id] = slot
 
     def state(self, slot: int) -> SlotState:
-        return SlotState(*self._words.progress[slot].tolist())._replace(unblocked_ns=self._unblocked_ns[slot])
+        state = SlotState(*self._words.progress[slot].tolist())._replace(unblocked_ns=self._unblocked_ns[slot])
+        fits = 0 <= state.env_id < self._plan.num_envs and 0 <= state.step_id < self._next_step_id
+        if state.op != Op.NONE and not (fits and state.op in list(Op) and 0 <= state.started_ns <= now_ns()):
+            self._stray[slot] = "its operation under way", state.op
+            op, env_id, step_id = self.pending(slot)  # the command under way is the first one
+            return state._replace(op=op, env_id=env_id, step_id=step_id, started_ns=now_ns())
+        return state
 
     def pending(self, slot: int, /) -> tuple[int, int, int]:
         return int(Op.NONE), 0, 0
 
     def stop(self) -> None:
+        self._has_stopped = True
         self._words.stop[0] = 1
 
     def add_info_key(self, name: str, /) -> int:

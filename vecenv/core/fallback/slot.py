@@ -97,6 +97,7 @@ class FallbackSlot(Slot):
         self._transport = transport
         self._waits = waits
         self._progress = words.progress[slot]
+        self._started_ns = 0
         self._envs: dict[int, _HostedEnv] = {}
         self._command: Command | None = None  # the current command
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
@@ -148,7 +149,7 @@ class FallbackSlot(Slot):
     def _begin(self, command: Command) -> None:
         self._command = command
         progress = self._progress
-        progress[STARTED_WORD] = now_ns()
+        progress[STARTED_WORD] = self._started_ns = now_ns()
         progress[ENV_ID_WORD] = command.env_id
         progress[STEP_ID_WORD] = command.step_id
         progress[OP_WORD] = command.op
@@ -166,7 +167,7 @@ class FallbackSlot(Slot):
         """Stop the timer of the current command, if it still runs; return for how long the command has been running."""
         assert self._command is not None
         now = now_ns()
-        took_ns = now - int(self._progress[STARTED_WORD])
+        took_ns = now - self._started_ns
         timed = self._envs[self._command.env_id].timed
         if timed is not None:
             self._timer.end(timed, took_ns, now)
@@ -397,7 +398,7 @@ class FallbackSlot(Slot):
 
     def touch(self, op: int, /) -> None:
         self._timer.cancel()  # the time of a replay is not the env's
-        self._progress[STARTED_WORD] = now_ns()
+        self._progress[STARTED_WORD] = self._started_ns = now_ns()
         self._progress[OP_WORD] = op
 
     # ---- actions, payloads, messages ---------------------------------------------------

@@ -21,6 +21,8 @@ _LONG_NS = 1_000_000
 _NUM, _WALL_NS, _LONG_SUM_NS, _MAX_NS, _ENDED_NS, _MEASURED, _MEASURED_WORDS = 0, 2, 4, 5, 7, 8, 4
 _NUM_EPISODES, _RETURN_SUM = 18, 19
 _BUCKETS = 3 * LINE // 8
+#: The range of a word.
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class TimedEnv:
@@ -42,7 +44,7 @@ class TimedEnv:
     def count_episode(self, episode_return: float) -> None:
         """Count an episode that ends: first its return, then the episode."""
         self._floats[_RETURN_SUM] += episode_return
-        self.sums[_NUM_EPISODES] += 1
+        _add(self.sums, _NUM_EPISODES, 1)
 
 
 class SlotTimer:
@@ -135,15 +137,15 @@ class SlotTimer:
             return
         took_ns -= self._paused_ns
         sums = env.sums
-        sums[_BUCKETS + kind * NUM_BUCKETS + bucket_of(took_ns)] += 1
+        _add(sums, _BUCKETS + kind * NUM_BUCKETS + bucket_of(took_ns), 1)
         if took_ns > sums[_MAX_NS + kind]:
             sums[_MAX_NS + kind] = took_ns
-        sums[_WALL_NS + kind] += took_ns
-        sums[_NUM + kind] += 1
+        _add(sums, _WALL_NS + kind, took_ns)
+        _add(sums, _NUM + kind, 1)
         sums[_ENDED_NS] = ended_ns
         env.was_long[kind] = took_ns >= _LONG_NS
         if env.was_long[kind]:
-            sums[_LONG_SUM_NS] += took_ns
+            _add(sums, _LONG_SUM_NS, took_ns)
         if self._before is not None:
             self._stop(env, kind, ended_ns, *self._before)
         self.cancel()
@@ -164,7 +166,12 @@ class SlotTimer:
             return  # the next measurement includes the delay
         at = _MEASURED + _MEASURED_WORDS * env.was_long[kind]
         for offset, value in enumerate((1, wall_ns, cpu_ns, delayed_ns)):
-            env.sums[at + offset] += value
+            _add(env.sums, at + offset, value)
+
+
+def _add(sums: memoryview, at: int, value: int) -> None:
+    """Add to a word. It does not overflow if an env with a wrong pointer has overwritten it."""
+    sums[at] = max(_LEAST, min(_MOST, sums[at] + value))
 
 
 def bucket_of(ns: int) -> int:

@@ -47,6 +47,7 @@ __all__ = [
     "dump_reply",
     "load",
     "load_reply",
+    "lost_reply",
     "numbers_of",
     "pack_error",
     "renumber",
@@ -304,15 +305,22 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
     try:
         reply: Reply = load_pickle(data, _HEAD.size)
     except Exception as error:  # for example, its class cannot be unpickled here
-        failure = EnvError(
-            f"the answer of env {env_id} to command {step_id} cannot be unpickled in this process: "
-            f"{type(error).__name__}: {error}"
-        )
-        failure.__cause__ = error
-        locate(failure, env_ids=(env_id,), step_id=step_id)
-        return Reply(step_id, env_id, error=pack_error(failure), is_unread=True)
+        why = f"cannot be unpickled in this process: {type(error).__name__}: {error}"
+        return _unread_reply(step_id, env_id, why, error)
     reply.step_id, reply.env_id = step_id, env_id
     return reply
+
+
+def lost_reply(step_id: int, env_id: int) -> Reply:
+    """Return a reply with `error` and `is_unread` set, in the place of one that was overwritten in shared memory."""
+    return _unread_reply(step_id, env_id, "was overwritten in shared memory, by this env or another one")
+
+
+def _unread_reply(step_id: int, env_id: int, why: str, cause: Exception | None = None) -> Reply:
+    failure = EnvError(f"the answer of env {env_id} to command {step_id} {why}")
+    failure.__cause__ = cause
+    locate(failure, env_ids=(env_id,), step_id=step_id)
+    return Reply(step_id, env_id, error=pack_error(failure), is_unread=True)
 
 
 def numbers_of(data: bytes) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .spec import Array
 
-__all__ = ["Autoreset", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "RowRange"]
+__all__ = ["Autoreset", "CommandFlag", "FORM_MASK", "Form", "Op", "ROW_FLAGS", "Rows", "RowFlag", "RowRange"]
 
 
 class Op(IntEnum):
@@ -63,6 +63,8 @@ class CommandFlag:
     NEW_DIGEST = 0x200  #: only in a journal: the digest of the env's replies starts again here
 
 
+#: All flags that a row may have.
+ROW_FLAGS = 0xEFF
 #: The bits of a command's flags that hold the `Form` of its action.
 FORM_MASK = 0x0F
 

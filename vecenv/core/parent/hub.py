@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The reason why a wait ended without rows: 'timeout', 'descriptor', 'message' or 'no_block'.
+    """The reason why a wait ended without rows: 'timeout', 'descriptor', 'message', 'no_block' or 'stray'.
 
     `late_ns`: nanoseconds between the deadline and the end of a wait that timed out.
     """
@@ -180,6 +180,19 @@ class Hub(Protocol):
     def take_notice(self) -> bool:
         """Return whether a worker has sent a message over its socket since the last call."""
 
+    def take_stray_words(self) -> list[tuple[int, str, int]]:
+        """Look for stray words: values in shared memory that no worker writes.
+
+        Returns:
+            (slot, word, value) of those found since the last call, at most one per slot. The slot owns the word; -1 if
+            all slots share it. [] where no memory is shared.
+        """
+        return []
+
+    def reset_claims(self) -> None:
+        """Set the words that all slots share again; called while no slot has a process."""
+        return  # nothing is shared
+
     def add_info_key(self, name: str, /) -> int:
         """Give an info key a cell; return its index, or -1 if all cells are in use."""
 
@@ -248,6 +261,7 @@ class NativeHub:
         self.pending = self._hub.pending
         self.lend, self.take_back = self._hub.lend, self._hub.take_back
         self.stop = self._hub.stop
+        self.take_stray_words, self.reset_claims = self._hub.take_stray_words, self._hub.reset_claims
         self.add_info_key = self._hub.add_info_key
 
     def command(
@@ -324,12 +338,10 @@ class NativeHub:
         self._hub.reap(slot)
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        op, _, step_id = self._hub.pending(slot)  # only the first command may have been answered
-        is_answered = op == Op.CALL and step_id not in unanswered
         self._fragments.pop(slot, None)
         self._payloads.pop(slot, None)
         self._delayed.discard(slot)
-        left: list[tuple[int, int, int, int]] = self._hub.requeue(slot, is_answered)
+        left: list[tuple[int, int, int, int]] = self._hub.requeue(slot, unanswered)
         return left
 
     def move(self, env_id: int, slot: int) -> None:

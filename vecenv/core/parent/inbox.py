@@ -203,6 +203,10 @@ class Inbox:
         """Return whether a registered call has been answered."""
         return step_id in self._calls and step_id in self._replies
 
+    def awaits_call(self, step_id: int) -> bool:
+        """Return whether a registered call has not been answered."""
+        return step_id in self._calls and step_id not in self._replies
+
     def reply_to_call(self, reply: Reply) -> None:
         """Answer a registered call on behalf of a worker."""
         self._replies[reply.step_id] = reply
@@ -231,11 +235,16 @@ class Inbox:
     def take_rows(self, rows: Rows) -> dict[int, Reply]:
         """Return {step_id: message} of the rows flagged MESSAGE; their messages were written before them.
 
-        A row whose message could not be read is flagged ERROR.
+        A row whose message could not be read, or was overwritten in shared memory, is flagged ERROR.
         """
-        step_ids = _step_ids_with_message(rows)
+        has_message = (rows.column("flags") & RowFlag.MESSAGE) != 0
+        step_ids = rows.column("step_id")[has_message].tolist()
+        env_ids = rows.column("env_id")[has_message].tolist()
         self.poll(set(step_ids))
-        replies = {step_id: self._replies.pop(step_id) for step_id in step_ids}
+        replies = {
+            step_id: (self._replies.pop(step_id) if step_id in self._replies else messages.lost_reply(step_id, env_id))
+            for step_id, env_id in zip(step_ids, env_ids)
+        }
         if self._packed:
             for step_id, reply in replies.items():
                 if step_id in self._packed:
@@ -259,9 +268,3 @@ class Inbox:
         if key not in self._warned:
             self._warned.add(key)
             warn_caller(text, category)
-
-
-def _step_ids_with_message(rows: Rows) -> list[int]:
-    has_mail = (rows.column("flags") & RowFlag.MESSAGE) != 0
-    step_ids: list[int] = rows.column("step_id")[has_mail].tolist()
-    return step_ids

@@ -139,6 +139,7 @@ class Supervisor:
 
     def check_alive(self) -> None:
         """Replace the workers that have failed; raise if one that is dead owes an answer. See `Engine.check_alive`."""
+        self._end_stray()
         self._replace_failed()
         workers = self._group.workers
         dead = [worker for worker in workers if worker.is_dead and self._is_asked(worker)]
@@ -149,6 +150,43 @@ class Supervisor:
         first, *others = (self._death_of(worker) for worker in (*dead, *(alive[pidfd] for pidfd in more)))
         add_notes(first, map(str, others))
         raise first
+
+    def _end_stray(self) -> None:
+        """End the workers whose shared memory contains values that no worker writes, and note their failure.
+
+        An env with a wrong pointer has overwritten them: one of the same worker, or of another one.
+        """
+        with signals_deferred():
+            found = [*self._hub.take_stray_words(), *self._find_lost_calls()]
+            ended: list[Worker] = []
+            for slot, word, value in found:
+                if slot >= self._slots.num_used:
+                    self._hub.reap(slot)  # a slot in reserve, which gets its words again
+                    continue
+                owners = self._group.workers if slot < 0 else [self._group.workers[self._slots.worker_of(slot)]]
+                for worker in [owner for owner in owners if not owner.is_dead]:
+                    worker.note_stray(f"{word} ({value})")
+                    self._end_worker(worker)
+                    ended.append(worker)
+            if any(slot < 0 for slot, _, _ in found):
+                self._hub.reset_claims()
+            if ended:
+                self._inbox.poll()
+            if self._recovery is not None:
+                for worker in ended:
+                    self._note_failure(self._recovery, worker, self._death_of(worker), 0)  # no signal from outside
+
+    def _find_lost_calls(self) -> list[tuple[int, str, int]]:
+        """Return the calls that were made although their replies are missing, like `Hub.take_stray_words`."""
+        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in self._requests.calls.items()}
+        made = {step_id: slot for step_id, slot in slots.items() if self._hub.pending(slot)[0] == Op.NONE}
+        if made:
+            self._inbox.poll()
+        return [
+            (slot, "the reply to its call", step_id)
+            for step_id, slot in made.items()
+            if self._inbox.awaits_call(step_id)
+        ]
 
     def _is_asked(self, worker: Worker) -> bool:
         return self._owes_rows(worker) or self._is_called(worker)
@@ -384,7 +422,10 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     if op == "idling":
         what = "idling"
     stack = f"\n{worker.last_stack}" if worker.last_stack else ""
-    message = f"{worker.name} died during {what}: {describe_exit(worker.exitcode)}{stack}"
+    how = describe_exit(worker.exitcode)
+    if worker.stray_word:
+        how = f"it was ended, because an env has overwritten memory that it shares: {worker.stray_word}"
+    message = f"{worker.name} died during {what}: {how}{stack}"
     if worker.start_failure:
         message = f"{worker.name} is gone, for it could not be started again: {worker.start_failure}"
     error = worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)

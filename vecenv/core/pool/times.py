@@ -101,7 +101,7 @@ def read_workers(
     for worker_id, mine in enumerate(env_ids):
         if timings is not None and mine:
             ids = list(mine)
-            busy_ns = int(timings["step_ns"][ids].sum() + timings["reset_ns"][ids].sum())
+            busy_ns = int(timings["step_ns"][ids].sum()) + int(timings["reset_ns"][ids].sum())
             busy_ns += sum(max(0, now_ns() - running[env_id].started_ns) for env_id in ids if env_id in running)
             busy[worker_id] = min(1.0, busy_ns / (since_ns * min(threads_per_worker, len(ids))))
     return WorkerTimes(

@@ -309,7 +309,7 @@ class Waiter:
             if not isinstance(got, Event):
                 return got
             self._handle(got, deadline)
-            if got.kind == "timeout":
+            if got.kind == "timeout" or now_ns() >= next_poll:  # other events may follow each other without a pause
                 if deadline.is_over():
                     self._raise_timeout(shortfall, timeout, fate)
                 next_poll = min(self._check_limits(), self._next_poll(deadline))
@@ -343,6 +343,8 @@ class Waiter:
                 "recv: all batch buffers are in use by rows that workers have not finished; "
                 "restart the stopped workers with pool.restart(worker_id)"
             )
+        elif event.kind == "stray":
+            self._engine.check_alive()
         elif event.kind == "timeout":
             self.watchdog.notice_gap(event.late_ns, deadline)
 
@@ -353,6 +355,7 @@ class Waiter:
     def _check_limits(self, *, after_pause: bool = False) -> int:
         """Handle operations that are over their limit; return when to check again."""
         self._next_check_ns = now_ns() + self.watchdog.poll_interval_ns
+        self._engine.check_alive()
         try:
             return self.watchdog.check(after_pause=after_pause)
         except WorkerTimeoutError as error:

@@ -87,7 +87,7 @@ def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[
     num_steps = int(timings["num_steps"].sum())
     wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
     long_ns = timings["long_ns"].astype(np.float64)
-    if num_steps == 0 or int(timings["short_num"].sum() + timings["long_num"].sum()) < _MEASURED:
+    if num_steps == 0 or int(timings["short_num"].sum()) + int(timings["long_num"].sum()) < _MEASURED:
         return None
     busy_ns = np.zeros(len(timings))
     delayed_ns = 0.0

@@ -90,6 +90,7 @@ class Worker:
         last_notes: the newest note of each of its threads, if it is dead; see `StackFile.notes`.
         exit_report: its last message, once that has arrived.
         start_failure: why this replacement could not be started, in which case `is_dead` is set; '' if it started.
+        stray_word: the value in its shared memory for which it was ended here; '' if there was none.
         boot: the description of its envs.
         log_frames: log records that have arrived and were not passed on.
         started: start time, as `started_at` returns it; '' if it had ended before it could be read.
@@ -111,6 +112,7 @@ class Worker:
     last_notes: list[PhaseNote | None] = field(default_factory=list)
     exit_report: ExitReport | None = None
     start_failure: str = ""
+    stray_word: str = ""
     boot: Boot | None = field(default=None, repr=False)
     log_frames: list[bytes] = field(default_factory=list, repr=False)
     _frames: deque[bytes] = field(default_factory=deque, init=False, repr=False)
@@ -252,6 +254,10 @@ class Worker:
     def note_failure(self, why: str) -> None:
         """Record why this replacement could not be started."""
         self.start_failure = why
+
+    def note_stray(self, word: str) -> None:
+        """Record the value in its shared memory for which it is about to be ended."""
+        self.stray_word = word
 
     def reap_or_kill(self) -> None:
         """Reap a process that seems to have ended; kill it if it has not."""
