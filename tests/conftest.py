@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import tempfile
 import threading
 import time
@@ -260,16 +261,22 @@ def _is_marked(pid: int) -> bool:
 
 
 def _is_foreign(segment: str) -> bool:
-    """Whether a process that is not ours uses the segment; other programs share /dev/shm."""
-    path = str(_SHM / segment)
+    """Whether a process that is not ours uses the segment; other programs share /dev/shm.
+
+    Memory is compared by inode: a semaphore is mapped before it gets its name.
+    """
+    try:
+        mapped = re.compile(rf" {os.stat(_SHM / segment).st_ino} +{_SHM}/")
+    except FileNotFoundError:
+        return True
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     for pid in set(psutil.pids()) - ours:
         try:
-            if path in Path(f"/proc/{pid}/maps").read_text() and not _is_marked(pid):
+            if mapped.search(Path(f"/proc/{pid}/maps").read_text()) and not _is_marked(pid):
                 return True
         except OSError:
             pass
-    return not os.path.exists(path)
+    return not (_SHM / segment).exists()
 
 
 def _describe(process: psutil.Process) -> str:

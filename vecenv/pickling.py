@@ -102,13 +102,16 @@ def load(data: bytes | bytearray, start: int = 0) -> Any:
     return pickle.loads(memoryview(data)[start:])
 
 
-def dump_with_main(value: Any, names: dict[str, Any] | None = None) -> bytes:
+def dump_with_main(
+    value: Any, names: dict[str, Any] | None = None, reduce: Callable[[Any], Any] | None = None
+) -> bytes:
     """Return the pickle of a value and of the objects of `__main__` that it uses; `load_with_main` reads it.
 
     Args:
         value: such as the constructors of envs.
         names: receives the classes and functions of `__main__` that the pickle brings, by name. If given, the pickle
             also brings the objects that this process has adopted.
+        reduce: reduces some objects in its own way, as `Pickler.reducer_override` does; None: there is no such way.
     """
     if names is None:
         names = {}
@@ -116,7 +119,7 @@ def dump_with_main(value: Any, names: dict[str, Any] | None = None) -> bytes:
         names.update(_adopted or {})
     while True:
         last = _Names(names)
-        data = _dump((value, last), _MainPickler, names)
+        data = _dump((value, last), functools.partial(_MainPickler, reduce=reduce), names)
         if len(last.sent) == len(names):
             break
     for name, sent in last.sent.items():
@@ -152,7 +155,7 @@ def adopt_main() -> None:
     _received.clear()
 
 
-def _dump(value: Any, kind: type[_Pickler], names: Any) -> bytes:
+def _dump(value: Any, kind: Callable[..., _Pickler], names: Any) -> bytes:
     with io.BytesIO() as file:
         kind(file, names).dump(value)
         return file.getvalue()
@@ -433,18 +436,25 @@ def _is_made_from_slots(cls: type, name: str, value: Any) -> bool:
     return is_member or name in ("__slots__", "__slotnames__")
 
 
+def _not_implemented(value: Any) -> Any:
+    return NotImplemented
+
+
 class _MainPickler(_Pickler):
     """Pickles objects of `__main__` by value, and adds their names to `names`."""
 
-    def __init__(self, file: io.BytesIO, names: dict[str, Any]) -> None:
+    def __init__(self, file: io.BytesIO, names: dict[str, Any], reduce: Callable[[Any], Any] | None = None) -> None:
         super().__init__(file, {})
+        self._reduce = reduce or _not_implemented
         self.known = {}
         self._names = names
         self.globals_ref[id(vars(sys.modules["__main__"]))] = _MainGlobals()
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce classes, functions and named objects."""
-        reduced = super().reducer_override(value)
+        """Reduce classes, functions, named objects, and those that `reduce` knows."""
+        reduced = self._reduce(value)
+        if reduced is NotImplemented:
+            reduced = super().reducer_override(value)
         kind = type(value)
         if reduced is not NotImplemented or kind in self.dispatch_table:
             return reduced

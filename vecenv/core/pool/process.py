@@ -193,7 +193,7 @@ class ProcessEngine:
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
         names: list[dict[str, Any]] = [{} for _ in shares]
-        pickled = [pickle_env_fns(self.env_fns, env_ids, one) for env_ids, one in zip(shares, names)]
+        pickled = [self._pickle_share(env_ids, one) for env_ids, one in zip(shares, names)]
         self._known = common_names(names)
         common = self._common_boot()
         server = self._prepare_server(common)
@@ -205,7 +205,7 @@ class ProcessEngine:
                 worker_id=worker_id,
                 env_ids=env_ids,
                 env_ids_by_thread=list(by_thread),
-                env_fns=pickled[worker_id],
+                **pickled[worker_id],
                 reports_all_files=worker_id == 0 or self._has_predecessor,
                 **common,
             )
@@ -289,7 +289,7 @@ class ProcessEngine:
                 worker_id=0,
                 env_ids=[0],
                 env_ids_by_thread=[[0]],
-                env_fns=pickle_env_fns(self.env_fns, [0]),
+                **self._pickle_share([0]),
                 measures=True,
                 **common,
             )
@@ -306,6 +306,12 @@ class ProcessEngine:
                 return Measurement(failure=f"its first steps took longer than {_MEASURE_SECONDS:g} s")
         finally:
             self._group.end(0.0)
+
+    def _pickle_share(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields of `Boot` with the constructors of a worker; `names` as for `pickle_env_fns`."""
+        shared = self._group.share_objects(self.options.context)
+        with shared.collecting():
+            return {"env_fns": pickle_env_fns(self.env_fns, env_ids, shared.reduce, names), "shared": shared}
 
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""

@@ -13,6 +13,7 @@ from ...pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns
+from ..system.shared_objects import SharingError
 from ..system.stack_dump import PhaseNote
 
 __all__ = [
@@ -34,13 +35,17 @@ _FIRST_LINE_SECONDS = 5.0
 
 
 def pickle_env_fns(
-    env_fns: Sequence[Callable[[], Any]], env_ids: Iterable[int], names: dict[str, Any] | None = None
+    env_fns: Sequence[Callable[[], Any]],
+    env_ids: Iterable[int],
+    reduce: Callable[[Any], Any],
+    names: dict[str, Any] | None = None,
 ) -> bytes:
     """Return the pickle of {env_id: constructor} of these envs, as `pickling.dump_with_main` makes it.
 
     Args:
         env_fns: all constructors.
         env_ids: the envs.
+        reduce: reduces objects of `multiprocessing`; see `shared_objects`.
         names: receives the classes and functions of `__main__` in the pickle, by name.
 
     Raises:
@@ -48,15 +53,16 @@ def pickle_env_fns(
     """
     fns = {env_id: env_fns[env_id] for env_id in env_ids}
     try:
-        return dump_with_main(fns, names)
+        return dump_with_main(fns, names, reduce)
     except Exception:  # find out which one it is
         for env_id, env_fn in fns.items():
             try:
-                dump_with_main(env_fn)
+                dump_with_main(env_fn, None, reduce)
             except Exception as error:
+                advice = ". Build the env inside the function, from values that pickle"
                 raise ConfigError(
-                    f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
-                    "from values that pickle",
+                    f"env_fns[{env_id}] cannot be sent to a worker: {error}"
+                    f"{'' if isinstance(error, SharingError) else advice}",
                     key="env_fns",
                 ) from error
         raise

@@ -155,7 +155,9 @@ class Worker:
         self.boot.captures_output = self.output is not None
         self.boot.mark = self.mark
         descriptors = [self.stack.fd] if self.boot.has_stack_file else []
-        self._send(pickle.dumps(self.boot), [*descriptors, *(self.output.write_ends if self.output else ())])
+        descriptors += self.output.write_ends if self.output else ()
+        self.boot.num_shared = len(self.boot.shared.descriptors)
+        self._send(pickle.dumps(self.boot), [*descriptors, *self.boot.shared.descriptors])
         self._close_sent()
 
     def send_attach(self, attach: Attach, descriptors: Sequence[Descriptor]) -> None:
@@ -377,7 +379,8 @@ def start_worker(
                 opened.append(output)
             mine = (ours, stack, *(output.descriptors() if output else ()))
             inherited = (*mine, *siblings) if context == "fork" else ()
-            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules, server)
+            args = (theirs, inherited, boot.shared.inherited)
+            process = make_process(context, worker_main, args, name, boot.modules, server)
             start_process(process, context)
             pid = process.pid or -1
             pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))

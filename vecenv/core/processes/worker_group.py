@@ -17,6 +17,7 @@ from ..system.clock import Deadline
 from ..system.descriptor import WakeEvent
 from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
+from ..system.shared_objects import SharedObjects
 from ..system.signals import signals_deferred
 from ..system.start_process import ForkedServer
 from ..system.worker_socket import poll_briefly
@@ -39,6 +40,7 @@ class WorkerGroup:
         workers: in the order of worker_id; a replacement takes the position of the old worker.
         segment, counters: shared memory of the arena and of its counters; None before they are created.
         server: the import server that its workers are forked from; None: they import all modules themselves.
+        shared: the objects of `multiprocessing` that workers and their successors share with this process.
         monitor_file: announces the pool to `vecenv top`; None: there is none.
         epoll: watches the pidfds of the workers, and with C also `wake_event`.
         wake_event: wakes the parent; None before `watch_all`.
@@ -51,6 +53,7 @@ class WorkerGroup:
         self.segment: Segment | None = None
         self.counters: Segment | None = None
         self.server: ForkedServer | None = None
+        self.shared: list[SharedObjects] = []
         self.monitor_file: MonitorFile | None = None
         self.wake_event: WakeEvent | None = None
         self.epoll: select.epoll | None = None
@@ -67,9 +70,15 @@ class WorkerGroup:
         for worker in self.workers:
             found += (worker.control, worker.pidfd, worker.stack)
             found += worker.output.descriptors() if worker.output is not None else ()
+        found += [descriptor for shared in self.shared for descriptor in shared.descriptors]
         found += [segment.fd for segment in (self.segment, self.counters) if segment is not None]
         found += [self.wake_event.descriptor] if self.wake_event is not None else ()
         return found if self.epoll is None else [*found, self.epoll]
+
+    def share_objects(self, context: str) -> SharedObjects:
+        """Return a place for the objects that a worker of this start method shares with this process."""
+        self.shared.append(SharedObjects(context))
+        return self.shared[-1]
 
     def create_segment(self, nbytes: int) -> Segment:
         """Create the shared memory of the arena.
@@ -185,6 +194,8 @@ class WorkerGroup:
             self.epoll.close()
         if self.wake_event is not None:
             self.wake_event.close()
+        for shared in self.shared:
+            shared.close()
         if self.monitor_file is not None:
             self.monitor_file.remove()
         server, self.server = self.server, None

@@ -2,7 +2,8 @@
 
 The messages over the control socket of a worker:
 
-    parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes
+    parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes,
+                       and those of objects of `multiprocessing`
     worker -> parent   Report (spaces, or the error)
     parent -> worker   Attach, then the descriptors of both segments and, for C, of the parent's eventfd
     worker -> parent   "ready"
@@ -60,6 +61,7 @@ from ..system.process_settings import ProcessSettings
 from ..system.process_stat import started_at
 from ..system.process_title import set_title
 from ..system.process_tree import kill_tree, set_mark
+from ..system.shared_objects import SharedObjects, receive_shared
 from ..system.signals import signals_deferred
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from . import import_server
@@ -92,6 +94,8 @@ class Boot:
         env_ids_by_thread: the same ids, one list per thread that will serve them.
         builds_serially: whether the threads build their envs one after the other; see `builder`.
         env_fns: pickle of {env_id: env factory}; it may contain further envs.
+        shared: the objects of `multiprocessing` in that pickle; empty in the worker.
+        num_shared: the number of descriptors of these objects that follow.
         adapt: pickled function that wraps the env of a factory so that it has Gymnasium's methods.
         registrations: Gymnasium's settings in the parent, as `pickle_registrations` returns them.
         environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path of the parent.
@@ -131,6 +135,8 @@ class Boot:
     parent_pid: int
     parent_started: str
     implementation: str
+    shared: SharedObjects = field(default_factory=SharedObjects)
+    num_shared: int = 0
     builds_serially: bool = False
     snapshotter: bytes = b""
     keeps_records: bool = False
@@ -469,12 +475,13 @@ def describe_envs(env_ids: Sequence[int], first_env_id: int = 0) -> str:
     return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
 
 
-def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
+def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequence[Any] = ()) -> None:
     """Run one worker from its `Boot` message to its `ExitReport`.
 
     Args:
         control: the worker's end of the control socket.
         inherited: copies of the owners of the parent's descriptors, which are closed.
+        shared: see `SharedObjects.inherited`.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -494,6 +501,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = ()) -> None:
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control).number)
         capture = _begin_capture(boot, control)
+        receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)
         _watch_parent(boot, control)
         _set_up_process(boot)
         log = LogSender(control)

@@ -27,6 +27,7 @@ from ..system.clock import NEVER_NS, now_ns
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles
 from ..system.module_paths import find_sources
+from ..system.shared_objects import SharedObjects
 from .carrier import Carrier, Lost, Replied
 from .frames import Frame, FrameKind, unpack_bare
 from .requests import ShardBoot, ShardReport
@@ -101,9 +102,12 @@ class ShardStarts:
             Exception: see `Engine.open`.
         """
         names: list[dict[str, Any]] = [{} for _ in self._shards]
-        self._env_fns_of = [
-            pickle_env_fns(self._env_fns, status.env_ids, one) for status, one in zip(self._shards, names)
-        ]
+        shared = SharedObjects()
+        with shared.collecting():
+            self._env_fns_of = [
+                pickle_env_fns(self._env_fns, status.env_ids, shared.reduce, one)
+                for status, one in zip(self._shards, names)
+            ]
         self.known = common_names(names)
         self._pickled = {
             "adapt": dump_with_main(self._adapt),
