@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
+from ..checks import MAKE, check_callable, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
 from .host.global_rngs import pool_entropy
@@ -133,6 +133,7 @@ class PoolOptions:
         rng_entropy: the number of 384 bits from which the states of the global random generators of each env begin;
             see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
         settings: settings of the program's process that workers take over, as they are when the pool is made.
+        worker_init: a function without arguments that each worker calls before it builds envs; None: there is none.
         choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
     """
 
@@ -158,6 +159,7 @@ class PoolOptions:
     failures: PoolFailurePolicy = PoolFailurePolicy()
     rng_entropy: int = dataclasses.field(default_factory=pool_entropy, compare=False)
     settings: ProcessSettings = dataclasses.field(default_factory=ProcessSettings.now, compare=False)
+    worker_init: Callable[[], object] | None = dataclasses.field(default=None, compare=False)
     choice: str = ""
 
 
@@ -212,6 +214,8 @@ def check_options(options: PoolOptions) -> PoolOptions:
     check_choice("context", options.context, START_METHODS)
     check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)
     check_choice("build", options.build, ("parallel", "serial"))
+    if options.worker_init is not None:
+        check_callable("worker_init", options.worker_init)
     infos: Any = options.infos
     if not isinstance(infos, Infos):
         known = [f"Infos.{one.name}" for one in Infos]

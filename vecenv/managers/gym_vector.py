@@ -123,6 +123,7 @@ class GymVectorEnvManager(EnvManager):
         "num_workers": None,
         "context": None,
         "worker_output": "once",
+        "worker_init": None,
         "timings": True,
         "monitor": True,
         "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields
@@ -178,8 +179,8 @@ class GymVectorEnvManager(EnvManager):
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
-        names = ("backend", "num_workers", "context", "worker_output", "timings", "monitor", "timeouts", "failures")
-        options = {key: self._cfg[key] for key in names}
+        names = ("backend", "num_workers", "context", "worker_output", "worker_init", "timings", "monitor")
+        options = {key: self._cfg[key] for key in (*names, "timeouts", "failures")}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
         factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]
         return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)

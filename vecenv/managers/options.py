@@ -67,6 +67,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other
     "construct_timeout": 60.0,  # for the constructor of one env
     "worker_output": "once",  # the output of workers: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
+    "worker_init": None,  # a function that each worker calls before it builds envs, as for `vecenv.VectorEnv`
     # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
     "on_failure": "recover",  # 'raise' closes the manager
     "on_repeat": "truncate",
@@ -222,6 +223,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         depth=cfg["depth"],
         context=cfg.get("context", "forkserver"),
         worker_output=cfg.get("worker_output", "once"),
+        worker_init=cfg.get("worker_init"),
         timings=cfg["timings"],
         monitor=cfg["monitor"],
         limits=limits_of(cfg),

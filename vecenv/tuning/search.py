@@ -180,7 +180,11 @@ class _Search:
         """Return the cost of a step, and whether several envs may step at once in one process."""
         given = self._options
         timeouts = read_timeouts(given.get("timeouts"), construct_timeout=given.get("construct_timeout", UNSET))
-        options = PoolOptions(context=given.get("context") or "forkserver", limits=resolve(timeouts, Limits()))
+        options = PoolOptions(
+            context=given.get("context") or "forkserver",
+            limits=resolve(timeouts, Limits()),
+            worker_init=given.get("worker_init"),
+        )
         found = measure_first_env([self._env_fn], options, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
         per_step = found.per_step()
         if found.failure or per_step is None:

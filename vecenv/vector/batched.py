@@ -105,6 +105,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         strict: bool = False,
         debug: bool = False,
         worker_output: str = "once",
+        worker_init: Callable[[], object] | None = None,
         timings: bool = True,
         monitor: bool = True,
         ray: RayOptions | Mapping[str, Any] | None = None,
@@ -113,8 +114,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output, timings, monitor,
-                ray: as for `vecenv.VectorEnv`.
+            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output,
+                worker_init, timings, monitor, ray: as for `vecenv.VectorEnv`.
             timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
                 `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
             failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
@@ -154,6 +155,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             context="forkserver" if context is None else context,
             debug=debug,
             worker_output=worker_output,
+            worker_init=worker_init,
             timings=timings,
             monitor=monitor,
             warns_of_views=not self.copy,

@@ -126,7 +126,9 @@ def test_worker_ends_in_another_pid_namespace(whose: str, implementation: str) -
     if pid == 0:
         try:
             os.setsid()  # its process group ends with it
-            none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
+            none: dict[str, Any] = dict(
+                env_fns=b"", worker_init=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[]
+            )
             who: dict[str, Any] = dict(num_threads=1, parent_pid=parent, parent_started=started)
             worker_main._watch_parent(Boot(0, [0], [[0]], **none, **who, implementation=implementation), theirs)
             os._exit(0)

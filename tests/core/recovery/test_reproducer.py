@@ -167,6 +167,19 @@ def test_files_of_other_kinds_are_refused(content: bytes, tmp_path: Any) -> None
         load(path)
 
 
+@pytest.mark.extended
+def test_worker_init_is_called_before_the_env_of_a_reproducer_is_built(tmp_path: Path) -> None:
+    def prepare() -> None:
+        (tmp_path / str(os.getpid())).touch()
+
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path), worker_init=prepare) as pool:
+        play(pool, 1)
+        path = file_of(pool)
+        assert not (tmp_path / str(os.getpid())).exists()
+        assert events_of(path)
+    assert (tmp_path / str(os.getpid())).exists()
+
+
 def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
@@ -174,7 +187,7 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(reproducer, "_FORMAT", 99)
     path = write(episode, str(tmp_path))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="another version of vecenv: its format is 99, this one reads 7"):
+    with pytest.raises(ValueError, match="another version of vecenv: its format is 99, this one reads 8"):
         load(path)
 
 

@@ -84,6 +84,7 @@ from .starting import (
     StartLimits,
     common_names,
     pickle_env_fns,
+    pickle_worker_init,
     running_constructors,
     working_directory,
 )
@@ -308,10 +309,14 @@ class ProcessEngine:
             self._group.end(0.0)
 
     def _pickle_share(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fields of `Boot` with the constructors of a worker; `names` as for `pickle_env_fns`."""
+        """Return the fields of `Boot` with the functions that a worker calls; `names` as for `pickle_env_fns`."""
         shared = self._group.share_objects(self.options.context)
         with shared.collecting():
-            return {"env_fns": pickle_env_fns(self.env_fns, env_ids, shared.reduce, names), "shared": shared}
+            return {
+                "env_fns": pickle_env_fns(self.env_fns, env_ids, shared.reduce, names),
+                "worker_init": pickle_worker_init(self.options.worker_init, shared.reduce),
+                "shared": shared,
+            }
 
     def _common_boot(self) -> dict[str, Any]:
         """Return the fields of `Boot` that are the same for all workers."""
@@ -879,6 +884,7 @@ class ProcessEngine:
         assert boot is not None
         restore_point, entries, lasting_calls, _ = reproducer.newest_episode(self.journal, env_id)
         episode = reproducer.Reproducer(
+            worker_init=boot.worker_init,
             env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
             adapt=boot.adapt,
             snapshotter=boot.snapshotter,

@@ -23,6 +23,7 @@ __all__ = [
     "common_names",
     "is_lasting",
     "pickle_env_fns",
+    "pickle_worker_init",
     "running_constructors",
     "working_directory",
 ]
@@ -66,6 +67,18 @@ def pickle_env_fns(
                     key="env_fns",
                 ) from error
         raise
+
+
+def pickle_worker_init(worker_init: Callable[[], object] | None, reduce: Callable[[Any], Any]) -> bytes:
+    """Return the pickle of the function that workers call first, or of None; `reduce` as for `pickle_env_fns`.
+
+    Raises:
+        ConfigError: it cannot be pickled.
+    """
+    try:
+        return dump_with_main(worker_init, None, reduce)
+    except Exception as error:
+        raise ConfigError(f"worker_init cannot be sent to a worker: {error}", key="worker_init") from error
 
 
 def common_names(names: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

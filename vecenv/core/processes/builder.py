@@ -26,13 +26,23 @@ from ..system.stack_dump import note_pause, note_phase
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Builder", "EnvThread", "build_env", "check_distinct"]
+__all__ = ["Builder", "EnvThread", "build_env", "call_worker_init", "check_distinct"]
 
 
 def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: AbstractContextManager[Any]) -> Any:
     """Build one env, with the global random generators that `env_rngs` swaps in."""
     with env_rngs:
         return adapt(env_fn())
+
+
+def call_worker_init(worker_init: Callable[[], object] | None) -> None:
+    """Call the function that prepares a worker for its envs, if there is one."""
+    if worker_init is not None:
+        try:
+            worker_init()
+        except BaseException as error:  # the parent raises it, even SystemExit
+            add_notes(error, ["raised by worker_init, which the worker calls before it builds envs"])
+            raise
 
 
 def check_distinct(envs: Mapping[int, Any], first_env_id: int = 0) -> None:

@@ -65,7 +65,7 @@ from ..system.shared_objects import SharedObjects, receive_shared
 from ..system.signals import signals_deferred
 from ..system.stack_dump import enable_stack_dumps, note_phase
 from . import import_server
-from .builder import Builder, EnvThread, build_env
+from .builder import Builder, EnvThread, build_env, call_worker_init
 from .measure import Measurement, measure_env
 from .server_end import let_fork_server_end
 
@@ -94,7 +94,8 @@ class Boot:
         env_ids_by_thread: the same ids, one list per thread that will serve them.
         builds_serially: whether the threads build their envs one after the other; see `builder`.
         env_fns: pickle of {env_id: env factory}; it may contain further envs.
-        shared: the objects of `multiprocessing` in that pickle; empty in the worker.
+        worker_init: pickled function that it calls before, or None.
+        shared: the objects of `multiprocessing` in these pickles; empty in the worker.
         num_shared: the number of descriptors of these objects that follow.
         adapt: pickled function that wraps the env of a factory so that it has Gymnasium's methods.
         registrations: Gymnasium's settings in the parent, as `pickle_registrations` returns them.
@@ -126,6 +127,7 @@ class Boot:
     env_ids: list[int]
     env_ids_by_thread: list[list[int]]
     env_fns: bytes
+    worker_init: bytes
     adapt: bytes
     registrations: bytes
     environ: dict[str, str]
@@ -263,6 +265,8 @@ def _construct(
         note_modules(import_from(boot.sources))
         with rngs.fork_guard:  # around the import of the envs' modules, too
             registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
+            call_worker_init(load_with_main(boot.worker_init))
+            rngs.restore_neutral()
             adapt, env_fns = load_with_main(boot.adapt), load_with_main(boot.env_fns)
             builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
             builder.build(serially=boot.builds_serially)

@@ -34,7 +34,7 @@ from ..layout import messages
 from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
-from ..processes.builder import build_env
+from ..processes.builder import build_env, call_worker_init
 from .journal import Journal
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
 #: returns them, and calls with their effects; 5: other flags of commands, and more of Gymnasium's settings in
 #: `registrations`; 4: other names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env
 #: factories as the worker received them, sys.path and the working directory.
-_FORMAT = 7
+_FORMAT = 8
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
@@ -93,7 +93,8 @@ class Reproducer:
     """An episode that can be run again.
 
     Attributes:
-        env_fns, adapt, snapshotter, registrations: pickled as workers receive them, see `pickling.dump_with_main`.
+        env_fns, worker_init, adapt, snapshotter, registrations: pickled as workers receive them, see
+            `pickling.dump_with_main`.
         env_id, step_id: the env that failed, and its command.
         why: text of the error.
         restore_point, entries, lasting_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
@@ -105,6 +106,7 @@ class Reproducer:
     """
 
     env_fns: bytes
+    worker_init: bytes
     adapt: bytes
     snapshotter: bytes
     registrations: bytes
@@ -204,6 +206,7 @@ class Reproducer:
         try:
             try:
                 settings.enter_context(registered(self.registrations))
+                call_worker_init(load_with_main(self.worker_init))
                 env_fn = load_with_main(self.env_fns)[self.env_id]
                 adapt: Callable[[Any], Any] = load_with_main(self.adapt)
                 snapshotter: Snapshotter | None = load_with_main(self.snapshotter)

@@ -198,6 +198,7 @@ class ShardBoot:
 
     Attributes:
         env_fns: pickled constructors of its envs, {env_id: constructor} in their order.
+        worker_init: pickled; see `PoolOptions`, where it is left out.
         adapt, snapshotter: pickled; see `ProcessEngine`.
         registrations: Gymnasium's settings of the driver, from `pickle_registrations`.
         options: of its pool.
@@ -212,6 +213,7 @@ class ShardBoot:
     """
 
     env_fns: bytes
+    worker_init: bytes
     adapt: bytes
     snapshotter: bytes
     registrations: bytes

@@ -8,6 +8,7 @@ A task takes the place of the driver for a while: it commands the envs by itself
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections import deque
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ class Shard:
             self._num_queued = len(boot.resume.queued)
         self._engine = ProcessEngine(
             list(load_with_main(boot.env_fns).values()),
-            boot.options,
+            dataclasses.replace(boot.options, worker_init=load_with_main(boot.worker_init)),
             adapt=load_with_main(boot.adapt),
             snapshotter=load_with_main(boot.snapshotter),
             first_env_id=boot.first_env_id,

@@ -19,7 +19,7 @@ from ...registrations import pickle_registrations
 from ..host.replay import Snapshotter
 from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions
-from ..pool.starting import common_names, pickle_env_fns
+from ..pool.starting import common_names, pickle_env_fns, pickle_worker_init
 from ..processes.worker_main import find_difference
 from ..recovery.policy import StartFailures
 from ..recovery.resume import Resume
@@ -108,8 +108,10 @@ class ShardStarts:
                 pickle_env_fns(self._env_fns, status.env_ids, shared.reduce, one)
                 for status, one in zip(self._shards, names)
             ]
+            worker_init = pickle_worker_init(self._options.worker_init, shared.reduce)
         self.known = common_names(names)
         self._pickled = {
+            "worker_init": worker_init,
             "adapt": dump_with_main(self._adapt),
             "snapshotter": dump_with_main(self._snapshotter),
             "registrations": pickle_registrations(),
@@ -168,7 +170,14 @@ class ShardStarts:
         status, failures = self._shards[shard], self._options.failures
         failures = dataclasses.replace(failures, max_log_bytes=failures.max_log_bytes // len(self._shards))
         options = dataclasses.replace(
-            self._options, depth=2, leases=0, debug=False, warns_of_views=False, monitor=False, failures=failures
+            self._options,
+            depth=2,
+            leases=0,
+            debug=False,
+            warns_of_views=False,
+            monitor=False,
+            failures=failures,
+            worker_init=None,  # sent by value
         )
         boot = ShardBoot(
             **self.pickles_of(shard),
