@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 import os
@@ -67,6 +68,36 @@ def test_recursive_cached_function_travels():
 
     copy = copy_of(add_up)
     assert copy(20) == 210 and copy.cache_info().currsize == 21, "the copy calls itself"
+
+
+def test_local_enum_keeps_its_aliases_and_the_attributes_of_its_members():
+    class Planet(enum.Enum):
+        EARTH = (5.0, 6.0)
+        TERRA = EARTH
+        MARS = (3.0, 2.0)
+
+        def __init__(self, mass, radius):
+            self.mass = mass
+            self.radius = radius
+
+    class Status(enum.IntEnum):
+        OK = 200, "fine"
+
+        def __new__(cls, value, phrase):
+            made = int.__new__(cls, value)
+            made._value_ = value
+            made.phrase = phrase
+            return made
+
+    data = dump_by_value((Planet, Planet.MARS, Status.OK))
+    program = """
+import pickle, sys
+planet, mars, status = pickle.load(sys.stdin.buffer)
+assert mars is planet.MARS and planet["TERRA"] is planet.TERRA is planet.EARTH and planet((3.0, 2.0)) is mars
+assert [(one.mass, one.radius) for one in planet] == [(5.0, 6.0), (3.0, 2.0)]
+assert status == 200 and status.phrase == "fine"
+"""
+    subprocess.run([sys.executable, "-c", program], input=data, check=True)
 
 
 def test_cached_property_of_a_local_class_travels():

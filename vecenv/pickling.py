@@ -14,6 +14,7 @@ The pickler is that of `cloudpickle` with these additions:
 
 * Code keeps the name of its file, for tracebacks.
 * Classes keep their `__slots__` and their `__qualname__`.
+* Enums keep their aliases, and the attributes that `__init__` or `__new__` gave their members.
 * Functions with `functools.lru_cache` or `functools.cache` travel by value if no other process can import them, such as
   methods of a class in the main script. The copy has an empty cache.
 * `functools.cached_property` travels, too. Before Python 3.12 it holds a lock, which does not pickle.
@@ -315,9 +316,11 @@ def _make_class(make: Callable[..., type], args: tuple[Any, ...]) -> type:
 
 
 def _fill_class(cls: type, state: tuple[Any, ...]) -> None:
-    fill, (attributes, slots) = state
+    fill, (attributes, slots), members = state
     if _unfilled.pop(id(cls), None) is not None:
         fill(cls, (attributes, slots))
+        for name, values in members.items():  # the enum was made without its `__init__` and `__new__`
+            vars(cls.__members__[name]).update(values)  # type: ignore[attr-defined]
     elif _restored.pop(id(cls), None) is not None:
         for name, value in attributes.items():
             with contextlib.suppress(AttributeError, TypeError):  # members of an enum, for example
@@ -422,7 +425,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             if "__slots__" in attributes:
                 kwargs["__slots__"] = attributes["__slots__"]
                 attributes = {name: one for name, one in attributes.items() if not _is_made_from_slots(cls, name, one)}
-        return _make_class, (make, args), (fill, (attributes, slots)), None, None, _fill_class
+        members: dict[str, dict[str, Any]] = {}
+        if make is internals._make_skeleton_enum:
+            members = {name: vars(one) for name, one in cls.__members__.items()}  # type: ignore[attr-defined]
+            args = (*args[:3], {name: one["_value_"] for name, one in members.items()}, *args[4:])
+            attributes = {name: one for name, one in attributes.items() if name not in members}
+        return _make_class, (make, args), (fill, (attributes, slots), members), None, None, _fill_class
 
     def reduce_function(self, function: Any) -> Any:
         """Reduce a function, by value unless it can be imported."""
