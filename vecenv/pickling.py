@@ -14,6 +14,8 @@ The pickler is that of `cloudpickle` with these additions:
 
 * Code keeps the name of its file, for tracebacks.
 * Classes keep their `__slots__` and their `__qualname__`.
+* A constructor's classes are made in a worker without `__init_subclass__` and without `__new__` and `__init__` of their
+  metaclasses, which have run in the caller.
 * Enums keep their aliases, and the attributes that `__init__` or `__new__` gave their members.
 * Functions with `functools.lru_cache` or `functools.cache` travel by value if no other process can import them, such as
   methods of a class in the main script. The copy has an empty cache.
@@ -52,6 +54,10 @@ _MAINS = ("__main__", "__mp_main__")
 _MAIN_MARK = b"_main__"
 #: Longest pickle that is searched for this part. A search of 1 MB takes 0.5 ms, four times as long as its unpickling.
 _SHORT_NBYTES = 4096
+#: The methods that Python calls when a class is made. A copy of a class is made without its attributes and keywords,
+#: which these methods may need, and a copy is nothing to be registered again.
+_CLASS_HOOKS = ("__init_subclass__",)
+_METACLASS_HOOKS = (*_CLASS_HOOKS, "__new__", "__init__", "__setattr__")
 _ATTRIBUTES = ("__name__", "__package__", "__file__")
 _UNKNOWN = object()
 #: The objects that constructors have brought into `__main__` of this process, by name; None: it keeps its own.
@@ -64,6 +70,8 @@ _sent: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _unfilled: dict[int, Any] = {}
 #: Ids of classes that were sent to this process.
 _received: set[str] = set()
+#: (class, name, function) of the hooks that wait until all classes of a pickle exist.
+_hooks: list[tuple[type, str, Any]] = []
 #: Classes of the program that has forked this process, which get the attributes that they had when they were sent.
 _restored: dict[int, Any] = {}
 _is_restoring = False
@@ -136,10 +144,14 @@ def load_with_main(data: bytes) -> Any:
     """
     global _is_restoring
     was_restoring, _is_restoring = _is_restoring, True
+    first_hook = len(_hooks)
     try:
         value, (names, shadowed) = pickle.loads(data)
     finally:
         _is_restoring = was_restoring
+        while len(_hooks) > first_hook:
+            cls, name, hook = _hooks.pop()
+            type.__setattr__(cls, name, hook)
     _add(vars(sys.modules["__main__"]) if _adopted is not None else {}, names)
     _shadowed.update(shadowed)
     if _adopted is None:
@@ -318,10 +330,14 @@ def _make_class(make: Callable[..., type], args: tuple[Any, ...]) -> type:
 def _fill_class(cls: type, state: tuple[Any, ...]) -> None:
     fill, (attributes, slots), members = state
     if _unfilled.pop(id(cls), None) is not None:
+        if _is_restoring:
+            hooks = _METACLASS_HOOKS if issubclass(cls, type) else _CLASS_HOOKS
+            _hooks.extend((cls, name, attributes.pop(name)) for name in hooks if name in attributes)
         fill(cls, (attributes, slots))
         for name, values in members.items():  # the enum was made without its `__init__` and `__new__`
             vars(cls.__members__[name]).update(values)  # type: ignore[attr-defined]
     elif _restored.pop(id(cls), None) is not None:
+        attributes.pop("_abc_impl", None)  # stands for the classes that `register` has added
         for name, value in attributes.items():
             with contextlib.suppress(AttributeError, TypeError):  # members of an enum, for example
                 setattr(cls, name, value)

@@ -232,6 +232,54 @@ def test_lambda_with_changed_globals_changes_no_function_of_workers(tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+def test_classes_with_hooks_of_their_own_reach_workers_as_they_are(start_method: str, tmp_path: Path) -> None:
+    """Python calls these hooks when a class is made; they need what a class's copy gets later."""
+    body = f"""
+    import abc
+    made = []
+    class Task:
+        def __init_subclass__(cls, *, level):
+            made.append((cls.task_id, level))
+    class Walk(Task, level=3):
+        task_id = "walk"
+    class Meta(abc.ABCMeta):
+        def __new__(meta, name, bases, names, *, kind):
+            cls = super().__new__(meta, name, bases, names)
+            made.append((names["size"], kind))
+            return cls
+        def __init__(cls, name, bases, names, *, kind):
+            super().__init__(name, bases, names)
+        def __setattr__(cls, name, value):
+            if name == "size":
+                raise AttributeError("read-only")
+            super().__setattr__(name, value)
+    class Robot(metaclass=Meta, kind="robot"):
+        size = 2
+        @abc.abstractmethod
+        def move(self):
+            pass
+    class Arm:
+        pass
+    Robot.register(Arm)
+    class Made(Env):
+        def give(self):
+            class Run(Task, level=4):
+                task_id = "run"
+            try:
+                Robot.size = 3
+            except AttributeError:
+                pass
+            return Walk.task_id, Robot.size, isinstance(Arm(), Robot), isinstance(3, Robot), made
+    with vecenv.VectorEnv([Made] * 2, context="{start_method}", num_workers=2) as envs:
+        expected = "walk", 2, True, False, [("walk", 3), (2, "robot"), ("run", 4)]
+        assert envs.call("give") == (expected, expected), envs.call("give")
+    assert len(made) == 2
+    print("done")
+    """
+    done = run("import warnings; warnings.simplefilter('ignore')\n" + program(body), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 def test_class_that_only_a_worker_has_is_named(tmp_path: Path) -> None:
     body = """
     class Makes(Env):
