@@ -100,6 +100,20 @@ assert status == 200 and status.phrase == "fine"
     subprocess.run([sys.executable, "-c", program], input=data, check=True)
 
 
+def test_local_singledispatch_function_travels_after_calls():
+    @functools.singledispatch
+    def describe(value):
+        return "any"
+
+    @describe.register
+    def _(value: int):
+        return "int"
+
+    describe(True)  # fills a dict with weak references
+    copy = copy_of(describe)
+    assert [copy(value) for value in (1, True, "a")] == ["int", "int", "any"]
+
+
 def test_cached_property_of_a_local_class_travels():
     class Square:
         @functools.cached_property

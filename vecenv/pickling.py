@@ -20,6 +20,7 @@ The pickler is that of `cloudpickle` with these additions:
 * Functions with `functools.lru_cache` or `functools.cache` travel by value if no other process can import them, such as
   methods of a class in the main script. The copy has an empty cache.
 * `functools.cached_property` travels, too. Before Python 3.12 it holds a lock, which does not pickle.
+* `functools.singledispatch` and dicts with weak references travel.
 * Objects of `__main__` that pickle as their own name, such as singletons and `typing.NewType`, travel by value.
 """
 
@@ -374,6 +375,10 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> functo
     return made
 
 
+def _reduce_weak_dict(found: Any) -> tuple[Any, ...]:
+    return type(found), (dict(found),)
+
+
 def _can_be_imported(function: Any) -> bool:
     """Return whether another process finds this function by its name, in a module that is not pickled by value."""
     module = function.__module__
@@ -400,6 +405,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             types.CodeType: _reduce_code,
             _CACHED: _reduce_cached_function,
             functools.cached_property: _reduce_cached_property,
+            weakref.WeakKeyDictionary: _reduce_weak_dict,
+            weakref.WeakValueDictionary: _reduce_weak_dict,
         },
         cloudpickle.Pickler.dispatch_table,
     )
