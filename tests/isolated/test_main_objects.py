@@ -233,7 +233,7 @@ def test_lambda_with_changed_globals_changes_no_function_of_workers(tmp_path: Pa
 
 
 def test_classes_with_hooks_of_their_own_reach_workers_as_they_are(start_method: str, tmp_path: Path) -> None:
-    """Python calls these hooks when a class is made; they need what a class's copy gets later."""
+    """Python calls these hooks when a class is made; they need attributes that the copy of a class gets later."""
     body = f"""
     import abc
     made = []
