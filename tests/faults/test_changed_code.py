@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.front_ends import FRONT_ENDS
 from vecenv import VectorEnv
+from vecenv.envs.toys import CountEnv
 
 ENV = """
 import numpy as np
@@ -101,6 +103,45 @@ def test_episode_with_other_answers_ends_truncated(write: Write, caplog: pytest.
         with pytest.warns(UserWarning, match="have changed"):
             assert step_of(envs)[1] == "truncated"
         assert "its code has changed on disk" in caplog.text
+
+
+class ImportsLate(CountEnv):
+    """Imports a module in `reset`.
+
+    Args:
+        name: of the module, which has a function `reward(num_steps)`.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.module = importlib.import_module(self.name)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *others = super().step(action)
+        return obs, self.module.reward(self.elapsed_steps), *others
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_module_that_is_imported_late_marks_rows_if_its_file_has_changed(
+    context: str, is_edited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answers that are repeated are the same with the new code; later ones are not."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / f"late_{tmp_path.name}.py"
+    path.write_text("def reward(num_steps): return 1.0\n")
+    with VectorEnv([functools.partial(ImportsLate, path.stem)] * 2, num_workers=2, context=context) as envs:
+        envs.reset(seed=1)
+        assert step_of(envs)[0] == [1.0, 1.0]
+        if is_edited:
+            path.write_text("def reward(num_steps): return 1.0 if num_steps < 2 else 23.0\n")
+        kill(envs.worker_pids[0])
+        assert step_of(envs) == (([23.0, 1.0], "unproven") if is_edited else ([1.0, 1.0], "replayed"))
+    assert (f"{path.stem} ({path})" in caplog.text) == is_edited
 
 
 def test_touched_file_gives_no_warning(write: Write, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
+from ..system.module_files import late_modules_newer_than
 from .caught import CaughtExceptions
 from .checks import function_name, unpack_reset
 from .global_rngs import GlobalRngs
@@ -89,6 +90,8 @@ class RestoreJob:
         lost_calls: those that were given up; see `History.lost_calls`.
         marks_recovery: whether the next info marks the env as recovered.
         has_changed_code: whether the new worker has loaded other code than the one that failed.
+        code_since_ns: when the first workers were started; modules that are imported during the replay, and whose files
+            are newer, count as changed, too.
         abandon_reason: why the episode ends here without a replay; '' if there is a replay.
         reports_calls: whether the parent is told which call is repeated, because the last worker failed in this
             command, too.
@@ -107,6 +110,7 @@ class RestoreJob:
     lost_calls: dict[str, int] = field(default_factory=dict)
     marks_recovery: bool = True
     has_changed_code: bool = False
+    code_since_ns: int = 0
     abandon_reason: str = ""
     reports_calls: bool = False
     last_delivered: list[Array] | None = None
@@ -147,6 +151,14 @@ class _TimeBudget:
         needed = spent * self._num_entries / done if done >= _LEAST_TO_JUDGE and spent > _SECONDS_TO_JUDGE else spent
         if needed > self._seconds:
             raise ReplayError(f"repeating it takes longer than recovery_timeout allows: {needed:.3g} s")
+
+
+def _changed_code(job: RestoreJob) -> str:
+    """Return why an env that was restored by this job may have run other code before; '' if it has not."""
+    if job.has_changed_code:
+        return "its code has changed on disk"
+    late = late_modules_newer_than(job.code_since_ns) if job.code_since_ns else []
+    return f"files that it imports have changed since the start: {', '.join(late)}" if late else ""
 
 
 class Restorer:
@@ -215,7 +227,6 @@ class Restorer:
         self._takes_seed, self._reports_calls = job.takes_seed, job.reports_calls
         self._calls = {call.step_id: call for call in job.lasting_calls if call.is_compared}
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
-        changed = "its code has changed on disk" if job.has_changed_code else ""
         for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
                 # SystemExit too: the worker continues
@@ -229,13 +240,14 @@ class Restorer:
                     check = self.last_record(env_id, before)
                     env = self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
             except ReplayError as error:
-                reason = f"{error}; {changed}" if changed else str(error)
+                reason = "; ".join(filter(None, (str(error), _changed_code(job))))
                 continue
             spent = (now_ns() - began_ns) / 1e9
             kind = "replayed" if attempt.restore_point.is_complete else "unproven"
             if not attempt.entries and attempt.restore_point.state is None:
                 kind = "fresh"
-            if job.has_changed_code or self._missing_calls:
+            changed = _changed_code(job)
+            if changed or self._missing_calls:
                 kind = "unproven"
             reason = "; ".join(filter(None, (changed, self._missing_calls)))
             return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent, reason)

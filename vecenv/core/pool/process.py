@@ -752,9 +752,11 @@ class ProcessEngine:
                 f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
             )
         self._show_code_warnings()
-        if not changed:
-            return jobs
-        return {env_id: dataclasses.replace(job, has_changed_code=True) for env_id, job in jobs.items()}
+        since_ns = self.files.began_ns
+        return {
+            env_id: dataclasses.replace(job, has_changed_code=bool(changed), code_since_ns=since_ns)
+            for env_id, job in jobs.items()
+        }
 
     def _show_code_warnings(self) -> None:
         while self._waiter is not None and self._code_warnings:

@@ -54,7 +54,7 @@ from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels, LogSender
-from ..system.module_files import ModuleFile, note_modules, noted_modules
+from ..system.module_files import ModuleFile, end_start, note_modules, noted_modules
 from ..system.module_paths import Source, import_from
 from ..system.output_capture import OutputCapture, silence
 from ..system.process_settings import ProcessSettings
@@ -567,6 +567,7 @@ def _run(
     report.files = note_modules()
     if boot.reports_all_files:
         report.files = noted_modules()
+    end_start()
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
     if report.error is not None:

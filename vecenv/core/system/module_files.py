@@ -13,12 +13,21 @@ import os
 import site
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .module_paths import file_of
 
-__all__ = ["ModuleFile", "ModuleFiles", "note_modules", "noted_modules", "stamp_of"]
+__all__ = [
+    "ModuleFile",
+    "ModuleFiles",
+    "end_start",
+    "late_modules_newer_than",
+    "note_modules",
+    "noted_modules",
+    "stamp_of",
+]
 
 #: Time of the last change in nanoseconds, and size in bytes; None: there is no such file.
 FileStamp = tuple[int, int] | None
@@ -51,6 +60,8 @@ class ModuleFile(NamedTuple):
 _noted: dict[str, ModuleFile] = {}
 #: The name in `sys.modules` that was the last one when it was searched.
 _newest = ""
+#: Number of modules that were noted before the end of the start of this process.
+_num_at_start = 0
 
 
 def note_modules(replaced: Iterable[str] = ()) -> dict[str, ModuleFile]:
@@ -78,6 +89,22 @@ def note_modules(replaced: Iterable[str] = ()) -> dict[str, ModuleFile]:
 def noted_modules() -> dict[str, ModuleFile]:
     """Return the files that this process and its parents have noted."""
     return dict(_noted)
+
+
+def end_start() -> None:
+    """Have the modules that are noted from now on count as late ones."""
+    global _num_at_start
+    _num_at_start = len(_noted)
+
+
+def late_modules_newer_than(time_ns: int) -> list[str]:
+    """Return the late modules, as 'name (file)', whose files were changed after this time since the epoch.
+
+    The first process may have imported them late, too, so its files are unknown.
+    """
+    note_modules()
+    late = itertools.islice(_noted.items(), _num_at_start, None)
+    return sorted(f"{name} ({file.path})" for name, file in late if file.stamp and file.stamp[0] > time_ns)
 
 
 def stamp_of(path: str) -> FileStamp:
@@ -111,9 +138,13 @@ class ModuleFiles:
     """The files from which the first processes of a pool have loaded their modules; successors are compared with them.
 
     Processes may have different files for one name, each in a folder of its own.
+
+    Attributes:
+        began_ns: time since the epoch before the first process was started.
     """
 
     def __init__(self) -> None:
+        self.began_ns = time.time_ns()
         self._known: dict[str, list[ModuleFile]] = {}
         self._reported: set[str] = set()
 
