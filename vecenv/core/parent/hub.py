@@ -189,6 +189,10 @@ class Hub(Protocol):
         """
         return []
 
+    def has_answered_all(self, slot: int, /) -> bool:
+        """Return whether a slot has carried out all its commands, so that all replies lie in shared memory."""
+        return False  # replies come over sockets
+
     def reset_claims(self) -> None:
         """Set the words that all slots share again; called while no slot has a process."""
         return  # nothing is shared
@@ -263,6 +267,10 @@ class NativeHub:
         self.stop = self._hub.stop
         self.take_stray_words, self.reset_claims = self._hub.take_stray_words, self._hub.reset_claims
         self.add_info_key = self._hub.add_info_key
+
+    def has_answered_all(self, slot: int, /) -> bool:
+        """Return whether a slot has carried out all its commands; a reply lies in shared memory before that."""
+        return bool(self.pending(slot)[0] == Op.NONE)
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool

@@ -308,8 +308,12 @@ class Waiter:
             got = poll(min(next_poll, now_ns() + self._poll_interval(), deadline.at_ns))
             if not isinstance(got, Event):
                 return got
+            late_ns = now_ns() - next_poll
+            is_due = got.kind == "timeout" or late_ns >= 0  # other events may follow each other without a pause
+            if is_due and got.kind != "timeout":
+                self.watchdog.notice_gap(late_ns, deadline)
             self._handle(got, deadline)
-            if got.kind == "timeout" or now_ns() >= next_poll:  # other events may follow each other without a pause
+            if is_due:
                 if deadline.is_over():
                     self._raise_timeout(shortfall, timeout, fate)
                 next_poll = min(self._check_limits(), self._next_poll(deadline))
