@@ -191,7 +191,7 @@ class Hub(Protocol):
 
     def has_answered_all(self, slot: int, /) -> bool:
         """Return whether a slot has carried out all its commands, so that all replies lie in shared memory."""
-        return False  # replies come over sockets
+        return False  # replies come in other ways
 
     def reset_claims(self) -> None:
         """Set the words that all slots share again; called while no slot has a process."""
