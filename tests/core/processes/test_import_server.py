@@ -370,6 +370,29 @@ def test_server_ends_with_a_killed_program_during_an_import(tmp_path: Path) -> N
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("hangs", [False, True], ids=["imported", "the import hangs"])
+def test_processes_of_an_import_end_with_a_killed_program(hangs: bool, tmp_path: Path) -> None:
+    source = """
+        if in_server:
+            import subprocess
+            child = subprocess.Popen(["sleep", "1000"])
+            with open("child", "w") as file:
+                print(child.pid, file=file)
+    """
+    add(tmp_path / "one.py", source)
+    if hangs:
+        signal_program_and_hang(tmp_path / "one.py", "SIGKILL")
+    source = """
+        import one
+        os.environ["PARENT"] = str(os.getpid())
+        envs = VectorEnv([one.Env], num_workers=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run(textwrap.dedent(PROGRAM) + textwrap.dedent(source), tmp_path).returncode == -signal.SIGKILL
+    assert_gone([int((tmp_path / "child").read_text())])
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_killed_server_is_replaced(how: str, tmp_path: Path) -> None:
     source = f"""

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import select
-import signal
 import socket
 import struct
 import sys
@@ -96,6 +95,7 @@ def _end_workers() -> None:
     """Kill the workers that missed the end of their parent, because they are stopped or stop themselves again.
 
     Children without a mark are import servers, which are given time to end their own workers, or workers without envs.
+    They are killed with the processes that modules started while they were imported.
     """
     import psutil
 
@@ -105,6 +105,17 @@ def _end_workers() -> None:
             kill_tree(child.pid, mark, started_at(child.pid) or "0")
         else:
             unmarked.append(child)
+    leaders = [child.pid for child in unmarked if _leads_its_session(child.pid)]
     for child in psutil.wait_procs(unmarked, timeout=_END_SECONDS)[1]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    for leader in leaders:
+        kill_tree(leader)
+
+
+def _leads_its_session(pid: int) -> bool:
+    """Return whether a process is the leader of its session; False if it has ended."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False

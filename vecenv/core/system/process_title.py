@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 
+from .process_stat import StatField, stat_fields
+
 __all__ = ["set_title"]
 
-#: Positions behind the name in /proc/PID/stat: the first and the last address of the arguments.
-_ARGUMENTS = slice(45, 47)
 #: The kernel cuts the name of a thread to so many bytes.
 _NAME_NBYTES = 15
 
@@ -26,8 +26,8 @@ def set_title(title: str, name: str) -> None:
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb", 0) as file:  # the same as prctl(PR_SET_NAME)
         file.write(os.fsencode(name)[:_NAME_NBYTES])
     with contextlib.suppress(OSError):
-        with open("/proc/self/stat") as stat:
-            start, end = (int(word) for word in stat.read().rpartition(")")[2].split()[_ARGUMENTS])
+        fields = stat_fields("self")
+        start, end = int(fields[StatField.ARGUMENTS_START]), int(fields[StatField.ARGUMENTS_END])
         room = end - start
         if room > 1:  # otherwise the addresses are hidden; the last byte stays 0
             with open("/proc/self/mem", "r+b", 0) as memory:

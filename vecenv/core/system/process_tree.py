@@ -20,6 +20,7 @@ import signal
 
 from .clock import Deadline
 from .descriptor import Descriptor
+from .process_stat import StatField, stat_fields
 
 __all__ = ["VARIABLE", "kill_tree", "mark_of", "new_mark", "set_mark"]
 
@@ -29,8 +30,6 @@ VARIABLE = "VECENV_WORKER"
 _END_SECONDS = 5.0
 #: How often processes are searched for: the ones that were found may have started others before they were killed.
 _MOST_ROUNDS = 4
-#: Positions behind the name in /proc/PID/stat.
-_STATE, _SESSION, _STARTED = 0, 3, 19
 #: In a worker: the mappings that show its marks.
 _mappings: list[mmap.mmap] = []
 
@@ -93,11 +92,13 @@ def _find(leader: int, mark: str, since: str) -> list[int]:
     for name in names:
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
-                with open(f"/proc/{name}/stat") as stat:
-                    fields = stat.read().rpartition(")")[2].split()
-                is_member = leader > 0 and int(fields[_SESSION]) == leader  # 0: a leader outside this container
-                is_child = is_member or (mark and int(fields[_STARTED]) >= int(since) and _is_marked(name, mark))
-                if is_child and fields[_STATE] != "Z":
+                fields = stat_fields(name)
+                if fields[StatField.STATE] == "Z":
+                    continue
+                session = int(fields[StatField.SESSION])  # 0: its leader is outside this container
+                is_member = session == leader > 0
+                is_younger = int(fields[StatField.STARTED]) >= int(since)
+                if is_member or (mark and is_younger and _is_marked(name, mark)):
                     found.append(int(name))
     return found
 
