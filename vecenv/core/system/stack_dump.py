@@ -27,6 +27,9 @@ __all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_p
 
 #: Signal by which the parent requests a stack; simulators do not use the last real-time signals.
 _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
+#: Signals that end a process unless they are handled, on which `faulthandler` writes the stack.
+_FATAL_NAMES = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGILL", "SIGBUS")
+_FATAL_SIGNALS = [getattr(signal, name) for name in _FATAL_NAMES if hasattr(signal, name)]
 #: How long the parent waits for the stack, and how long it sleeps between two checks.
 _REPLY_SECONDS, _POLL_SECONDS = 0.005, 0.0005
 #: How long the parent waits if the process is runnable but has no core: it writes as soon as it gets one.
@@ -66,9 +69,15 @@ class PhaseNote(NamedTuple):
 
 
 def enable_stack_dumps(fd: int) -> None:
-    """Worker: write stacks to this file descriptor from now on."""
+    """Worker: write stacks to this file descriptor from now on.
+
+    Handlers of fatal signals that a forked worker inherits are removed: pygame's makes SIGABRT of a SIGSEGV.
+    """
     global _dump_fd
     _dump_fd = fd
+    faulthandler.disable()
+    for number in _FATAL_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     faulthandler.enable(file=fd, all_threads=True)
     if hasattr(faulthandler, "register"):
         faulthandler.register(_DUMP_SIGNAL, file=fd, all_threads=True, chain=False)
