@@ -166,6 +166,7 @@ add_layout_constants(PyObject *module)
         {"F_REPEATS", VECENV_F_REPEATS},
         {"F_FINAL_REPEATS", VECENV_F_FINAL_REPEATS},
         {"F_NOTICE", VECENV_F_NOTICE},
+        {"F_OF_ROWS", VECENV_F_OF_ROWS},
         {"C_OPTIONS", VECENV_C_OPTIONS},
         {"C_WATCH", VECENV_C_WATCH},
         {"C_PAYLOAD", VECENV_C_PAYLOAD},

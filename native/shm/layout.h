@@ -263,7 +263,8 @@ enum {
 #define VECENV_F_REPEATS 0x400u  /* the parent fills in the env's last delivered observation */
 #define VECENV_F_FINAL_REPEATS 0x800u /* with FINAL: the same for the final_obs columns */
 #define VECENV_F_NOTICE 0x100u   /* only in the flags of a batch: `has_notice` is set */
-#define VECENV_F_OF_ROWS 0xeffu  /* all flags that a row may have */
+/* all flags that a row may have: those above except NOTICE */
+#define VECENV_F_OF_ROWS ((2 * VECENV_F_FINAL_REPEATS - 1) & ~VECENV_F_NOTICE)
 
 /* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),
  * row (16). Each use of a block has its own epoch; epochs never repeat. An owner word has the

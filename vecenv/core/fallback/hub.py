@@ -29,17 +29,16 @@ class GatheredRows:
 
     Args:
         views: the block of the arena that has one row per env.
-        env_ids: the envs of the batch, in its order.
-        step_ids: the commands that the rows answer.
+        step_ids: by env id, in the order of the batch: the command that the row answers.
     """
 
-    def __init__(self, views: BlockViews, env_ids: list[int], step_ids: list[int]) -> None:
-        self.count = len(env_ids)
+    def __init__(self, views: BlockViews, step_ids: dict[int, int]) -> None:
+        self.count = len(step_ids)
         self._views = views
-        ids = np.array(env_ids, np.intp)
+        ids = np.fromiter(step_ids, np.intp, len(step_ids))
         self._columns = {name: views.columns[name][ids] for name in _COLUMNS}
         # Their words may have been overwritten since the row arrived.
-        self._columns["env_id"][:], self._columns["step_id"][:] = env_ids, step_ids
+        self._columns["env_id"][:], self._columns["step_id"][:] = ids, list(step_ids.values())
         self._columns["flags"] &= np.uint32(ROW_FLAGS)
         self._obs = [column[ids] for column in views.obs]
         has_final = bool(self._columns["flags"].any()) and bool((self._columns["flags"] & RowFlag.FINAL).any())
@@ -170,9 +169,7 @@ class FallbackHub(Hub):
         if event is not None:
             return event
         with signals_deferred():
-            owed = list(self._outstanding.owed)
-            env_ids = self._outstanding.take(max_count)
-            return self._gather_rows(env_ids, [owed[env_id] for env_id in env_ids])
+            return self._gather_rows(self._outstanding.take(max_count))
 
     def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         ids = env_ids.tolist()
@@ -180,9 +177,7 @@ class FallbackHub(Hub):
         if event is not None:
             return event
         with signals_deferred():
-            step_ids = [self._outstanding.owed[env_id] for env_id in ids]
-            self._outstanding.take_envs(ids)
-            return self._gather_rows(ids, step_ids)
+            return self._gather_rows(self._outstanding.take_envs(ids))
 
     def _wait_until(self, gather: Callable[[], bool], deadline_ns: int) -> Event | None:
         """Wait until `gather` returns True, then return None; return the event if another one comes first."""
@@ -200,8 +195,8 @@ class FallbackHub(Hub):
                 return event
         return None
 
-    def _gather_rows(self, env_ids: list[int], step_ids: list[int]) -> tuple[Rows, int]:
-        rows = GatheredRows(self._words.rows, env_ids, step_ids)
+    def _gather_rows(self, step_ids: dict[int, int]) -> tuple[Rows, int]:
+        rows = GatheredRows(self._words.rows, step_ids)
         flags = int(np.bitwise_or.reduce(rows.column("flags")))
         return rows, flags | RowFlag.NOTICE if self._has_notice else flags
 

@@ -115,15 +115,18 @@ class Outstanding:
         found = {*self.ready, *(env_id for step_id, env_id in self._ordered.items() if step_id not in self._missing)}
         return found.issuperset(env_ids)
 
-    def take_envs(self, env_ids: Iterable[int]) -> None:
-        """Remove the rows of these envs, which are ready; they are then not outstanding."""
-        for env_id in env_ids:
-            self.forget(env_id)
-
-    def take(self, max_count: int) -> list[int]:
-        """Remove up to `max_count` ready rows and return their env ids; they are then not outstanding."""
-        taken = [self.ready.popleft() for _ in range(min(max_count, len(self.ready)))]
+    def take_envs(self, env_ids: Iterable[int]) -> dict[int, int]:
+        """Remove the rows of these envs, which are ready, and return their step_ids by env id, in the given order."""
+        taken = {env_id: self.owed[env_id] for env_id in env_ids}
         for env_id in taken:
+            self.forget(env_id)
+        return taken
+
+    def take(self, max_count: int) -> dict[int, int]:
+        """Remove up to `max_count` ready rows and return their step_ids by env id, in the order of delivery."""
+        env_ids = [self.ready.popleft() for _ in range(min(max_count, len(self.ready)))]
+        taken = {env_id: self.owed[env_id] for env_id in env_ids}
+        for env_id in env_ids:
             self.owed[env_id] = 0
         self.num_owed -= len(taken)
         return taken

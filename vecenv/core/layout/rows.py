@@ -64,7 +64,7 @@ class CommandFlag:
 
 
 #: All flags that a row may have.
-ROW_FLAGS = 0xEFF
+ROW_FLAGS = sum(flag for name, flag in vars(RowFlag).items() if name.isupper() and flag != RowFlag.NOTICE)
 #: The bits of a command's flags that hold the `Form` of its action.
 FORM_MASK = 0x0F
 
