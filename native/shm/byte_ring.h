@@ -37,13 +37,13 @@ vecenv_byte_ring vecenv_byte_ring_down(const vecenv_arena *arena, uint32_t slot)
  * been overwritten. */
 ptrdiff_t vecenv_byte_ring_put(vecenv_byte_ring *ring, const void *data, size_t nbytes);
 
-/* Set *nbytes to the data size of the next fragment. Returns VECENV_BYTE_RING_LAST if it ends its
- * message, else VECENV_BYTE_RING_MORE; VECENV_BYTE_RING_NONE if the ring is empty. Its data fits into the
- * ring, and has nbytes when vecenv_byte_ring_take copies it, whatever is written meanwhile. */
+/* Set *nbytes to the data size of the next fragment, which fits into the ring. Returns
+ * VECENV_BYTE_RING_LAST if it ends its message, else VECENV_BYTE_RING_MORE; VECENV_BYTE_RING_NONE if
+ * the ring is empty. vecenv_byte_ring_take copies nbytes even if the size is overwritten by then. */
 int vecenv_byte_ring_peek(const vecenv_byte_ring *ring, size_t *nbytes);
 
-/* Copy the data of the next fragment, `nbytes` as vecenv_byte_ring_peek has set it, to `out` and free its
- * room in the ring. Returns 1, or 0 if the data is not that of a fragment; then nothing is freed. */
+/* Copy the data of the next fragment, `nbytes` as vecenv_byte_ring_peek has set it, to `out` and free
+ * its room in the ring. Returns 1, or 0 if the data is not that of a fragment; then nothing is freed. */
 int vecenv_byte_ring_take(vecenv_byte_ring *ring, void *out, size_t nbytes);
 
 /* Reader: drop everything that is in the ring. */

@@ -105,8 +105,8 @@ typedef struct {
     PyObject *take_snapshot; /* called with (env_id, step_id) before an autoreset; or NULL */
 } Slot;
 
-/* End this process like a crash: `word` in its shared memory is not what the parent or this process has
- * written. An env here or in another worker has a wrong pointer. */
+/* End this process like a crash: the value of `word` in its shared memory was written neither by the
+ * parent nor by this process, but through a wrong pointer of an env here or in another worker. */
 #define END_STRAY(word) Py_FatalError("the memory of this pool has been overwritten: " word)
 
 static inline vecenv_slot_lines *

@@ -214,9 +214,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             worker_output: the output of workers. 'once' (default): equal lines that workers print while envs are built,
                 such as banners, are shown once with their number; later lines are shown as they are. 'all': all lines
                 are shown as they are. 'none': lines are shown only if building the envs fails.
-            worker_init: a function without arguments that each worker calls before it builds envs, and so does each
-                successor of a worker. It sets what does not travel by itself, such as settings of modules and patches.
-                It is not called with `backend="serial"`: that process is the program's own.
+            worker_init: a function without arguments. Each worker, and each successor of a worker, calls it before it
+                builds envs. It sets what does not travel by itself, such as settings of modules and patches. With
+                `backend="serial"`, it is not called: that process is the program's own.
             timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
                 If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
             monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or

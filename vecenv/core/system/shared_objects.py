@@ -30,7 +30,7 @@ from .signals import signals_deferred
 
 __all__ = ["SharedObjects", "SharingError", "receive_shared"]
 
-#: Types that `multiprocessing` reduces, and that have nothing to do with other processes.
+#: Types that `multiprocessing` reduces although they share nothing between processes.
 _PLAIN = (types.MethodType, type(list.append), type(int.__add__), functools.partial)
 #: The functions by which `multiprocessing` reduces objects, by type; its modules add some when they are imported.
 _REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers")  # noqa: B009
@@ -115,7 +115,7 @@ class SharedObjects:
         return self._positions[number]
 
     def DupFd(self, position: int) -> _Sent:  # the name is that of `Popen`
-        """Return what stands for a descriptor in a pickle."""
+        """Return the placeholder of a descriptor in a pickle."""
         return _Sent(position)
 
 

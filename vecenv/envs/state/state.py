@@ -354,7 +354,7 @@ class _Plan:
     find_gap: Callable[[Any], str | None] | None = None
     holds_inner: bool = False
     only_between_episodes: bool = True
-    is_built_in: bool = False  # its functions are of vecenv, so that what they capture is known
+    is_built_in: bool = False  # vecenv's own functions capture the state, and their gaps are known
 
 
 _registered: dict[type | str, StateAdapter] = {}

@@ -138,9 +138,9 @@ class ShardHost:
 
 
 def _use_session_folder() -> None:
-    """Let `multiprocessing` put its sockets into Ray's session folder, where those of a killed actor disturb nobody.
+    """Let `multiprocessing` put its sockets into Ray's session folder, so that Ray removes those of a killed actor.
 
-    A session folder with a long path is not used: the paths of sockets are limited.
+    A session folder with a long path is not used: the length of a socket's path is limited.
     """
     import ray
 
