@@ -19,7 +19,7 @@ from tests.faults.front_ends import MANAGERS, FrontEnd, row_of
 from tests.faults.front_ends import play as play_with
 from tests.faults.traces import Row, kill, play, recovering_pool
 from vecenv import DingEnvWrapper
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys

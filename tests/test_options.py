@@ -37,7 +37,7 @@ from vecenv import (
     make_vec,
     register_vec,
 )
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
 from vecenv.envs.toys import ToyEnv
 from vecenv.managers.options import pool_options

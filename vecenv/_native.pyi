@@ -39,6 +39,7 @@ F_FINAL_INTS: int
 F_REPEATS: int
 F_FINAL_REPEATS: int
 F_NOTICE: int
+F_OF_ROWS: int
 
 C_OPTIONS: int
 C_PAYLOAD: int

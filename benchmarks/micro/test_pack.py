@@ -17,8 +17,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from vecenv.core.fallback.local import make_local_pair
 from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.flags import Autoreset, Form
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, Form
 from vecenv.core.layout.spec import Spec
 from vecenv.core.parent.hub import Hub, NativeHub
 from vecenv.core.processes.worker_main import Attach, make_slot

@@ -17,7 +17,7 @@ import pytest
 
 from tests.faults.traces import recovering_pool
 from vecenv.cli import main
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.recovery import reproducer
 from vecenv.envs import toys
 

@@ -31,7 +31,7 @@ from vecenv import VectorEnv
 from vecenv.cli import main
 from vecenv.cli.pool_reader import PoolFile, PoolReader, running_pools
 from vecenv.core.layout import native
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.system.clock import Deadline, now_ns
 from vecenv.envs.toys import NullEnv
 

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from vecenv.core.layout.columns import Group, names_of
-from vecenv.core.layout.rows import Autoreset, RowFlag
+from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.options import PoolOptions
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool

@@ -29,8 +29,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from tests.broken_pickles import BrokenPickle, BrokenPickleInfo
 from tests.faults.traces import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
+from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
 from vecenv.core.parent import watchdog
 from vecenv.core.pool.pool import Pool

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.contracts.test_pool import ENGINES, WORKERS
 from tests.faults.traces import kill, recovering_pool
+from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.serial import SerialPool

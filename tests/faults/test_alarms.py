@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import stopped, wait_until
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.traces import kill, recovering_pool, wait_until
 from vecenv import VectorEnv
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import StateError, WorkerTimeoutError

@@ -21,8 +21,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill
+from vecenv.core.layout.flags import Op
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.test_abandoned import SegfaultsInEpisode, assert_reproduces, draw_of_episode, healthy, segfaulting
 from tests.faults.traces import play, recovering_pool
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError

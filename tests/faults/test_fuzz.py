@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import Row, Traces, recovering_pool
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.serial import SerialPool

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, undisturbed, wait_until
 from vecenv import VectorEnv
-from vecenv.core.layout.rows import Autoreset, Op
+from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
 from vecenv.core.pool import process as process_module
 from vecenv.envs import toys

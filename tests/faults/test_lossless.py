@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper
-from vecenv.core.layout.rows import Autoreset, Op
+from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.replaying import is_replaying

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.traces import kill, play, recovering_pool
 from vecenv import VectorEnv
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import SpaceError

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tests.faults.traces import recovering_pool
 from vecenv import SyncSubprocessEnvManager, VectorEnv
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerError, WorkerTimeoutError

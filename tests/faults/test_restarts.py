@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import play, recovering_pool, wait_until
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerError
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError

@@ -22,7 +22,7 @@ import psutil
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from vecenv.core.layout.rows import RowFlag
+from vecenv.core.layout.flags import RowFlag
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool

@@ -8,7 +8,7 @@ import pytest
 
 from tests.managers.fakes import ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, ConfigError, GymVectorEnvManager, SyncSubprocessEnvManager
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.managers.options import pool_options
 
 DOCUMENTED = {

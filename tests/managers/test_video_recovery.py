@@ -22,7 +22,7 @@ from vecenv import (  # noqa: E402
     SyncSubprocessEnvManager,
     VectorEnv,
 )
-from vecenv.core.layout.rows import Op  # noqa: E402
+from vecenv.core.layout.flags import Op  # noqa: E402
 from vecenv.core.recovery import reproducer  # noqa: E402
 from vecenv.envs.video import EpisodeRecorder  # noqa: E402
 

@@ -19,8 +19,8 @@ from tests.releases import GYMNASIUM
 from tests.vector.comparison import assert_same
 from tests.vector.test_infos import GivesInfos
 from vecenv import ConfigError, VectorEnv
+from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.info_cells import Infos
-from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.toys import CountEnv, SegfaultAtStep, ToyEnv

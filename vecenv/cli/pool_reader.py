@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.core.layout.counters import COUNTERS_VERSION, COUNTERS_WORDS, CountersPlan
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.pool.times import read_envs
 from vecenv.core.system.clock import now_ns
 from vecenv.core.system.descriptor import Descriptor

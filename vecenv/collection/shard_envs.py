@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Spec
 from ..core.parent.batch import Batch
 from ..core.shards.recorded_pool import RecordedPool

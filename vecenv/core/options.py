@@ -11,8 +11,8 @@ from ..checks import MAKE, check_callable, check_choice, check_flag, check_whole
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
 from .host.global_rngs import pool_entropy
+from .layout.flags import Autoreset, Op
 from .layout.info_cells import Infos
-from .layout.rows import Autoreset, Op
 from .system.clock import is_number, limit_of
 from .system.process_settings import ProcessSettings
 

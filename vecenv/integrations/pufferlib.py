@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ..core.layout.rows import Op, RowFlag
+from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, copy_spaces
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames

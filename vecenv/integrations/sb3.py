@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..checks import check_choice, check_whole
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.options import START_METHODS
 from ..core.parent.batch import Batch

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..checks import check_callables, check_flag, check_seconds
-from ..core.layout.rows import Op
+from ..core.layout.flags import Op
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..checks import check_whole
-from ..core.layout.rows import Op, RowFlag
+from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.facts import SettingNames

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..core.layout.rows import Form
+from ..core.layout.flags import Form
 from ..core.layout.spec import DictNode, Leaf, Node, Spec, TupleNode
 
 __all__ = ["Packer", "packer_of"]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 
 from ..checks import check_flag
 from ..config import deep_merge_dicts, warn_unknown_keys
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.facts import SettingNames

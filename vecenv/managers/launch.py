@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..config import Config
-from ..core.layout.rows import Autoreset
+from ..core.layout.flags import Autoreset
 from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.pool.serial import SerialPool

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checks import is_positive
 from ..config import Config
-from ..core.layout.rows import Autoreset
+from ..core.layout.flags import Autoreset
 from ..core.options import Limits, PoolFailurePolicy, PoolOptions, check_env_fns
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError

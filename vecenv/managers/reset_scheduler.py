@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.layout import messages
-from ..core.layout.rows import Op, RowFlag
+from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Spec
 from ..core.parent.batch import Batch
 from ..core.pool.process import ProcessPool

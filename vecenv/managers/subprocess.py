@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.parent.batch import Batch
 from ..core.system.clock import Deadline
 from ..envs.base import BaseEnvTimestep

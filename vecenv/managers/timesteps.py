@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.layout.rows import RowFlag, RowRange, Rows
+from ..core.layout.flags import RowFlag
+from ..core.layout.rows import RowRange, Rows
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
 from ..core.parent.copy_timer import CopyTimer

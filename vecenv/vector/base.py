@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from ..core.layout.rows import Op
+from ..core.layout.flags import Op
 from ..core.options import PoolOptions
 from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool

@@ -20,7 +20,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag
-from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
+from ..core.layout.flags import Autoreset, Op, RowFlag
+from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch

@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag, check_whole, nearest
-from ..core.layout.rows import Autoreset, Op, RowFlag
+from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch

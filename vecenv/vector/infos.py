@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium import Space
 
 from ..core.layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns
+from ..core.layout.flags import RowFlag
 from ..core.layout.info_cells import Column, dtype_of
-from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch
 from ..errors import ConfigError

@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from ..core.layout.rows import RowFlag, RowRange
+from ..core.layout.flags import RowFlag
+from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch
 

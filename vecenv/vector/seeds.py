@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.layout.rows import RowFlag
+from ..core.layout.flags import RowFlag
 from ..core.parent.batch import Batch
 
 __all__ = ["EnvSeeds"]

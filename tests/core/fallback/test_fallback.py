@@ -24,8 +24,8 @@ from vecenv.core.host import slot as events
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.host import Host
 from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.spec import Spec
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.parent.hub import Event, Refusal

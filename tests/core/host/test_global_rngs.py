@@ -17,8 +17,8 @@ import pytest
 
 from vecenv.core.host import generator_states
 from vecenv.core.host.global_rngs import GlobalRngs
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tests.faults.traces import kill, play, recovering_pool, wait_until
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import Restorer
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.envs.toys import ToyEnv
 from vecenv.replaying import REPLAYING, is_replaying, replaying
 

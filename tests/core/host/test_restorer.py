@@ -18,8 +18,8 @@ from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import RestoreJob, Restorer
 from vecenv.core.layout import messages
 from vecenv.core.layout.commands import Entry, LastingCall, RestorePlan, RestorePoint
+from vecenv.core.layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.core.layout.messages import Payload
-from vecenv.core.layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.replaying import is_replaying
 
 BEFORE = 100  # the command for which the env is restored

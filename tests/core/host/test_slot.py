@@ -13,8 +13,8 @@ import pytest
 from tests.core.layout.test_native import Ends, obs_of
 from vecenv.core.host import slot as events
 from vecenv.core.layout.arena import LINE, BlockViews
+from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, Op
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 

@@ -11,8 +11,8 @@ import pytest
 
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.snapshots import Snapshots
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.layout.messages import Reply
-from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import RECOVERING, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys

@@ -16,8 +16,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from vecenv.core.host import slot as events
-from vecenv.core.layout import arena, columns, counters, native, rows
+from vecenv.core.layout import arena, columns, counters, native
 from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.flags import ROW_FLAGS, CommandFlag, Form, Op, RowFlag
 from vecenv.core.layout.native import load
 from vecenv.core.layout.spec import Spec
 from vecenv.core.options import PoolOptions
@@ -124,13 +125,18 @@ def test_layout_is_the_same_in_c_and_python():
 
 @pytest.mark.parametrize(
     "words, prefix",
-    [(rows.RowFlag, "F"), (rows.CommandFlag, "C"), (rows.Form, "FORM"), (rows.Op, "OP")],
+    [
+        (RowFlag, "F"),
+        (CommandFlag, "C"),
+        (Form, "FORM"),
+        (Op, "OP"),
+    ],
     ids=["RowFlag", "CommandFlag", "Form", "Op"],
 )
 def test_words_have_the_same_values_in_c_and_python(words, prefix):
     theirs = {name: getattr(_native, name) for name in dir(_native) if name.startswith(f"{prefix}_")}
     if prefix == "F":
-        assert theirs.pop("F_OF_ROWS") == rows.ROW_FLAGS
+        assert theirs.pop("F_OF_ROWS") == ROW_FLAGS
     ours = {f"{prefix}_{name}": int(value) for name, value in vars(words).items() if name.isupper() and name != "NONE"}
     assert ours == theirs
     if prefix in "FC":
@@ -329,7 +335,7 @@ def test_request_is_checked_before_anything_is_sent(ends):
     with pytest.raises((BufferError, ValueError)):
         hub.send((np.zeros(4, np.int64)[::2],), None, True, 0)
     with pytest.raises(ValueError, match="one per env"):
-        hub.command(rows.Op.RESET, None, np.zeros(1, np.int64), np.zeros(2, np.uint8), True)
+        hub.command(Op.RESET, None, np.zeros(1, np.int64), np.zeros(2, np.uint8), True)
     assert hub.send(actions, np.array([0, 2]), True, 0) == ("bad_env", 2)
     assert hub.send(actions, np.array([0, -1]), True, 0) == ("bad_env", -1)
     assert hub.outstanding() == 0
@@ -346,11 +352,11 @@ def test_env_id_given_twice_is_refused_and_outstanding_stays(ends):
     hub.send((zeros,), None, True, 0)
     slot.serve()
     assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
-    assert hub.command(rows.Op.RESET, zeros, zeros, none, True) == ("busy", 0)
+    assert hub.command(Op.RESET, zeros, zeros, none, True) == ("busy", 0)
     assert (hub.outstanding(), hub.owed(0)[0]) == (0, 0)
     hub.send((np.zeros(1, np.int64),), np.array([0]), False, 0)
     owed = hub.owed(0)
-    assert hub.command(rows.Op.RESET, zeros, zeros, none, False) == ("busy", 0)
+    assert hub.command(Op.RESET, zeros, zeros, none, False) == ("busy", 0)
     assert (hub.outstanding(), hub.owed(0)) == (1, owed)
 
 
@@ -380,14 +386,14 @@ def test_superseded_commands_are_dropped_before_a_slot_was_first_idle(ends):
 
     def answer_resets():
         for env_id in range(2):
-            assert slot.serve()[:3] == (events.COMMAND, env_id, rows.Op.RESET)
-            assert slot.publish(obs_of(0), 0.0, False, False, {}, rows.RowFlag.RESET, None)
+            assert slot.serve()[:3] == (events.COMMAND, env_id, Op.RESET)
+            assert slot.publish(obs_of(0), 0.0, False, False, {}, RowFlag.RESET, None)
         assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
 
-    assert hub.command(rows.Op.RESET, None, zeros, none, True) == 1
+    assert hub.command(Op.RESET, None, zeros, none, True) == 1
     answer_resets()
     assert hub.send((zeros,), None, True, 0) is None
-    assert hub.command(rows.Op.RESET, None, zeros, none, True) == 5
+    assert hub.command(Op.RESET, None, zeros, none, True) == 5
     answer_resets()
     assert made == []
 
@@ -397,11 +403,11 @@ def test_superseded_commands_are_dropped_before_there_is_a_slot(ends):
     hub, made = ends.hub(), []
     zeros = np.zeros(2, np.int64)
     assert hub.send((zeros,), None, True, 0) is None
-    assert hub.command(rows.Op.RESET, None, zeros, np.zeros(2, np.uint8), True) == 3
+    assert hub.command(Op.RESET, None, zeros, np.zeros(2, np.uint8), True) == 3
     slot = ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: made.append(action) or (obs_of(0), 0.0, False, False, {}))
-    assert slot.serve()[:3] == (events.COMMAND, 0, rows.Op.RESET)
+    assert slot.serve()[:3] == (events.COMMAND, 0, Op.RESET)
     assert made == []
 
 
@@ -409,10 +415,10 @@ def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
     hub = ends.hub()
     many = np.zeros(1000, np.int64)
     flags = np.zeros(1000, np.uint8)
-    assert hub.command(rows.Op.CALL, many, many, flags, False)[0] == "busy"
+    assert hub.command(Op.CALL, many, many, flags, False)[0] == "busy"
     one = np.zeros(1, np.int64)
     accepted = 0
-    while isinstance(hub.command(rows.Op.CALL, one, one, flags[:1], False), int):
+    while isinstance(hub.command(Op.CALL, one, one, flags[:1], False), int):
         accepted += 1
     assert 0 < accepted < ends.plan.words["queue_size"]
     assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
@@ -617,9 +623,9 @@ def test_payload_that_was_not_taken_is_not_given_to_the_next_command(ends):
     hub, slot = ends.hub(), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
-    zeros, flags = np.zeros(2, np.int64), np.full(2, rows.CommandFlag.PAYLOAD, np.uint8)
+    zeros, flags = np.zeros(2, np.int64), np.full(2, CommandFlag.PAYLOAD, np.uint8)
     for payloads in ((b"one", b"two"), (b"three", b"four"), (b"five", b"six")):
-        hub.command(rows.Op.STEP, np.arange(2), zeros, flags, True)
+        hub.command(Op.STEP, np.arange(2), zeros, flags, True)
         for payload in payloads:
             assert hub.write_payload(0, payload) == len(payload)
         for payload, is_taken in zip(payloads, (False, payloads[1] != b"four")):

@@ -13,8 +13,8 @@ from tests.core.recovery.test_successors import HEAD, NO_FLAG, ONE, slot_of, wor
 from vecenv.core.host import slot as events
 from vecenv.core.layout import arena
 from vecenv.core.layout.arena import BlockViews
+from vecenv.core.layout.flags import Op, RowFlag
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Op, RowFlag
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.core.parent import reports, watchdog
 from vecenv.core.parent.hub import SlotState

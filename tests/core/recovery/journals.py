@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 MANY = 1 << 20

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from tests.faults.traces import kill
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.recovery.resume import QueuedCommand, Resume, make_resume
 

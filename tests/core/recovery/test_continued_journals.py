@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.core.recovery.journals import MANY, call, lasting, reset, steps
 from vecenv.core.layout.commands import RestorePoint
-from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.recovery.journals import MANY, call, lasting, repeated, reset, steps, two_envs
 from vecenv.core.layout.commands import CallEffect, RestorePoint
-from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.core.recovery.journals import MANY, call, repeated, reset, steps, two_envs
 from vecenv.core.layout.commands import RestorePoint
-from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 

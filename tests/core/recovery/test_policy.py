@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from vecenv.core.layout.commands import RestorePoint
+from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.layout.messages import Outcome
-from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.options import Limits, PoolFailurePolicy
 from vecenv.core.parent.hub import SlotState
 from vecenv.core.recovery import policy as recovery_module

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from tests.faults.traces import play, recovering_pool, undisturbed
 from vecenv.core.layout.arena import ArenaPlan
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.layout.spec import Spec
 from vecenv.core.recovery import recycling
 from vecenv.core.recovery.recycling import Recycler

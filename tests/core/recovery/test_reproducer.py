@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tests.faults.traces import play, recovering_pool, undisturbed
 from vecenv import VectorEnv
 from vecenv.core.host import snapshots
-from vecenv.core.layout.rows import Autoreset, Op
+from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.recovery import reproducer
 from vecenv.core.recovery.reproducer import Event, load, shorten, write
 from vecenv.envs import toys

@@ -16,9 +16,9 @@ from tests.core.recovery.lost_pools import lose
 from tests.faults.traces import Actions, Traces, kill, wait_until
 from tests.spaces import FIXED_SPACES
 from vecenv.core.layout.commands import RestorePoint
+from vecenv.core.layout.flags import Autoreset, CommandFlag, Op
 from vecenv.core.layout.messages import Outcome, Payload, dump
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Autoreset, CommandFlag, Op
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool

@@ -12,8 +12,8 @@ from gymnasium.spaces import Box
 from tests.core.layout.test_native import Ends, obs_of
 from vecenv.core.host import slot as events
 from vecenv.core.layout import arena
+from vecenv.core.layout.flags import Op, RowFlag
 from vecenv.core.layout.native import load
-from vecenv.core.layout.rows import Op, RowFlag
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.spaces import ALL_SPACES
 from vecenv.core.layout.arena import PRIVATE_BLOCK, RECORD, ArenaPlan, BlockViews
-from vecenv.core.layout.rows import RowFlag, RowRange
+from vecenv.core.layout.flags import RowFlag
+from vecenv.core.layout.rows import RowRange
 from vecenv.core.layout.spec import Spec
 from vecenv.core.shards import frames
 from vecenv.core.shards.frames import FrameKind, FrameLayout

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import play, undisturbed
-from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.flags import Autoreset
 from vecenv.envs.toys import HugeInfo, NoisyGlobal, SpaceEnv, ToyEnv
 
 pytestmark = pytest.mark.extended

@@ -14,7 +14,7 @@ import pytest
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import play, undisturbed
-from vecenv.core.layout.rows import Op
+from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.core.recovery import policy, reproducer
 from vecenv.envs.toys import ToyEnv

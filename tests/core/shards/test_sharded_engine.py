@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.core.shards.model_carrier import FAULTS, Fault, ModelCarrier, no_fault
-from vecenv.core.layout.rows import Autoreset, Op, RowFlag
+from vecenv.core.layout.flags import Autoreset, Op, RowFlag
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool

@@ -20,7 +20,7 @@ import numpy as np
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.alf.batched.adapter import EnvDescription
-from vecenv.core.layout.rows import RowFlag
+from vecenv.core.layout.flags import RowFlag
 from vecenv.core.layout.spec import Array, Leaf
 from vecenv.core.pool.pool import Pool
 from vecenv.nested import map_structure

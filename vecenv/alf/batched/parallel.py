@@ -35,8 +35,8 @@ from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
 from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
+from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.messages import copy_value
-from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.core.layout.rows import RowFlag
+from vecenv.core.layout.flags import RowFlag
 from vecenv.core.layout.spec import Array
 from vecenv.core.parent.batch import Batch, raise_first
 from vecenv.core.pool.pool import Pool

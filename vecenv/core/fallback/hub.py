@@ -10,7 +10,8 @@ import numpy as np
 
 from ..layout.arena import ArenaPlan, BlockViews
 from ..layout.columns import Group, names_of
-from ..layout.rows import ROW_FLAGS, Form, Op, RowFlag, Rows
+from ..layout.flags import ROW_FLAGS, Form, Op, RowFlag
+from ..layout.rows import Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..parent.hub import Refusal
 
 __all__ = ["Outstanding"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..layout.rows import RowFlag
+from ..layout.flags import RowFlag
 from ..layout.spec import Array
 from .words import CheckedLeaves, SharedWords
 

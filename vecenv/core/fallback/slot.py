@@ -24,8 +24,8 @@ from ..host.slot import (
     Slot,
     SlotEvent,
 )
+from ..layout.flags import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.info_cells import is_wanted
-from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..layout.arena import ArenaPlan
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
 from ..system.descriptor import Descriptor

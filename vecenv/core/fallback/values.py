@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..layout.rows import Form
+from ..layout.flags import Form
 from ..layout.spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode, nest_columns
 from .words import CheckedLeaves
 

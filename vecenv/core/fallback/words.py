@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..layout.arena import LINE, ArenaPlan, BlockViews
+from ..layout.flags import Autoreset
 from ..layout.info_cells import Infos
-from ..layout.rows import Autoreset
 from ..layout.spec import Array
 from ..system.descriptor import Descriptor
 from ..system.worker_socket import ControlSocket

@@ -21,9 +21,9 @@ from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Changes, LastingCall, reset_kwargs
+from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
-from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..system.stack_dump import note_phase
 from .call_effects import CallEffects

@@ -23,8 +23,8 @@ from ...replaying import replaying
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Changes, Entry, LastingCall, RestorePlan, reset_kwargs
+from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.messages import Outcome
-from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
 from ..system.module_files import late_modules_newer_than

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .rows import RowFlag
+from .flags import RowFlag
 
 __all__ = [
     "CELLS",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...reset_options import accepts_options
-from .rows import CommandFlag
+from .flags import CommandFlag
 
 __all__ = ["CallEffect", "Changes", "Entry", "History", "LastingCall", "RestorePlan", "RestorePoint", "reset_kwargs"]
 

@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from .commands import CallEffect, Changes, Entry, LastingCall, RestorePoint
+from .flags import Op
 from .messages import Payload
-from .rows import Op
 
 __all__ = ["LastingCalls"]
 

@@ -1,81 +1,12 @@
-"""Define the flags and operations of rows, which both ends share, and views of a range of rows in the parent."""
+"""Views of a range of rows in the parent."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Protocol
 
 from .spec import Array
 
-__all__ = ["Autoreset", "CommandFlag", "FORM_MASK", "Form", "Op", "ROW_FLAGS", "Rows", "RowFlag", "RowRange"]
-
-
-class Op(IntEnum):
-    """The operation of a command; NONE means that there is no command."""
-
-    NONE = 0
-    STEP = 1
-    RESET = 2
-    CALL = 3
-
-
-class Autoreset(IntEnum):
-    """The action at the end of an episode; the names are those of Gymnasium's `AutoresetMode`."""
-
-    DISABLED = 0
-    NEXT_STEP = 1
-    SAME_STEP = 2
-
-
-class RowFlag:
-    """Bits of the `flags` column of a row (native/shm/layout.h); a plain step has 0.
-
-    Plain ints: an operator of `enum.IntFlag` takes a microsecond, and the flags of every batch are tested.
-    """
-
-    RESET = 0x01  #: the reply to a reset
-    AUTORESET = 0x02  #: NEXT_STEP: the first observation of a new episode
-    FINAL = 0x04  #: SAME_STEP: the row also has the observation that ended the episode
-    MESSAGE = 0x08  #: a message with this step_id was written before the row
-    ERROR = 0x10  #: the env raised; the message contains the exception
-    INFO = 0x20  #: cells hold values of the info
-    VOID = 0x40  #: superseded: the row is dropped
-    FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
-    FINAL_INTS = 0x200  #: with FINAL: the env returned that observation with Python ints
-    REPEATS = 0x400  #: the env raised: its observation is the last delivered one, which the parent fills in
-    FINAL_REPEATS = 0x800  #: with FINAL: the same for the observation that ended the episode
-    NOTICE = 0x100  #: only in the flags of a batch: a worker has sent a message over its socket
-
-
-class CommandFlag:
-    """Bits of the flags of a command, beside the form of its action.
-
-    Resets and calls have no form, so OPTIONS and WATCH use its bits.
-    """
-
-    OPTIONS = 0x01  #: pass options=None to this reset, if the env's `reset` accepts it
-    WATCH = 0x01  #: compare the env before and after this call
-    PAYLOAD = 0x10  #: further values come in a message
-    SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
-    SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it
-    DRAWN = 0x80  #: the argument is a drawn seed, for a generator that does not exist yet
-    CANCELLED = 0x100  #: only in a journal: cancelled, so it may have been executed or not
-    NEW_DIGEST = 0x200  #: only in a journal: the digest of the env's replies starts again here
-
-
-#: All flags that a row may have.
-ROW_FLAGS = sum(flag for name, flag in vars(RowFlag).items() if name.isupper() and flag != RowFlag.NOTICE)
-#: The bits of a command's flags that hold the `Form` of its action.
-FORM_MASK = 0x0F
-
-
-class Form(IntEnum):
-    """The type of object in which an env receives an action of shape ()."""
-
-    NATIVE = 0  #: the type that `gymnasium.vector.utils.iterate` yields
-    INT = 1  #: a Python int
-    VECTOR = 2  #: an array of shape (1,)
-    ARRAY0 = 3  #: an array of shape ()
+__all__ = ["RowRange", "Rows"]
 
 
 class Rows(Protocol):

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...errors import ErrorRows, StateError, add_notes
 from ..layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns, Group, names_of
+from ..layout.flags import RowFlag
 from ..layout.info_cells import Column, InfoColumns
 from ..layout.messages import Reply, describe_place, unpack_error
-from ..layout.rows import RowFlag, Rows
+from ..layout.rows import Rows
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
 __all__ = ["Batch", "TrackedRows", "raise_first"]

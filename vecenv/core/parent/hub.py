@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan, BlockViews
+from ..layout.flags import Form, Op, RowFlag
 from ..layout.native import load
-from ..layout.rows import Form, Op, RowFlag, RowRange, Rows
+from ..layout.rows import RowRange, Rows
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred

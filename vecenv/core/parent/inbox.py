@@ -10,9 +10,10 @@ import numpy as np
 from ...errors import warn_caller
 from ..layout import messages
 from ..layout.commands import CallEffect, RestorePoint
+from ..layout.flags import RowFlag
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
-from ..layout.rows import RowFlag, Rows
+from ..layout.rows import Rows
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .hub import Hub

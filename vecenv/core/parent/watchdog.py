@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...errors import WorkerTimeoutError, add_notes, locate
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..options import Limits
 from ..system.clock import Deadline, now_ns
 from .hub import Hub, SlotState

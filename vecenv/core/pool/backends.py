@@ -10,7 +10,7 @@ from typing import Any
 from ...checks import check_choice
 from ...errors import ConfigError
 from ..host.replay import Snapshotter
-from ..layout.rows import Autoreset
+from ..layout.flags import Autoreset
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
 from ..processes.measure import Measurement
 from .auto import choose_options

@@ -17,8 +17,8 @@ from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
+from ..layout.flags import Autoreset
 from ..layout.messages import Payload
-from ..layout.rows import Autoreset
 from ..layout.spec import Array, Space, Spec, copy_spaces
 from ..options import Limits, PoolOptions, check_options
 from ..parent.hub import Event, Hub, SlotState

@@ -31,7 +31,7 @@ from ...report import Report
 from ...statistics import ShardInfo, Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
-from ..layout.rows import Autoreset, Form, Op
+from ..layout.flags import Autoreset, Form, Op
 from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions
 from ..parent.batch import Batch

@@ -21,8 +21,8 @@ from ...own_log import own_logger
 from ..fallback.values import load_action
 from ..layout import messages
 from ..layout.bounds import Bounds
+from ..layout.flags import FORM_MASK, CommandFlag, Form, Op
 from ..layout.messages import Payload, Reply, describe_place, unpack_error
-from ..layout.rows import FORM_MASK, CommandFlag, Form, Op
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState

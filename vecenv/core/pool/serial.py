@@ -24,9 +24,9 @@ from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
 from ..layout.counters import CountersPlan
+from ..layout.flags import Op
 from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
-from ..layout.rows import Op
 from ..layout.spec import Array
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub, Refusal

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..layout.flags import Autoreset, Op, RowFlag
 from ..layout.info_cells import InfoColumns
-from ..layout.rows import Autoreset, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..parent.batch import Batch
 from .requests import refuse_busy_env, refuse_ordered

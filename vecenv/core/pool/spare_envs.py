@@ -28,8 +28,8 @@ import numpy as np
 
 from ...errors import ClosedError, StateError
 from ..layout.bounds import Bounds
+from ..layout.flags import Autoreset, Form, Op
 from ..layout.messages import Reply
-from ..layout.rows import Autoreset, Form, Op
 from ..layout.spec import Array, split_batch
 from ..parent.batch import Batch
 from ..system.clock import Deadline, check_timeout

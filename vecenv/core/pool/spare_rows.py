@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..layout.columns import FINAL_CELLS, INFO_CELLS, Group, names_of
+from ..layout.flags import RowFlag
 from ..layout.messages import Reply
-from ..layout.rows import RowFlag
 from ..layout.spec import Array
 from ..parent.batch import Batch
 

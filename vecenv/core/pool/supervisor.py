@@ -27,8 +27,8 @@ from ...errors import (
 )
 from ..host.replay import RestoreJob
 from ..layout import messages
+from ..layout.flags import Op
 from ..layout.messages import Reply
-from ..layout.rows import Op
 from ..parent.hub import SlotState
 from ..processes.worker import Worker, any_ready
 from ..processes.worker_group import WorkerGroup

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...statistics import CallerTimes, Durations, EnvTimes, WorkerTimes
 from ..layout.counters import FIRST_OCTAVE, NUM_BUCKETS
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..system.clock import now_ns

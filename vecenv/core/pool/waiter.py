@@ -17,8 +17,9 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from ...errors import ConfigError, StateError, WorkerTimeoutError, WrongTypeError
+from ..layout.flags import Op, RowFlag
 from ..layout.messages import Reply
-from ..layout.rows import Op, RowFlag, Rows
+from ..layout.rows import Rows
 from ..layout.spec import Array
 from ..options import PoolOptions
 from ..parent.batch import Batch, TrackedRows

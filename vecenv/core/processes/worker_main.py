@@ -45,9 +45,9 @@ from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.differences import are_equal, first_difference
+from ..layout.flags import Autoreset
 from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
-from ..layout.rows import Autoreset
 from ..layout.spec import Array
 from ..system import exit_functions
 from ..system.affinity import pin

@@ -20,8 +20,8 @@ import numpy as np
 
 from ...own_log import own_logger
 from ..layout.commands import CallEffect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
-from ..layout.rows import FORM_MASK, CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
 

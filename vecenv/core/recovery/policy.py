@@ -27,8 +27,8 @@ from ...own_log import own_logger
 from ..host.failure_budget import FailureBudget
 from ..host.replay import RestoreJob
 from ..layout.commands import CallEffect, RestorePoint
+from ..layout.flags import Op
 from ..layout.messages import Outcome
-from ..layout.rows import Op
 from ..layout.spec import Array
 from ..options import Limits, PoolFailurePolicy
 from ..parent.hub import SlotState

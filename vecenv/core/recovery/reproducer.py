@@ -32,7 +32,7 @@ from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
-from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
+from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env, call_worker_init
 from .journal import Journal

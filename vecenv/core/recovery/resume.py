@@ -35,7 +35,7 @@ import numpy as np
 
 from ..host.replay import RestoreJob
 from ..layout.arena import ArenaPlan
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .policy import Recovery

@@ -21,7 +21,8 @@ import numpy as np
 
 from ..layout.arena import RECORD, ArenaPlan
 from ..layout.columns import CELLS, INFO_KEYS, Group, fields_of
-from ..layout.rows import RowFlag, Rows
+from ..layout.flags import RowFlag
+from ..layout.rows import Rows
 from ..layout.spec import Array
 
 __all__ = ["Buffer", "Frame", "FrameKind", "FrameLayout", "count_pieces", "join", "pack_bare", "split", "unpack_bare"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import Refusal
 

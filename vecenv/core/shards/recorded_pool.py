@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ErrorRows, WorkerError, locate, place_of
-from ..layout.rows import Autoreset, CommandFlag, Form, Op
+from ..layout.flags import Autoreset, CommandFlag, Form, Op
 from ..layout.spec import Array, Space
 from ..parent.batch import Batch, raise_first
 from ..pool.pool import Pool

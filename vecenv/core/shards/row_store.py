@@ -13,7 +13,8 @@ import numpy as np
 
 from ..layout.arena import ArenaPlan, BlockViews
 from ..layout.columns import CELLS, Group, columns_of, names_of
-from ..layout.rows import RowFlag, RowRange
+from ..layout.flags import RowFlag
+from ..layout.rows import RowRange
 from ..layout.spec import Array
 from .frames import Frame
 

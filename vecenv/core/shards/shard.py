@@ -21,9 +21,9 @@ from ...pickling import adopt_main, dump_message, load_with_main
 from ...registrations import apply_registrations
 from ..layout import messages
 from ..layout.commands import CallEffect, RestorePoint
+from ..layout.flags import Form
+from ..layout.flags import Op as CommandOp
 from ..layout.messages import Outcome
-from ..layout.rows import Form
-from ..layout.rows import Op as CommandOp
 from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..pool.pool import Pool

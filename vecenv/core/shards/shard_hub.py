@@ -25,7 +25,8 @@ from ...pickling import load
 from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
 from ..layout.columns import INFO_KEYS
-from ..layout.rows import Form, Op, RowFlag, Rows
+from ..layout.flags import Form, Op, RowFlag
+from ..layout.rows import Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..recovery.resume import QueuedCommand

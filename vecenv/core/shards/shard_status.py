@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...errors import WorkerDiedError, locate
-from ..layout.rows import Op
+from ..layout.flags import Op
 from ..processes.worker_main import describe_envs
 from ..recovery.resume import QueuedCommand
 from ..system.clock import NEVER_NS, now_ns
