@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.layout.flags import RowFlag
-from ..core.layout.rows import RowRange, Rows
+from ..core.layout.rows import AnyRows, RowRange
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
 from ..core.parent.copy_timer import CopyTimer
@@ -160,9 +160,9 @@ class Layout:
         self.num_envs = num_envs
         self._reward_shape = reward_shape
         self.shapes_of_all = self.shapes(num_envs)
-        self.views: dict[Rows, BatchViews] = {}
+        self.views: dict[AnyRows, BatchViews] = {}
 
-    def make_views(self, rows: Rows) -> BatchViews:
+    def make_views(self, rows: AnyRows) -> BatchViews:
         """Return views of a batch's rows; those of a whole block are kept in `views`."""
         obs = None if self.leaf is None else rows.obs(0)
         views = BatchViews(obs, rows.column("reward"), rows.column("terminated"), rows.column("truncated"))

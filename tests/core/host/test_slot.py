@@ -12,9 +12,10 @@ import pytest
 
 from tests.core.layout.test_native import Ends, obs_of
 from vecenv.core.host import slot as events
-from vecenv.core.layout.arena import LINE, BlockViews
+from vecenv.core.layout.arena import LINE
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import BlockRows
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 
@@ -148,6 +149,6 @@ def test_row_of_a_cancelled_command_is_not_an_answer_of_another_env(ends: Ends) 
         hub.recv(1, 1, 0)
     found = set()
     for block in range(ends.plan.words["num_blocks"]):
-        columns = BlockViews(ends.plan, ends.memory, block).columns
+        columns = BlockRows(ends.plan, ends.memory, block).columns
         found |= set(zip(columns["env_id"].tolist(), columns["step_id"].tolist()))
     assert {(env_id, step_id) for env_id, step_id in found if step_id} <= sent

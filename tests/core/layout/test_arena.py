@@ -9,7 +9,8 @@ import pytest
 
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from vecenv.core.layout import arena
-from vecenv.core.layout.arena import HEADER_WORDS, ArenaPlan, BlockViews
+from vecenv.core.layout.arena import HEADER_WORDS, ArenaPlan
+from vecenv.core.layout.rows import BlockRows
 from vecenv.core.layout.spec import Spec
 from vecenv.core.system.segment import private_segment
 
@@ -32,9 +33,9 @@ def all_views(plan, memory):
         for offset, leaf in zip(plan.action_offsets, plan.action.leaves)
     ]
     for block in range(plan.words["num_blocks"]):
-        blocks = BlockViews(plan, memory, block)
+        blocks = BlockRows(plan, memory, block)
         columns = [column for name, column in blocks.columns.items() if name in HEADER_WORDS]
-        views += [*columns, *blocks.obs, *blocks.final]
+        views += [*columns, *blocks.leaves, *blocks.final_leaves]
     return views
 
 
@@ -107,9 +108,9 @@ def test_queue_size_is_a_power_of_two_with_room_for_all_commands(envs_per_slot):
 def test_block_views_are_apart_and_keep_the_mapping_alive():
     plan = plan_for(FIXED_SPACES["box_float32"])
     memory = opened(plan)
-    first, second = BlockViews(plan, memory, 0), BlockViews(plan, memory, 1)
+    first, second = BlockRows(plan, memory, 0), BlockRows(plan, memory, 1)
     del memory
     first.columns["reward"][:] = 1.5
-    first.obs[0][:] = 2.0
-    assert not second.columns["reward"].any() and not second.obs[0].any()
+    first.leaves[0][:] = 2.0
+    assert not second.columns["reward"].any() and not second.leaves[0].any()
     assert first.columns["reward"].tolist() == [1.5] * 5

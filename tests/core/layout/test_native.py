@@ -20,6 +20,7 @@ from vecenv.core.layout import arena, columns, counters, native
 from vecenv.core.layout.arena import ArenaPlan
 from vecenv.core.layout.flags import ROW_FLAGS, CommandFlag, Form, Op, RowFlag
 from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import BlockRows
 from vecenv.core.layout.spec import Spec
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -492,7 +493,7 @@ def cells_of(names, info, infos=0):
         if slot.serve()[0] != _native.EVENT_IDLE:
             return False, False, []
         (block, _, _), flags = hub.recv(2, 2, 0)
-        columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+        columns = BlockRows(ends.plan, ends.memory, block).columns
         tags, values = columns["info_tags"][0].tolist(), columns["info_values"][0].tolist()
         return True, bool(flags & _native.F_INFO), list(zip(tags, values))[: len(names)]
     finally:
@@ -533,7 +534,7 @@ def test_infos_in_cells(names, info, infos, expected):
 def final_rows(hub, ends):
     """Return (flags, first cells of the infos, first cells of the final infos) of the batch, by row."""
     (block, _, _), _ = hub.recv(2, 2, 0)
-    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    columns = BlockRows(ends.plan, ends.memory, block).columns
     first = [columns[name][:, 0].tolist() for name in ("info_values", "final_values")]
     return columns["flags"].tolist(), *first
 
@@ -575,8 +576,8 @@ def test_final_observation_is_kept_whole(ends):
     ending_envs(slot, {}, {})
     hub.send((np.zeros(2, np.int64),), None, True, 0)
     assert slot.serve()[0] == _native.EVENT_IDLE
-    views = arena.BlockViews(ends.plan, ends.memory, hub.recv(2, 2, 0)[0][0])
-    for leaves, number in ((views.obs, 0), (views.final, 1)):
+    views = BlockRows(ends.plan, ends.memory, hub.recv(2, 2, 0)[0][0])
+    for leaves, number in ((views.leaves, 0), (views.final_leaves, 1)):
         gear, position = (leaf[:2].tolist() for leaf in sorted(leaves, key=np.ndim))
         assert (gear, position) == ([number] * 2, [[number] * 2] * 2)
 

@@ -12,9 +12,9 @@ from tests.core.layout.test_native import Ends
 from tests.core.recovery.test_successors import HEAD, NO_FLAG, ONE, slot_of, words_of
 from vecenv.core.host import slot as events
 from vecenv.core.layout import arena
-from vecenv.core.layout.arena import BlockViews
 from vecenv.core.layout.flags import Op, RowFlag
 from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import BlockRows
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 
@@ -31,7 +31,7 @@ def ends() -> Iterator[Ends]:
 def row_of(ends: Ends, env_id: int) -> tuple[dict[str, Any], int]:
     """Return the columns of the block with the newest row of an env, and the row."""
     for block in range(ends.plan.words["num_blocks"]):
-        columns = BlockViews(ends.plan, ends.memory, block).columns
+        columns = BlockRows(ends.plan, ends.memory, block).columns
         for row in np.flatnonzero((columns["env_id"] == env_id) & (columns["step_id"] > 0)).tolist():
             return columns, row
     raise LookupError
@@ -58,7 +58,7 @@ def test_lost_row_is_written_by_the_successor(ends: Ends, column: str, value: in
     assert hub.take_stray_words() == []
     assert slot_of(ends, 0, 1).serve()[0] == events.IDLE
     (block, start, stop), _ = hub.recv(2, 2, 0)
-    columns = BlockViews(ends.plan, ends.memory, block).columns
+    columns = BlockRows(ends.plan, ends.memory, block).columns
     step_ids = columns["step_id"][start:stop].tolist()
     assert step_ids == [1, 2] if ordered else sorted(step_ids) == [1, 2]
 
@@ -103,7 +103,7 @@ def test_claims_go_on_in_new_blocks(ends: Ends, words: str) -> None:
     if words == "open":
         np.frombuffer(ends.memory, np.uint64, 1, ends.plan.words["control"])[0] = 1 << 60
     for block in range(ends.plan.words["num_blocks"]):
-        columns = BlockViews(ends.plan, ends.memory, block)
+        columns = BlockRows(ends.plan, ends.memory, block)
         if words == "owner":
             columns.columns["owner"][:] = 1 << 60
         if words == "link":
@@ -115,7 +115,7 @@ def test_claims_go_on_in_new_blocks(ends: Ends, words: str) -> None:
     assert hub.send((ONE,), np.array([1]), False, 0) is None
     assert slot_of(ends, 0, 1).serve()[0] == events.IDLE
     (block, start, stop), _ = hub.recv(2, 2, 0)
-    assert BlockViews(ends.plan, ends.memory, block).columns["step_id"][start:stop].tolist() == [1, 2]
+    assert BlockRows(ends.plan, ends.memory, block).columns["step_id"][start:stop].tolist() == [1, 2]
 
 
 def test_call_is_kept_if_the_head_is_stray(ends: Ends) -> None:

@@ -14,6 +14,7 @@ from vecenv.core.host import slot as events
 from vecenv.core.layout import arena
 from vecenv.core.layout.flags import Op, RowFlag
 from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import BlockRows
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
 
@@ -223,7 +224,7 @@ def test_successor_continues_from_the_record(ends: Ends) -> None:
     step(hub, 0)
     slot.serve()
     (block, row, _), _ = hub.recv(1, 1, 0)
-    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    columns = BlockRows(ends.plan, ends.memory, block).columns
     values = [columns[name][row].item() for name in ("episode", "length", "return", "seed")]
     assert values == [0, 3, 3.0, 7] and 0.0 <= columns["seconds"][row] < 3600.0
     assert sorted(step_id for step_id, _ in slot.records(0)[1:]) == [3, 4], "the one before is still there"
@@ -238,7 +239,7 @@ def test_env_without_a_record_has_no_known_state(ends: Ends) -> None:
     slot.serve()
     assert slot.publish(obs_of(1), 0.0, False, False, {}, RowFlag.RESET, None)
     (block, row, _), _ = hub.recv(1, 1, 0)
-    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    columns = BlockRows(ends.plan, ends.memory, block).columns
     assert [columns[name][row].item() for name in ("episode", "seed")] == [0, -1]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.spaces import ALL_SPACES
-from vecenv.core.layout.arena import PRIVATE_BLOCK, RECORD, ArenaPlan, BlockViews
+from vecenv.core.layout.arena import PRIVATE_BLOCK, RECORD, ArenaPlan
 from vecenv.core.layout.flags import RowFlag
-from vecenv.core.layout.rows import RowRange
+from vecenv.core.layout.rows import BlockRows, RowRange
 from vecenv.core.layout.spec import Spec
 from vecenv.core.shards import frames
 from vecenv.core.shards.frames import FrameKind, FrameLayout
@@ -26,8 +26,8 @@ def plan_for(space: Any, num_envs: int, *, has_final: bool = True, reward_shape:
 def random_rows(plan: ArenaPlan, row_flags: int, seed: int = 0) -> RowRange:
     """Return a block full of random bytes, whose rows have these flags in turns with 0."""
     rng = np.random.default_rng(seed)
-    views = BlockViews(plan, rng.bytes(plan.words["block_stride"]), PRIVATE_BLOCK)
-    views = BlockViews(plan, bytearray(views.data.tobytes()), PRIVATE_BLOCK)
+    views = BlockRows(plan, rng.bytes(plan.words["block_stride"]), PRIVATE_BLOCK)
+    views = BlockRows(plan, bytearray(views.data.tobytes()), PRIVATE_BLOCK)
     views.columns["flags"][:] = np.where(np.arange(plan.num_envs) % 2, 0, row_flags)
     return RowRange(views, 0, plan.num_envs)
 

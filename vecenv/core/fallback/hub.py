@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..layout.arena import ArenaPlan, BlockViews
-from ..layout.columns import Group, names_of
+from ..layout.arena import ArenaPlan
 from ..layout.flags import ROW_FLAGS, Form, Op, RowFlag
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows, copy_rows, union_of_flags
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns
@@ -19,48 +18,10 @@ from ..system.signals import signals_deferred
 from .outstanding import Outstanding
 from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
 
-__all__ = ["FallbackHub", "GatheredRows"]
+__all__ = ["FallbackHub"]
 
 #: Without C, all infos are messages.
-_COLUMNS = names_of(Group.COMMAND, Group.STEP, Group.OBS)
-
-
-class GatheredRows:
-    """One batch of rows, copied from the fixed rows of their envs; the batch owns the arrays.
-
-    Args:
-        views: the block of the arena that has one row per env.
-        step_ids: by env id, in the order of the batch: the command that the row answers.
-    """
-
-    def __init__(self, views: BlockViews, step_ids: dict[int, int]) -> None:
-        self.count = len(step_ids)
-        self._views = views
-        ids = np.fromiter(step_ids, np.intp, len(step_ids))
-        self._columns = {name: views.columns[name][ids] for name in _COLUMNS}
-        # Their words may have been overwritten since the row arrived.
-        self._columns["env_id"][:], self._columns["step_id"][:] = ids, list(step_ids.values())
-        self._columns["flags"] &= np.uint32(ROW_FLAGS)
-        self._obs = [column[ids] for column in views.obs]
-        has_final = bool(self._columns["flags"].any()) and bool((self._columns["flags"] & RowFlag.FINAL).any())
-        self._final = [column[ids] if has_final else self._empty(column) for column in views.final]
-
-    def _empty(self, column: Array) -> Array:
-        return np.zeros((self.count, *column.shape[1:]), column.dtype)
-
-    def column(self, name: str) -> Array:
-        """Return a column by name, (B,) or (B, ...); an info column is all zeros."""
-        if name not in self._columns:  # info columns: without C all infos are messages
-            self._columns[name] = self._empty(self._views.columns[name])
-        return self._columns[name]
-
-    def obs(self, leaf: int) -> Array:
-        """Return the observation leaf with this index, (B, *S)."""
-        return self._obs[leaf]
-
-    def final(self, leaf: int) -> Array:
-        """Return a leaf of the final observations, (B, *S); all zeros if the batch has no final observation."""
-        return self._final[leaf]
+_ROW_FLAGS = ROW_FLAGS & ~(RowFlag.INFO | RowFlag.FINAL_INFO)
 
 
 class FallbackHub(Hub):
@@ -165,14 +126,14 @@ class FallbackHub(Hub):
 
     # ---- receiving ---------------------------------------------------------------------
 
-    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         event = self._wait_until(functools.partial(self._outstanding.gather, min_count), deadline_ns)
         if event is not None:
             return event
         with signals_deferred():
             return self._gather_rows(self._outstanding.take(max_count))
 
-    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         ids = env_ids.tolist()
         event = self._wait_until(functools.partial(self._outstanding.gather_envs, ids), deadline_ns)
         if event is not None:
@@ -196,9 +157,12 @@ class FallbackHub(Hub):
                 return event
         return None
 
-    def _gather_rows(self, step_ids: dict[int, int]) -> tuple[Rows, int]:
-        rows = GatheredRows(self._words.rows, step_ids)
-        flags = int(np.bitwise_or.reduce(rows.column("flags")))
+    def _gather_rows(self, step_ids: dict[int, int]) -> tuple[AnyRows, int]:
+        rows = copy_rows(self._words.rows, np.fromiter(step_ids, np.intp, len(step_ids)))
+        # The words of a row may have been overwritten since it arrived.
+        rows.columns["env_id"][:], rows.columns["step_id"][:] = list(step_ids), list(step_ids.values())
+        rows.columns["flags"] &= np.uint32(_ROW_FLAGS)
+        flags = union_of_flags(rows.columns["flags"])
         return rows, flags | RowFlag.NOTICE if self._has_notice else flags
 
     def waits(self) -> tuple[int, int]:
@@ -242,7 +206,7 @@ class FallbackHub(Hub):
             if int(columns[name][env_id]) != expected:
                 self._stray[slot] = f"the {name} of a row", int(columns[name][env_id])
         flags = int(columns["flags"][env_id])
-        if flags & ~ROW_FLAGS:
+        if flags & ~_ROW_FLAGS:
             self._stray[slot] = "the flags of a row", flags
         return slot in self._stray
 
@@ -298,7 +262,7 @@ class FallbackHub(Hub):
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         if not self._has_row_before(env_id, before):
             return None
-        return [column[env_id].copy() for column in self._words.rows.obs]
+        return [column[env_id].copy() for column in self._words.rows.leaves]
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         seed = int(self._words.rows.columns["seed"][env_id])
@@ -307,10 +271,10 @@ class FallbackHub(Hub):
     def _has_row_before(self, env_id: int, before: int) -> bool:
         return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
 
-    def save_rows(self, rows: Rows) -> None:
+    def save_rows(self, rows: AnyRows) -> None:
         """Do nothing: without C, batches are copies."""
 
-    def fill_repeated(self, rows: Rows) -> None:
+    def fill_repeated(self, rows: AnyRows) -> None:
         """Do nothing: each env has a fixed row, where its last observation stays."""
 
     def attach_worker(self, worker: WorkerLike) -> None:

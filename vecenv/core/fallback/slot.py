@@ -264,9 +264,13 @@ class FallbackSlot(Slot):
         """Return the leaves and the reward of a reply; None if one of them needs conversion first."""
         checked: CheckedLeaves = []
         rows, root = self._words.rows, self._plan.obs.root
-        if obs is not None and not check_leaves(root, obs, rows.obs, checked):
+        if obs is not None and not check_leaves(root, obs, rows.leaves, checked):
             return None
-        if final_obs is not None and rows.final and not check_leaves(root, final_obs, rows.final, checked):
+        if (
+            final_obs is not None
+            and rows.final_leaves
+            and not check_leaves(root, final_obs, rows.final_leaves, checked)
+        ):
             return None
         exact_reward = read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
         return None if exact_reward is None else (checked, exact_reward)
@@ -298,7 +302,7 @@ class FallbackSlot(Slot):
             if env.timed is not None:
                 env.timed.count_episode(env.episode_return)
         if flags & RowFlag.FINAL_REPEATS:
-            for final, last in zip(self._words.rows.final, self._words.rows.obs):
+            for final, last in zip(self._words.rows.final_leaves, self._words.rows.leaves):
                 final[row] = last[row]
         for column, value in checked:
             column[row] = value

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..layout.arena import LINE, ArenaPlan, BlockViews
+from ..layout.arena import LINE, ArenaPlan
 from ..layout.flags import Autoreset
 from ..layout.info_cells import Infos
+from ..layout.rows import BlockRows
 from ..layout.spec import Array
 from ..system.descriptor import Descriptor
 from ..system.worker_socket import ControlSocket
@@ -116,6 +117,6 @@ class SharedWords:
         self.newest = np.frombuffer(memory, np.int64, plan.num_envs, words["newest"])
         self.stop = np.frombuffer(memory, np.uint32, 1, words["control"] + STOP_OFFSET)
         self.actions = plan.actions(memory)
-        self.rows = BlockViews(plan, memory, 0)
+        self.rows = BlockRows(plan, memory, 0)
         self.records = plan.records(memory)
         self.timings = plan.counters.timings(counters)

@@ -5,7 +5,7 @@ columns         the table of the columns of a row
 arena           the layout of the shared segment of rows and actions
 counters        the layout of the shared segment that other programs may read
 flags           operations of commands, flags of commands and rows
-rows            views of ranges of rows
+rows            rows as arrays, in the ring or in memory of their own
 bounds          checks that actions are members of their space
 differences     where two spaces differ, for errors
 info_cells      numbers of an info dict in the columns of a row

@@ -16,7 +16,6 @@ a cache line, every block on a page.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +35,6 @@ __all__ = [
     "PRIVATE_BLOCK",
     "RECORD",
     "ArenaPlan",
-    "BlockViews",
 ]
 
 MAGIC = 0x766E6365766E6501
@@ -227,38 +225,3 @@ class ArenaPlan:
     def records(self, memory: Any) -> Array:
         """Return the two records of each env, (num_envs, 2), with the fields of `RECORD`."""
         return self.view(memory, self.words["records"], RECORD, (self.num_envs, 2))
-
-
-class BlockViews:
-    """All columns of one block as arrays of `rows` rows.
-
-    Attributes:
-        number: number of the block; `PRIVATE_BLOCK` for rows outside the arena, which fill `memory`.
-        data: the bytes of the block, uint8; every other array is a view of this one, and so are views of them.
-        columns: name -> array (rows, ...) as in `HEADER_WORDS`, plus the fields of `episode_counters`.
-        obs, final: one array (rows, *S) per observation leaf.
-    """
-
-    __slots__ = ("columns", "data", "final", "number", "obs")
-
-    def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
-        self.number = block
-        stride = plan.words["block_stride"]
-        start = 0 if block == PRIVATE_BLOCK else plan.words["blocks"] + block * stride
-        self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
-        rows = plan.words["rows"]
-        self.columns: dict[str, Array] = {}
-        for name, dtype, _, size in plan.columns:
-            shape: tuple[int, ...] = (rows,) if size == 1 else (rows, size)
-            if name == "reward":
-                shape = (rows, *plan.reward_shape)
-            view = self.columns[name] = self._view(plan.words[name], dtype, shape)
-            self.columns.update({field: view[field] for field in view.dtype.names or ()})
-        leaves = plan.obs.leaves
-        self.obs = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.obs_offsets, leaves)]
-        self.final = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.final_offsets, leaves)]
-
-    def _view(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-        nbytes = np.dtype(dtype).itemsize * math.prod(shape)
-        view: Array = self.data[offset : offset + nbytes].view(dtype)
-        return view.reshape(shape)

@@ -25,6 +25,7 @@ __all__ = [
     "columns_of",
     "fields_of",
     "names_of",
+    "names_with",
 ]
 
 #: Cells of a row for numbers in infos.
@@ -105,15 +106,34 @@ def columns_of(*groups: Group) -> tuple[RowColumn, ...]:
     return tuple(column for column in COLUMNS if column.group in groups)
 
 
-def fields_of(*groups: Group) -> dict[str, np.dtype[Any]]:
-    """Return the names and dtypes by which the columns of these groups are read: fields, for a column of several."""
+def fields_of(*groups: Group, reward_shape: tuple[int, ...] = ()) -> dict[str, np.dtype[Any]]:
+    """Return the names by which the columns of these groups are read: those of the fields, for a column of several.
+
+    Their dtypes are those of one row, with the shape of its value if that is not a single number.
+    """
     fields: dict[str, np.dtype[Any]] = {}
     for column in columns_of(*groups):
         dtype = np.dtype(column.dtype)
-        fields |= {name: dtype[name] for name in dtype.names} if dtype.names else {column.name: dtype}
+        if dtype.names:
+            fields.update((name, dtype[name]) for name in dtype.names)
+        else:
+            shape = reward_shape if column.name == "reward" else (column.size,) if column.size > 1 else ()
+            fields[column.name] = np.dtype((dtype, shape))
     return fields
 
 
 def names_of(*groups: Group) -> tuple[str, ...]:
     """Return the names by which the columns of these groups are read."""
     return tuple(fields_of(*groups))
+
+
+_IN_ALL_ROWS = names_of(Group.COMMAND, Group.STEP, Group.OBS)
+
+
+def names_with(flags: int) -> tuple[str, ...]:
+    """Return the names of the columns that rows with these `RowFlag` bits have a value in."""
+    names = _IN_ALL_ROWS
+    for cells in CELLS:
+        if flags & cells.flag:
+            names += cells.tags, cells.values
+    return names

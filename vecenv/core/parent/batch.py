@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import ErrorRows, StateError, add_notes
-from ..layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns, Group, names_of
+from ..layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns
 from ..layout.flags import RowFlag
 from ..layout.info_cells import Column, InfoColumns
 from ..layout.messages import Reply, describe_place, unpack_error
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows, Rows, copy_rows, union_of_flags
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
 __all__ = ["Batch", "TrackedRows", "raise_first"]
@@ -40,7 +40,7 @@ class Batch:
 
     __slots__ = ("_expired", "_infos", "_replies", "_spec", "flags", "rows")
 
-    def __init__(self, rows: Rows, flags: int, spec: Spec, infos: InfoColumns, replies: dict[int, Reply]) -> None:
+    def __init__(self, rows: AnyRows, flags: int, spec: Spec, infos: InfoColumns, replies: dict[int, Reply]) -> None:
         self.rows = rows
         self.flags = flags
         self._spec = spec
@@ -243,9 +243,8 @@ class Batch:
 
     def take(self, index: Array) -> Batch:
         """Return a batch of the rows with these indices, with arrays of its own."""
-        rows = PickedRows(self.rows, index)
-        flags = int(np.bitwise_or.reduce(rows.column("flags"))) if len(index) else 0
-        return Batch(rows, flags, self._spec, self._infos, self._replies)
+        rows = copy_rows(self.rows, index)
+        return Batch(rows, union_of_flags(rows.column("flags")), self._spec, self._infos, self._replies)
 
     # ---- validity -----------------------------------------------------------------------
 
@@ -272,7 +271,7 @@ class Batch:
         """
         if not self.is_valid():
             raise StateError("the batch has expired: copy it before `depth - 1` more batches are received")
-        return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._replies)
+        return Batch(copy_rows(self.rows), self.flags, self._spec, self._infos, self._replies)
 
 
 def _overwrite(array: Array) -> None:
@@ -290,7 +289,7 @@ def _put(info: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     info[path[-1]] = value
 
 
-class TrackedRows:
+class TrackedRows(Rows):
     """Rows in debug mode, which know whether the caller still refers to their observations.
 
     Args:
@@ -298,48 +297,25 @@ class TrackedRows:
         spec: of the observations.
     """
 
-    def __init__(self, rows: Rows, spec: Spec) -> None:
-        self.count = rows.count
-        self.column, self.final = rows.column, rows.final
-        self._leaves = spec.leaves
-        # Arrays made from a buffer: each view of such an array refers to that array, and to no other.
-        self._obs = [np.asarray(rows.obs(leaf.index).data) for leaf in spec.leaves]
+    __slots__ = ("_paths", "_rows")
 
-    def obs(self, leaf: int) -> Array:
-        """Return an observation leaf, (B, *S)."""
-        return self._obs[leaf]
+    def __init__(self, rows: AnyRows, spec: Spec) -> None:
+        # Arrays made from a buffer: each view of such an array refers to that array, and to no other.
+        super().__init__(rows.count, {}, [np.asarray(leaf.data) for leaf in rows.leaves], [])
+        self._rows = rows
+        self._paths = [leaf.path for leaf in spec.leaves]
+
+    def column(self, name: str) -> Array:
+        return self._rows.column(name)
+
+    def final(self, leaf: int) -> Array:
+        return self._rows.final(leaf)
 
     def leaves_in_use(self) -> list[str]:
         """Return the paths of the leaves to whose arrays the caller refers."""
         unused = [np.empty(0)]  # an array with the references of an array to which the caller does not refer
-        least, *counts = [getrefcount(array) for array in [*unused, *self._obs]]
-        return [leaf.path for leaf, count in zip(self._leaves, counts) if count > least]
-
-
-class CopiedRows:
-    """Rows with memory of their own."""
-
-    def __init__(self, rows: Rows, spec: Spec) -> None:
-        self.count = rows.count
-        flags = rows.column("flags")
-        groups = [Group.COMMAND, Group.STEP, Group.OBS, Group.INFO]
-        groups += [Group.FINAL_INFO] if (flags & RowFlag.FINAL_INFO).any() else []
-        self._columns = {name: rows.column(name).copy() for name in names_of(*groups)}
-        self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
-        has_final = bool((flags & RowFlag.FINAL).any())
-        self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []
-
-    def column(self, name: str) -> Array:
-        """Return a column, (B,) or (B, ...)."""
-        return self._columns[name]
-
-    def obs(self, leaf: int) -> Array:
-        """Return an observation leaf, (B, *S)."""
-        return self._obs[leaf]
-
-    def final(self, leaf: int) -> Array:
-        """Return a leaf of final observations, (B, *S)."""
-        return self._final[leaf]
+        least, *counts = [getrefcount(array) for array in [*unused, *self.leaves]]
+        return [path for path, count in zip(self._paths, counts) if count > least]
 
 
 def raise_first(errors: dict[int, Exception], rows: ErrorRows | None = None) -> NoReturn:
@@ -350,24 +326,3 @@ def raise_first(errors: dict[int, Exception], rows: ErrorRows | None = None) -> 
         vars(error)["rows"] = rows
     add_notes(error, [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest])
     raise error
-
-
-class PickedRows:
-    """A selection of other rows; each column is copied when it is read."""
-
-    def __init__(self, rows: Rows, index: Array) -> None:
-        self.count = len(index)
-        self._rows = rows
-        self._index = index
-
-    def column(self, name: str) -> Array:
-        """Return a column, (B,) or (B, ...)."""
-        return self._rows.column(name)[self._index]
-
-    def obs(self, leaf: int) -> Array:
-        """Return an observation leaf, (B, *S)."""
-        return self._rows.obs(leaf)[self._index]
-
-    def final(self, leaf: int) -> Array:
-        """Return a leaf of final observations, (B, *S)."""
-        return self._rows.final(leaf)[self._index]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan, BlockViews
+from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan
 from ..layout.flags import Form, Op, RowFlag
 from ..layout.native import load
-from ..layout.rows import RowRange, Rows
+from ..layout.rows import AnyRows, BlockRows, RowRange
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
@@ -92,7 +92,7 @@ class Hub(Protocol):
             ValueError: an earlier command may have had it.
         """
 
-    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         """Wait for at least `min_count` rows; return them and the union of their flags.
 
         Args:
@@ -100,7 +100,7 @@ class Hub(Protocol):
             deadline_ns: on the monotonic clock; a negative value counts nanoseconds from now.
         """
 
-    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         """Wait for the rows of these envs; return them, in this order, and the union of their flags.
 
         Rows of other envs that have arrived are kept; the next `recv` delivers them first.
@@ -157,10 +157,10 @@ class Hub(Protocol):
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of that observation's episode; None if it had none or if it is unknown."""
 
-    def save_rows(self, rows: Rows) -> None:
+    def save_rows(self, rows: AnyRows) -> None:
         """Save the parts of rows that `last_delivered_obs` needs, before debug mode overwrites them."""
 
-    def fill_repeated(self, rows: Rows) -> None:
+    def fill_repeated(self, rows: AnyRows) -> None:
         """Fill in the last observations of envs in delivered rows flagged REPEATS or FINAL_REPEATS; zeros without one.
 
         Called right after the rows were received.
@@ -227,11 +227,11 @@ class NativeHub:
     ) -> None:
         native: Any = load()
         self._slots = list(slots)
-        self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
+        self._views = tuple(BlockRows(plan, memory, block) for block in range(plan.words["num_blocks"]))
         saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # takes memory only when it is used
-        self._saved_rows = BlockViews(plan, saved_rows, PRIVATE_BLOCK)
+        self._saved_rows = BlockRows(plan, saved_rows, PRIVATE_BLOCK)
         deferred_rows = np.zeros(plan.words["block_stride"], np.uint8)
-        self._deferred_rows = BlockViews(plan, deferred_rows, PRIVATE_BLOCK)
+        self._deferred_rows = BlockRows(plan, deferred_rows, PRIVATE_BLOCK)
         self._hub = native.Hub(
             memory,
             counters,
@@ -364,14 +364,14 @@ class NativeHub:
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         found = self._newest_row(env_id, before)
-        return None if found is None else [column[found[1]].copy() for column in found[0].obs]
+        return None if found is None else [column[found[1]].copy() for column in found[0].leaves]
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         found = self._newest_row(env_id, before)
         seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
         return None if seed < 0 else seed
 
-    def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
+    def _newest_row(self, env_id: int, before: int) -> tuple[BlockRows, int] | None:
         best, found = 0, None
         # saved rows first: the same row in the ring may be half overwritten
         for views in (self._saved_rows, self._deferred_rows, *self._views):
@@ -383,7 +383,7 @@ class NativeHub:
                     best, found = int(step_ids[row]), (views, row)
         return found
 
-    def save_rows(self, rows: Rows) -> None:
+    def save_rows(self, rows: AnyRows) -> None:
         step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
         for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
             # The rows belong to the caller, and it may have changed these values.
@@ -391,15 +391,15 @@ class NativeHub:
                 continue
             for name in ("step_id", "env_id", "episode_counters"):
                 self._saved_rows.columns[name][env_id] = rows.column(name)[row]
-            for leaf, column in enumerate(self._saved_rows.obs):
+            for leaf, column in enumerate(self._saved_rows.leaves):
                 column[env_id] = rows.obs(leaf)[row]
 
-    def fill_repeated(self, rows: Rows) -> None:
+    def fill_repeated(self, rows: AnyRows) -> None:
         flags = rows.column("flags")
         for row in np.flatnonzero(flags & (RowFlag.REPEATS | RowFlag.FINAL_REPEATS)).tolist():
             column_of = rows.obs if flags[row] & RowFlag.REPEATS else rows.final
             last = self.last_delivered_obs(int(rows.column("env_id")[row]), int(rows.column("step_id")[row]))
-            for leaf in range(len(self._saved_rows.obs)):
+            for leaf in range(len(self._saved_rows.leaves)):
                 column_of(leaf)[row] = 0 if last is None else last[leaf]
 
     def state(self, slot: int) -> SlotState:

@@ -13,7 +13,7 @@ from ..layout.commands import CallEffect, RestorePoint
 from ..layout.flags import RowFlag
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .hub import Hub
@@ -233,7 +233,7 @@ class Inbox:
         self._replies.pop(step_id, None)
         self._packed.pop(step_id, None)
 
-    def take_rows(self, rows: Rows) -> dict[int, Reply]:
+    def take_rows(self, rows: AnyRows) -> dict[int, Reply]:
         """Return {step_id: message} of the rows flagged MESSAGE; their messages were written before them.
 
         A row whose message could not be read, or was overwritten in shared memory, is flagged ERROR.

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..layout.arena import ArenaPlan, BlockViews
-from ..layout.rows import RowRange, Rows
+from ..layout.arena import ArenaPlan
+from ..layout.rows import AnyRows, BlockRows, RowRange
 
 __all__ = ["Leases", "MIN_NBYTES"]
 
@@ -45,7 +45,7 @@ class _Lease(Generic[_Views]):
 
     __slots__ = ("_block", "_num_references", "number", "views")
 
-    def __init__(self, block: BlockViews, make_views: Callable[[Rows], _Views]) -> None:
+    def __init__(self, block: BlockRows, make_views: Callable[[AnyRows], _Views]) -> None:
         self.number = block.number
         self.views = make_views(RowRange(block, 0, len(block.columns["env_id"])))
         self._block = block  # keeps every reference that is counted on the next line
@@ -68,7 +68,9 @@ class Leases(Generic[_Views]):
         make_views: makes views of the rows of a block; called once per block.
     """
 
-    def __init__(self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, make_views: Callable[[Rows], _Views]) -> None:
+    def __init__(
+        self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, make_views: Callable[[AnyRows], _Views]
+    ) -> None:
         self._hub = hub
         self._plan = plan
         self._memory = memory
@@ -79,7 +81,7 @@ class Leases(Generic[_Views]):
         self._shared: set[int] = set()  # numbers of blocks that a forked child may refer to
         _all.add(self)
 
-    def take(self, rows: Rows) -> _Views | None:
+    def take(self, rows: AnyRows) -> _Views | None:
         """Lend the block that contains these rows.
 
         Args:
@@ -97,7 +99,7 @@ class Leases(Generic[_Views]):
             return None
         lease = self._known.get(rows.block)
         if lease is None:
-            lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._make_views)
+            lease = self._known[rows.block] = _Lease(BlockRows(self._plan, self._memory, rows.block), self._make_views)
         if not self._hub.lend(lease.number):
             return None  # the batch is no longer valid
         self._lent.append(lease)

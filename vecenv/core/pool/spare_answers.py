@@ -1,6 +1,6 @@
 """RowAnswers: the answers that the rows of a pool with spare envs owe, from the request to the delivery.
 
-    request -> owed -> answer of the row's env, kept in `RowStore` -> delivered
+    request -> owed -> answer of the row's env, kept in `AnswerStore` -> delivered
                        end of an episode: another env serves the row, and its first observation is delivered, too
 
 In DISABLED and NEXT_STEP modes the two are rows of two batches; in SAME_STEP mode they are one row.
@@ -12,11 +12,12 @@ import numpy as np
 
 from ..layout.flags import Autoreset, Op, RowFlag
 from ..layout.info_cells import InfoColumns
-from ..layout.spec import Array, Spec
+from ..layout.spec import Array
 from ..parent.batch import Batch
+from .engine import EnvSpaces
 from .requests import refuse_busy_env, refuse_ordered
 from .spare_resets import EnvResets
-from .spare_rows import RowStore, join_rows
+from .spare_rows import AnswerStore, join_rows
 
 __all__ = ["RowAnswers"]
 
@@ -31,7 +32,7 @@ class RowAnswers:
     Args:
         num_rows: N, number of rows.
         mode: how the rows begin their next episodes.
-        spec: of the observations.
+        spaces: of one env.
         infos: the table of info cells.
 
     Attributes:
@@ -41,8 +42,8 @@ class RowAnswers:
         is_fresh: bool (N,), rows whose env begins an episode that the caller has not seen.
     """
 
-    def __init__(self, num_rows: int, mode: Autoreset, spec: Spec, infos: InfoColumns) -> None:
-        self._spec, self._infos = spec, infos
+    def __init__(self, num_rows: int, mode: Autoreset, spaces: EnvSpaces, infos: InfoColumns) -> None:
+        self._spec, self._infos = spaces.obs, infos
         self._is_same_step = mode == Autoreset.SAME_STEP
         self._swaps_at_end = mode != Autoreset.DISABLED
         self.owed = np.zeros(num_rows, np.uint8)
@@ -52,7 +53,7 @@ class RowAnswers:
         self._has_last = np.zeros(num_rows, np.bool_)  # the answer of its env has arrived
         self._is_over = np.zeros(num_rows, np.bool_)  # its episode has ended, and no other env has taken over
         self._has_failed = np.zeros(num_rows, np.bool_)  # the reset of its env raised
-        self._last = RowStore(num_rows)
+        self._last = AnswerStore(num_rows, spaces)
 
     # ---- requests --------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class RowAnswers:
             batch: of the engine.
             index: int64 (n,), the row of the batch for each row.
         """
-        self._last.put(rows, batch, index, len(self._spec.leaves))
+        self._last.put(rows, batch, index)
         self._has_last[rows] = True
         dones = (batch.terminated | batch.truncated)[index]
         if batch.flags & _RESET or dones.any():

@@ -93,8 +93,8 @@ class SpareEnvs:
         self._space, self._spec = envs.spaces.action_space, envs.spaces.action
         self._bounds = Bounds(self._space) if checks_bounds else None
         self._num_outstanding = envs.hub.outstanding
-        self._answers = RowAnswers(self._num_rows, mode, envs.spaces.obs, waiter.inbox.infos)
-        self._resets = EnvResets(requests, self._num_envs, len(envs.spaces.obs.leaves))
+        self._answers = RowAnswers(self._num_rows, mode, envs.spaces, waiter.inbox.infos)
+        self._resets = EnvResets(requests, self._num_envs, envs.spaces)
 
     # ---- steps -----------------------------------------------------------------------------
 

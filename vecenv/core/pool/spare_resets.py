@@ -16,9 +16,10 @@ import numpy as np
 
 from ..layout.spec import Array
 from ..parent.batch import Batch
+from .engine import EnvSpaces
 from .requests import Requests
 from .spare_queues import SpareQueues
-from .spare_rows import RowStore
+from .spare_rows import AnswerStore
 
 __all__ = ["PLAIN", "SpareResets", "EnvResets", "Reset", "SpareRule"]
 
@@ -121,7 +122,7 @@ class EnvResets:
     Args:
         requests: sends the resets.
         num_envs: number of envs of the engine.
-        num_leaves: number of observation leaves.
+        spaces: of one env.
 
     Attributes:
         first: first observations, by env.
@@ -130,11 +131,10 @@ class EnvResets:
         was_reset: bool (num_envs,), envs that were reset at least once.
     """
 
-    def __init__(self, requests: Requests, num_envs: int, num_leaves: int) -> None:
+    def __init__(self, requests: Requests, num_envs: int, spaces: EnvSpaces) -> None:
         self._requests = requests
-        self._num_leaves = num_leaves
         self._next: dict[int, Reset] = {}  # to be sent when the reset under way is answered
-        self.first = RowStore(num_envs)
+        self.first = AnswerStore(num_envs, spaces)
         self.has_first = np.zeros(num_envs, np.bool_)
         self.is_ahead = np.zeros(num_envs, np.bool_)
         self.was_reset = np.zeros(num_envs, np.bool_)
@@ -187,7 +187,7 @@ class EnvResets:
         is_kept = is_ahead & ~np.isin(envs, [env_id for env_id, _ in postponed])
         kept = np.flatnonzero(is_kept)
         if len(kept):
-            self.first.put(envs[kept], batch, kept, self._num_leaves)
+            self.first.put(envs[kept], batch, kept)
             self.has_first[envs[kept]] = True
         return others, postponed
 

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import ConfigError, StateError, WorkerTimeoutError, WrongTypeError
 from ..layout.flags import Op, RowFlag
 from ..layout.messages import Reply
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..options import PoolOptions
 from ..parent.batch import Batch, TrackedRows
@@ -181,7 +181,7 @@ class Waiter:
         if self._num_unchecked > _MOST_UNCHECKED:
             self._check_limits_if_due()
 
-    def _make_batch(self, rows: Rows, flags: int) -> Batch:
+    def _make_batch(self, rows: AnyRows, flags: int) -> Batch:
         self.num_batches += 1
         replies = _NO_REPLIES
         if flags & RowFlag.NOTICE:
@@ -231,7 +231,7 @@ class Waiter:
         if not isinstance(hub, NativeHub) or not self._plan.leases:
             return None
 
-        def views_of(rows: Rows) -> _Views:
+        def views_of(rows: AnyRows) -> _Views:
             return make_views(Batch(rows, 0, spec, infos, _NO_REPLIES))
 
         self._leases = leases = Leases(hub, self._plan, self._memory, views_of)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layout.arena import RECORD, ArenaPlan
-from ..layout.columns import CELLS, INFO_KEYS, Group, fields_of
+from ..layout.columns import CELLS, Group, fields_of
 from ..layout.flags import RowFlag
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows
 from ..layout.spec import Array
 
 __all__ = ["Buffer", "Frame", "FrameKind", "FrameLayout", "count_pieces", "join", "pack_bare", "split", "unpack_bare"]
@@ -124,25 +124,22 @@ class FrameLayout:
 
     def __init__(self, plan: ArenaPlan, *, has_records: bool) -> None:
         self._leaves = plan.obs.leaves
-        self._columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [
-            (name, dtype, plan.reward_shape if name == "reward" else ())
-            for name, dtype in fields_of(Group.COMMAND, Group.STEP, Group.OBS).items()
-        ]
+        self._columns = fields_of(Group.COMMAND, Group.STEP, Group.OBS, reward_shape=plan.reward_shape)
         if has_records:
-            self._columns.append(("record", RECORD, ()))
+            self._columns["record"] = RECORD
         self._cells = [(cells.flag, fields_of(cells.group)) for cells in CELLS]
         self._has_final = plan.has_final
 
     def _parts(self, count: int, flags: int, num_final: int) -> Iterator[_Part]:
         """Yield the arrays of a frame, in their order."""
-        for name, dtype, shape in self._columns:
-            yield _Part("columns", name, dtype, (count, *shape))
+        for name, dtype in self._columns.items():
+            yield _Part("columns", name, dtype.base, (count, *dtype.shape))
         for leaf in self._leaves:
             yield _Part("obs", leaf.index, leaf.dtype, (count, *leaf.shape))
         for flag, columns in self._cells:
             if flags & flag:
                 for name, dtype in columns.items():
-                    yield _Part("columns", name, dtype, (count, INFO_KEYS))
+                    yield _Part("columns", name, dtype.base, (count, *dtype.shape))
         if num_final:
             yield _Part("final_rows", 0, np.dtype("<i8"), (num_final,))
             for leaf in self._leaves:
@@ -155,7 +152,7 @@ class FrameLayout:
         return _HEADER.size + sum(_aligned(part.nbytes) for part in self._parts(count, flags, num_final))
 
     def pack(
-        self, seq: int, rows: Rows | None, records: Array | None = None, *, num_steps: int = 0, mail: Buffer = b""
+        self, seq: int, rows: AnyRows | None, records: Array | None = None, *, num_steps: int = 0, mail: Buffer = b""
     ) -> bytearray:
         """Copy rows into a new frame.
 

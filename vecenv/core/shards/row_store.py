@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ..layout.arena import ArenaPlan, BlockViews
-from ..layout.columns import CELLS, Group, columns_of, names_of
+from ..layout.arena import ArenaPlan
+from ..layout.columns import Group, names_of, names_with
 from ..layout.flags import RowFlag
-from ..layout.rows import RowRange
+from ..layout.rows import BlockRows, RowRange, union_of_flags
 from ..layout.spec import Array
 from .frames import Frame
 
 __all__ = ["RowStore"]
 
-#: Columns that every row has: as a block has them, and as a frame has them beside the ids.
-_BLOCK_COLUMNS = tuple(column.name for column in columns_of(Group.COMMAND, Group.STEP, Group.OBS))
-_FRAME_COLUMNS = names_of(Group.STEP, Group.OBS)
+#: Columns that a shard and the pool number differently.
+_IDS = names_of(Group.COMMAND)
 #: Flags of rows without an observation of their own.
 _NO_OBS = RowFlag.ERROR | RowFlag.REPEATS
 
@@ -35,8 +34,8 @@ class RowStore:
     """
 
     def __init__(self, plan: ArenaPlan, memory: Any) -> None:
-        self._newest = BlockViews(plan, memory, 0)
-        self._blocks = [BlockViews(plan, memory, number) for number in range(1, plan.depth + 1)]
+        self._newest = BlockRows(plan, memory, 0)
+        self._blocks = [BlockRows(plan, memory, number) for number in range(1, plan.depth + 1)]
         self._next_block = 0
         self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # of the newest observations, in the numbers of the shards
 
@@ -51,48 +50,36 @@ class RowStore:
         rows: Any = slice(None) if len(env_ids) == frame.count else np.flatnonzero(is_taken)
         columns = self._newest.columns
         columns["env_id"][env_ids], columns["step_id"][env_ids] = env_ids, step_ids
-        names = list(_FRAME_COLUMNS)
-        for cells in CELLS:
-            names += (cells.tags, cells.values) if frame.flags & cells.flag else ()
-        for name in names:
-            columns[name][env_ids] = frame.columns[name][rows]
+        for name in names_with(frame.flags):
+            if name not in _IDS:
+                columns[name][env_ids] = frame.columns[name][rows]
         if len(frame.final_rows):
             every_id = np.zeros(frame.count, np.int64)
             every_id[rows] = env_ids
             is_kept = is_taken[frame.final_rows]
-            for ours, theirs in zip(self._newest.final, frame.final):
+            for ours, theirs in zip(self._newest.final_leaves, frame.final):
                 ours[every_id[frame.final_rows[is_kept]]] = theirs[is_kept]
         if frame.flags & RowFlag.FINAL_REPEATS:
             repeated = env_ids[(columns["flags"][env_ids] & RowFlag.FINAL_REPEATS) != 0]
-            for ours, last in zip(self._newest.final, self._newest.obs):
+            for ours, last in zip(self._newest.final_leaves, self._newest.leaves):
                 ours[repeated] = last[repeated]
         if frame.flags & _NO_OBS:
             has_obs = (columns["flags"][env_ids] & _NO_OBS) == 0
             rows, env_ids = np.arange(frame.count)[rows][has_obs], env_ids[has_obs]
-        for ours, theirs in zip(self._newest.obs, frame.obs):
+        for ours, theirs in zip(self._newest.leaves, frame.obs):
             ours[env_ids] = theirs[rows]
         self._obs_ids[env_ids] = frame.columns["step_id"][rows]
 
     def deliver(self, env_ids: Array) -> tuple[RowRange, int]:
         """Copy the rows of these envs into the next block; return them and the union of their flags."""
-        block, newest, count = self._blocks[self._next_block], self._newest, len(env_ids)
+        block, count = self._blocks[self._next_block], len(env_ids)
         self._next_block = (self._next_block + 1) % len(self._blocks)
-        flags = int(np.bitwise_or.reduce(newest.columns["flags"][env_ids]))
-        names = list(_BLOCK_COLUMNS)
-        for cells in CELLS:
-            names += (cells.tags, cells.values) if flags & cells.flag else ()
-        for name in names:
-            block.columns[name][:count] = newest.columns[name][env_ids]
-        for ours, theirs in zip(block.obs, newest.obs):
-            ours[:count] = theirs[env_ids]
-        if flags & RowFlag.FINAL:
-            for ours, theirs in zip(block.final, newest.final):
-                ours[:count] = theirs[env_ids]
-        return RowRange(block, 0, count), flags
+        block.put(slice(count), self._newest, env_ids)
+        return RowRange(block, 0, count), union_of_flags(block.columns["flags"][:count])
 
     def put_obs(self, env_ids: slice, leaves: Sequence[Array], step_ids: Array) -> None:
         """Copy observations of rows that stayed in a shard; `step_ids` are in its numbers."""
-        for ours, theirs in zip(self._newest.obs, leaves):
+        for ours, theirs in zip(self._newest.leaves, leaves):
             ours[env_ids] = theirs
         self._obs_ids[env_ids] = step_ids
 
@@ -105,7 +92,7 @@ class RowStore:
         """
         if not 0 < int(self._obs_ids[env_id]) < (before or 1 << 63):
             return None
-        return [column[env_id].copy() for column in self._newest.obs]
+        return [column[env_id].copy() for column in self._newest.leaves]
 
     def newest_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of the newest row of an env, if that is before a step_id of the pool; None if it had none."""

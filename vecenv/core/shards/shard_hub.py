@@ -26,7 +26,7 @@ from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
 from ..layout.columns import INFO_KEYS
 from ..layout.flags import Form, Op, RowFlag
-from ..layout.rows import Rows
+from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..recovery.resume import QueuedCommand
@@ -364,7 +364,7 @@ class ShardHub(Hub):
 
     # ---- receiving -------------------------------------------------------------------------
 
-    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         ledger = self._ledger
         event = self._wait_until(lambda: ledger.gather(min_count), lambda: ledger.count_wanted(min_count), deadline_ns)
         if event is not None:
@@ -372,7 +372,7 @@ class ShardHub(Hub):
         with signals_deferred():
             return self._deliver(ledger.take(max_count))
 
-    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+    def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         ledger = self._ledger
         event = self._wait_until(
             lambda: ledger.have_arrived(env_ids), lambda: len(ledger.missing(env_ids)), deadline_ns
@@ -384,7 +384,7 @@ class ShardHub(Hub):
                 ledger.forget(env_id)
             return self._deliver(env_ids)
 
-    def _deliver(self, env_ids: Array) -> tuple[Rows, int]:
+    def _deliver(self, env_ids: Array) -> tuple[AnyRows, int]:
         rows, flags = self._store.deliver(env_ids)
         return rows, flags | RowFlag.NOTICE if self._log_records.has_any() else flags
 
@@ -559,10 +559,10 @@ class ShardHub(Hub):
     def pending(self, slot: int, /) -> tuple[int, int, int]:
         return int(Op.NONE), 0, 0
 
-    def save_rows(self, rows: Rows) -> None:
+    def save_rows(self, rows: AnyRows) -> None:
         """Do nothing: the store has the newest rows, and debug mode does not overwrite those."""
 
-    def fill_repeated(self, rows: Rows) -> None:
+    def fill_repeated(self, rows: AnyRows) -> None:
         """Do nothing: the store has the last observations."""
 
     def pump(self) -> bool:
