@@ -61,7 +61,7 @@ Recipe: a new column of a row. Each of these places changes:
                             [worker/slot_records, fallback/records]
     tests/core/layout       `test_native` compares both layouts; tests/contracts/test_columns.py has the value nonzero
 
-Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class implements the protocol `Engine` of
+Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class inherits from `Engine` of
 pool/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces, arena,
 hub, and a journal if envs can be restored. `serve` runs commands if the envs live in the calling thread.
 `on_descriptor`, `on_overdue` and `check_alive` handle failures. `close` ends everything within its limit. The suite

@@ -1,4 +1,4 @@
-"""The C and the Python implementation of slots and hubs have the methods and signatures of the protocols."""
+"""The C and the Python implementation of slots and hubs have the methods and signatures of their bases."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _native = load()
 _NEEDS_C = [pytest.mark.native, pytest.mark.skipif(_native is None, reason="the extension was not built")]
 
 
-def public_methods(protocol: type) -> dict[str, Callable[..., Any]]:
-    """Return the methods of a protocol, by name."""
-    return {name: member for name, member in vars(protocol).items() if callable(member) and name[0] != "_"}
+def public_methods(base: type) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a base class or protocol, by name."""
+    return {name: member for name, member in vars(base).items() if callable(member) and name[0] != "_"}
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
@@ -38,7 +38,7 @@ def test_slots_have_the_signatures_of_the_protocol(implementation: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["FallbackHub", pytest.param("NativeHub", marks=_NEEDS_C)])
-def test_hubs_have_the_signatures_of_the_protocol(implementation: str) -> None:
+def test_hubs_have_the_signatures_of_their_base(implementation: str) -> None:
     for name, method in public_methods(Hub).items():
         kind: Any = FallbackHub if implementation == "FallbackHub" else NativeHub
         if name in vars(kind):

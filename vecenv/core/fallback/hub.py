@@ -16,7 +16,7 @@ from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .outstanding import Outstanding
-from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
+from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords
 
 __all__ = ["FallbackHub"]
 
@@ -58,9 +58,6 @@ class FallbackHub(Hub):
 
     def _forget_command(self, env_id: int, step_id: int) -> None:
         """Remove a command that its slot has executed or dropped."""
-
-    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Send the commands that `requeue` kept to the slot's successor; each contains its payload."""
 
     # ---- sending -----------------------------------------------------------------------
 
@@ -119,10 +116,6 @@ class FallbackHub(Hub):
             ]
         )
         return first
-
-    def pump(self) -> bool:
-        """Continue writing commands that did not fit into the transport; return whether some are left."""
-        return False
 
     # ---- receiving ---------------------------------------------------------------------
 
@@ -227,10 +220,6 @@ class FallbackHub(Hub):
     def outstanding(self) -> int:
         return self._outstanding.num_owed
 
-    def num_stragglers(self) -> int:
-        """Return 0: each env has a fixed row, so there are no stragglers."""
-        return 0
-
     def owed(self, env_id: int, /) -> tuple[int, int]:
         step_id = self._outstanding.owed[env_id]
         return (self._outstanding.ops[env_id] if step_id else int(Op.NONE)), step_id
@@ -270,15 +259,6 @@ class FallbackHub(Hub):
 
     def _has_row_before(self, env_id: int, before: int) -> bool:
         return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
-
-    def save_rows(self, rows: AnyRows) -> None:
-        """Do nothing: without C, batches are copies."""
-
-    def fill_repeated(self, rows: AnyRows) -> None:
-        """Do nothing: each env has a fixed row, where its last observation stays."""
-
-    def attach_worker(self, worker: WorkerLike) -> None:
-        """Do nothing; `SocketHub` connects to the worker."""
 
     def move(self, env_id: int, slot: int) -> None:
         self._slot_of[env_id] = slot

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,13 @@ from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 
 __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
+
+
+#: Methods of a `NativeHub` that are those of `_native.Hub`, without a call in between.
+_METHODS_OF_C = (
+    *("send", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
+    *("continue_from", "pending", "lend", "take_back", "stop", "take_stray_words", "reset_claims", "add_info_key"),
+)
 
 
 class Refusal(NamedTuple):
@@ -57,8 +64,8 @@ class SlotState(NamedTuple):
     unblocked_ns: int = 0
 
 
-class Hub(Protocol):
-    """The parent's end, implemented by `NativeHub` and `fallback.hub.FallbackHub`. One thread uses it at a time."""
+class Hub:
+    """The parent's end; a hub overrides what it needs. One thread uses it at a time."""
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
@@ -74,6 +81,7 @@ class Hub(Protocol):
         Returns:
             None if the request was sent, else the fields of a `Refusal`.
         """
+        raise NotImplementedError
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
@@ -84,6 +92,7 @@ class Hub(Protocol):
             The step_id of the first command; those of the next ones count up from it. A `Refusal` if nothing was
             queued.
         """
+        raise NotImplementedError
 
     def continue_from(self, step_id: int, /) -> None:
         """Give the next command this step_id, to continue the numbers of another hub; later ones count up from it.
@@ -91,6 +100,7 @@ class Hub(Protocol):
         Raises:
             ValueError: an earlier command may have had it.
         """
+        raise NotImplementedError
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         """Wait for at least `min_count` rows; return them and the union of their flags.
@@ -99,6 +109,7 @@ class Hub(Protocol):
             min_count, max_count: how many rows to return.
             deadline_ns: on the monotonic clock; a negative value counts nanoseconds from now.
         """
+        raise NotImplementedError
 
     def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
         """Wait for the rows of these envs; return them, in this order, and the union of their flags.
@@ -109,30 +120,42 @@ class Hub(Protocol):
             env_ids: int64 (n,), distinct envs that owe an answer.
             deadline_ns: as for `recv`.
         """
+        raise NotImplementedError
 
     def pump(self) -> bool:
         """Continue writing payloads larger than their ring; return whether some are left."""
+        return False
 
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until any event occurs."""
+        raise NotImplementedError
 
     def waits(self) -> tuple[int, int]:
         """Return when `recv` first waited for rows, 0 if it never did, and for how long it did in all.
 
         Both are nanoseconds, the first on the monotonic clock. They are 0 without timings.
         """
+        raise NotImplementedError
 
     def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
+        raise NotImplementedError
+
+    def num_stragglers(self) -> int:
+        """Return the number of rows that were claimed, but not committed when their batch was delivered."""
+        return 0
 
     def outstanding(self) -> int:
         """Return the number of envs that owe an answer."""
+        raise NotImplementedError
 
     def owed(self, env_id: int, /) -> tuple[int, int]:
         """Return (op, step_id) of the answer that an env owes; op is NONE if it owes none."""
+        raise NotImplementedError
 
     def cancel(self, env_id: int, /) -> None:
         """Cancel the outstanding command of an env: its slot drops the command, or its answer if it has begun."""
+        raise NotImplementedError
 
     def reap(self, slot: int) -> None:
         """Clean up the state of a slot after its process has ended."""
@@ -144,6 +167,7 @@ class Hub(Protocol):
             slot: the slot.
             unanswered: step_ids of the calls, of any slot, whose replies have not arrived.
         """
+        return []
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
         """Send to a slot's successor the payloads of the commands that `requeue` returned; None: no payload."""
@@ -153,9 +177,11 @@ class Hub(Protocol):
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id (0: no limit); None if there is none."""
+        raise NotImplementedError
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of that observation's episode; None if it had none or if it is unknown."""
+        raise NotImplementedError
 
     def save_rows(self, rows: AnyRows) -> None:
         """Save the parts of rows that `last_delivered_obs` needs, before debug mode overwrites them."""
@@ -171,15 +197,18 @@ class Hub(Protocol):
 
     def state(self, slot: int) -> SlotState:
         """Return the present operation of a slot."""
+        raise NotImplementedError
 
     def pending(self, slot: int, /) -> tuple[int, int, int]:
         """Return (op, env_id, step_id) of the first command in a slot's queue; op is NONE if it is empty."""
+        return int(Op.NONE), 0, 0
 
     def stop(self) -> None:
         """Signal all slots to end."""
 
     def take_notice(self) -> bool:
         """Return whether a worker has sent a message over its socket since the last call."""
+        raise NotImplementedError
 
     def take_stray_words(self) -> list[tuple[int, str, int]]:
         """Look for stray words: values in shared memory that no worker writes.
@@ -196,13 +225,20 @@ class Hub(Protocol):
 
     def reset_claims(self) -> None:
         """Set the words that all slots share again; called while no slot has a process."""
-        return  # nothing is shared
 
     def add_info_key(self, name: str, /) -> int:
         """Give an info key a cell; return its index, or -1 if all cells are in use."""
+        raise NotImplementedError
+
+    def lend(self, block: int, /) -> bool:
+        """Keep a block until `take_back`, for the caller of the pool; return False if that is not possible."""
+        return False
+
+    def take_back(self, block: int, /) -> None:
+        """Return a lent block to the rotation."""
 
 
-class NativeHub:
+class NativeHub(Hub):
     """The parent's end over shared memory; see `Hub` for its methods.
 
     Args:
@@ -256,18 +292,8 @@ class NativeHub:
         self._delayed: set[int] = set()  # slots whose ring had too little room for all of their payloads
         self._unblocked_ns = [0] * plan.num_slots
         self._notice = plan.notice(memory)
-        self.send = self._hub.send
-        self.recv, self.recv_envs = self._hub.recv, self._hub.recv_envs
-        self.wait, self.waits = self._hub.wait, self._hub.waits
-        self.outstanding = self._hub.outstanding
-        self.num_stragglers = self._hub.num_stragglers
-        self.owed = self._hub.owed
-        self.cancel, self.continue_from = self._hub.cancel, self._hub.continue_from
-        self.pending = self._hub.pending
-        self.lend, self.take_back = self._hub.lend, self._hub.take_back
-        self.stop = self._hub.stop
-        self.take_stray_words, self.reset_claims = self._hub.take_stray_words, self._hub.reset_claims
-        self.add_info_key = self._hub.add_info_key
+        for name in _METHODS_OF_C:
+            setattr(self, name, getattr(self._hub, name))
 
     def has_answered_all(self, slot: int, /) -> bool:
         """Return whether a slot has carried out all its commands; a reply lies in shared memory before that."""
@@ -336,9 +362,6 @@ class NativeHub:
         has_notice = bool(self._notice[0])
         self._notice[0] = 0
         return has_notice
-
-    def attach_worker(self, worker: Any) -> None:
-        """Do nothing: a replacement maps the same arena."""
 
     def reap(self, slot: int) -> None:
         self._fragments.pop(slot, None)

@@ -17,10 +17,11 @@ import os
 import weakref
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..layout.arena import ArenaPlan
 from ..layout.rows import AnyRows, BlockRows, RowRange
+from .hub import Hub
 
 __all__ = ["Leases", "MIN_NBYTES"]
 
@@ -28,16 +29,6 @@ __all__ = ["Leases", "MIN_NBYTES"]
 MIN_NBYTES = 16 << 10
 
 _Views = TypeVar("_Views")
-
-
-class Lender(Protocol):
-    """The part of a hub that `Leases` needs."""
-
-    def lend(self, block: int, /) -> bool:
-        """Take the block of a valid batch out of the rotation; return False if the block is free."""
-
-    def take_back(self, block: int, /) -> None:
-        """Return a lent block to the rotation."""
 
 
 class _Lease(Generic[_Views]):
@@ -68,9 +59,7 @@ class Leases(Generic[_Views]):
         make_views: makes views of the rows of a block; called once per block.
     """
 
-    def __init__(
-        self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, make_views: Callable[[AnyRows], _Views]
-    ) -> None:
+    def __init__(self, hub: Hub, plan: ArenaPlan, memory: mmap.mmap, make_views: Callable[[AnyRows], _Views]) -> None:
         self._hub = hub
         self._plan = plan
         self._memory = memory

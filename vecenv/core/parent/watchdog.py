@@ -10,7 +10,6 @@ when the parent first sees the operation waiting.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ...errors import WorkerTimeoutError, add_notes, locate
 from ..layout.flags import Op
@@ -33,20 +32,24 @@ _REPLACED, _RAISED = "a worker that takes longer is then replaced", "a longer op
 _MOST_STACKS = 4
 
 
-class WorkerDirectory(Protocol):
-    """Describes the workers of slots, for messages."""
+class WorkerDirectory:
+    """Describes the workers of slots, for messages. The defaults are those of a pool without workers."""
 
     def describe_worker(self, slot: int) -> str:
         """Return the name of a slot's worker, such as 'worker 3 (envs 12-15)'."""
+        return "this process"
 
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id, or None if the pool has no workers."""
+        return None
 
     def is_alive(self, slot: int) -> bool:
         """Return whether a slot has a worker that is not known to be dead."""
+        return True
 
     def stack_of(self, slot: int) -> str:
         """Return the present Python stack of a slot's worker, or the reason why it has none; '' if it is unknown."""
+        return ""
 
 
 @dataclass

@@ -1,18 +1,17 @@
 """Engine: the place where the envs of a pool live, as the pool sees it.
 
 `Pool` checks requests, waits for answers and reports failures; an engine builds envs, runs them and ends them.
-`SerialEngine` keeps them in the thread of the caller, `ProcessEngine` in worker processes. `Engine` lists everything
-that a further engine must provide.
+`SerialEngine` keeps them in the thread of the caller, `ProcessEngine` in worker processes. `Engine` is their base.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...errors import SpaceError, WorkerTimeoutError
+from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
@@ -20,16 +19,19 @@ from ..layout.arena import ArenaPlan
 from ..layout.flags import Autoreset
 from ..layout.messages import Payload
 from ..layout.spec import Array, Space, Spec, copy_spaces
-from ..options import Limits, PoolOptions, check_options
-from ..parent.hub import Event, Hub, SlotState
-from ..parent.inbox import Inbox, Listener
+from ..options import Limits, PoolOptions, check_env_fns, check_options
+from ..parent.hub import Event, Hub
+from ..parent.inbox import Listener
 from ..parent.leases import MIN_NBYTES
-from ..parent.watchdog import Watchdog, WorkerDirectory
-from ..recovery.resume import Resume
+from ..parent.watchdog import WorkerDirectory
 from .slots import SlotTable
 from .waiting import WaitingCheck
 
-__all__ = ["AskedEnvs", "CommandLog", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
+if TYPE_CHECKING:  # both use an engine
+    from .requests import Requests
+    from .waiter import Waiter
+
+__all__ = ["CommandLog", "Engine", "EnvSpaces", "OpenedEnvs", "TaskShards"]
 
 
 @dataclass(frozen=True)
@@ -213,59 +215,8 @@ class OpenedEnvs:
     tasks: TaskShards | None = None
 
 
-class AskedEnvs(Protocol):
-    """The part of `requests.Requests` that an engine uses to replace workers, or to report their failure."""
-
-    @property
-    def calls(self) -> Mapping[int, int]:
-        """Step_ids of the calls under way, by env."""
-
-    def last_request(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
-        """Return the seed of an env's episode and the actions of the command under way, for engines without a journal.
-
-        Args:
-            state: of the slot that serves the env.
-        """
-
-    def payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
-        """Return the payload of a command that was sent, to send it again; None if it had none."""
-
-    def takes_seed(self, env_id: int) -> bool:
-        """Return whether a reset of the env was ever given a seed."""
-
-    def resume(self, resume: Resume) -> None:
-        """Continue the requests of another pool: send its unanswered commands again, under their own step_ids."""
-
-    def forget_envs(self, env_ids: Collection[int], *, keeps_calls: bool = False) -> None:
-        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt.
-
-        `keeps_calls`: whether the new envs get the calls of the old ones.
-        """
-
-
-class WaitState(Protocol):
-    """The part of `waiter.Waiter` that an engine uses.
-
-    Attributes:
-        inbox: messages that have arrived. `poll` takes them from the hub; `reply_to_call` adds the answer to a lost
-            call; a successor needs `payloads` and `last_delivered`; `add_slot` counts a reserve slot as used.
-        watchdog: `check` finds operations that are over their limit; `add_slot` as for the inbox.
-    """
-
-    @property
-    def inbox(self) -> Inbox:
-        """Messages that have arrived."""
-
-    @property
-    def watchdog(self) -> Watchdog:
-        """Limits of operations."""
-
-    def request_check(self) -> None:
-        """Have the next receive call `check_alive` before it waits, and until `has_dead` is False."""
-
-
-class Engine(WorkerDirectory, Protocol):
-    """The place where the envs of a pool live.
+class Engine(WorkerDirectory):
+    """The place where the envs of a pool live; an engine overrides what it needs.
 
     A pool calls its engine in this order; everything between `connect` and `close` in any order and number:
 
@@ -292,6 +243,10 @@ class Engine(WorkerDirectory, Protocol):
         * answers lost calls itself (`Inbox.reply_to_call`), since collecting calls waits for each one;
         * calls `waiter.request_check()` as soon as it knows of a failure, else the next receive waits for rows alone.
 
+    Args:
+        env_fns: one constructor per env.
+        options: of the pool.
+
     Attributes:
         env_fns: one constructor per env.
         num_envs: how many envs, with ids 0 .. num_envs - 1.
@@ -302,25 +257,13 @@ class Engine(WorkerDirectory, Protocol):
             may be called after `close` and repeatedly. None: there is no such thing.
     """
 
-    @property
-    def env_fns(self) -> list[Callable[[], Any]]:
-        """One constructor per env."""
+    runs_here = False
 
-    @property
-    def num_envs(self) -> int:
-        """How many envs."""
-
-    @property
-    def options(self) -> PoolOptions:
-        """Options of the pool."""
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether envs run in the thread that waits."""
-
-    @property
-    def end_if_unclosed(self) -> Callable[[], None] | None:
-        """Function that ends what would outlive the program, or None."""
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None) -> None:
+        self.env_fns = check_env_fns(env_fns)
+        self.num_envs = len(self.env_fns)
+        self.options = check_options(options or PoolOptions())
+        self.end_if_unclosed: Callable[[], None] | None = None
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -328,6 +271,7 @@ class Engine(WorkerDirectory, Protocol):
 
         Empty before `open`. The ids of replaced workers change; recovery may add workers behind the others.
         """
+        return ()
 
     # ---- start and end -----------------------------------------------------------------------
 
@@ -347,8 +291,9 @@ class Engine(WorkerDirectory, Protocol):
             Exception: the exception of an env's constructor, with the remote traceback as its cause, and a note that
                 names the env.
         """
+        raise NotImplementedError
 
-    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+    def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Take the parts of the pool that failures of workers concern; called once, right after `open`."""
 
     def close(self, timeout: float | None) -> Exception | None:
@@ -363,6 +308,7 @@ class Engine(WorkerDirectory, Protocol):
         Returns:
             The first exception that an env's `close` has raised, with the remote traceback as its cause; None: none.
         """
+        raise NotImplementedError
 
     def interrupt(self) -> None:
         """Make the current wait return soon, or the operation of an env in this thread be the last one.
@@ -370,6 +316,7 @@ class Engine(WorkerDirectory, Protocol):
         Called by other threads and by signal handlers at any time, also before `open` and after `close`, and possibly
         while `open` runs. It must not block.
         """
+        raise NotImplementedError
 
     # ---- while envs are there ----------------------------------------------------------------
 
@@ -401,6 +348,7 @@ class Engine(WorkerDirectory, Protocol):
             error: made by the watchdog; its `worker_id`, `env_ids`, `op` and `step_id` name the operation. The engine
                 may append to its text.
         """
+        raise error
 
     def check_alive(self) -> None:
         """Raise if an env owes an answer, or is called, and its worker is dead; replace workers where that is due.
@@ -414,6 +362,7 @@ class Engine(WorkerDirectory, Protocol):
 
     def has_dead(self) -> bool:
         """Return whether a worker is dead and not replaced, so that waits must call `check_alive`."""
+        return False
 
     def envs_of(self, worker_id: int) -> list[int]:
         """Return the ids of the envs that a worker hosts, ascending.
@@ -421,6 +370,7 @@ class Engine(WorkerDirectory, Protocol):
         Raises:
             StateError: this engine has no workers.
         """
+        raise StateError("envs_of: the envs live in this process; there are no workers")
 
     def kill(self, worker_id: int) -> None:
         """End a worker at once, with everything that its envs have started. It is dead until `restart`.
@@ -428,6 +378,7 @@ class Engine(WorkerDirectory, Protocol):
         Raises:
             StateError: this engine has no workers.
         """
+        raise StateError("kill: the envs live in this process; there are no workers")
 
     def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         """Replace a worker, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
@@ -436,6 +387,7 @@ class Engine(WorkerDirectory, Protocol):
             StateError: this engine has no workers.
             Exception: as `open`, for the envs of this worker; the worker is dead then.
         """
+        raise StateError("restart: the envs live in this process; there are no workers")
 
     def set_limits(self, limits: Limits) -> None:
         """Change `options.limits`; may be called before `open` and after `close`.
@@ -443,15 +395,18 @@ class Engine(WorkerDirectory, Protocol):
         Raises:
             ConfigError: a limit is not a number of seconds above 0.
         """
+        self.options = check_options(dataclasses.replace(self.options, limits=limits))
 
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard; [] if the envs live on this machine."""
+        return []
 
     def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
         """Return the times of envs and workers on other machines, as they are known; None: the counters have them.
 
         Needs no lock, and may be called before `open` and after `close`.
         """
+        return None
 
     def ask_times(self, must_end: Callable[[], bool]) -> None:
         """Ask other machines for their times, and wait a short time for the answers, for `read_times`.
@@ -464,12 +419,4 @@ class Engine(WorkerDirectory, Protocol):
 
         May be called before `open` and after `close`.
         """
-
-
-def with_limits(options: PoolOptions, limits: Limits) -> PoolOptions:
-    """Return the options with other limits.
-
-    Raises:
-        ConfigError: a limit is not a number of seconds above 0.
-    """
-    return check_options(dataclasses.replace(options, limits=limits))
+        return {}

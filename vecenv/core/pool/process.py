@@ -30,7 +30,6 @@ from ...errors import (
 )
 from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
-from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
@@ -38,7 +37,7 @@ from ..layout.commands import History
 from ..layout.messages import describe_place, unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
-from ..options import AUTO, Limits, PoolOptions, check_env_fns, check_options
+from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
 from ..processes.env_modules import find_env_modules
@@ -73,9 +72,10 @@ from ..system.signals import signals_deferred
 from ..system.start_process import ForkedServer, modules_of, standard_descriptors
 from ..system.worker_socket import ControlSocket, poll_briefly
 from .auto import choose_options
-from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
+from .requests import Requests
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
 from .starting import (
@@ -89,6 +89,7 @@ from .starting import (
     working_directory,
 )
 from .supervisor import Supervisor, death_of
+from .waiter import Waiter
 from .waiting import WaitingCheck
 
 __all__ = ["ProcessEngine", "ProcessPool"]
@@ -106,7 +107,7 @@ _START_POLL_SECONDS = 0.1
 _MEASURE_SECONDS = 30.0
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """Builds envs in worker processes, k per worker, and replaces workers; see `Engine` for the calls.
 
     Args:
@@ -133,8 +134,6 @@ class ProcessEngine:
         ConfigError: this process may not start workers, or an argument makes no sense.
     """
 
-    runs_here = False
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -148,9 +147,7 @@ class ProcessEngine:
         listener: Listener | None = None,
     ) -> None:
         check_may_start()
-        self.env_fns = check_env_fns(env_fns)
-        self.num_envs = len(self.env_fns)
-        self.options = check_options(options or PoolOptions())
+        super().__init__(env_fns, options)
         if resume is not None and not self.options.failures.recovers:
             raise ConfigError("a pool can resume another one only if it recovers workers; change on_failure")
         self.num_workers = self._count_workers()
@@ -174,7 +171,7 @@ class ProcessEngine:
         self.files = files or ModuleFiles()
         self._opened: OpenedEnvs | None = None
         self._known: dict[str, Any] = {}  # the objects of `__main__` that all workers have, by name
-        self._waiter: WaitState | None = None
+        self._waiter: Waiter | None = None
         self._supervisor: Supervisor | None = None
 
     def _count_workers(self) -> int:
@@ -657,7 +654,7 @@ class ProcessEngine:
         table = WorkerTable(self._opened.plan.counters, self._opened.counters)
         table.note_workers(workers, self._slots.by_env)
 
-    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+    def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to handle failures of workers."""
         assert self._opened is not None
         self._waiter = waiter
@@ -793,9 +790,6 @@ class ProcessEngine:
 
     # ---- while envs are there ----------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Do nothing: workers run by themselves."""
-
     def emit_log_records(self) -> None:
         """Pass on the log records of workers."""
         for worker in self._group.workers:
@@ -854,21 +848,10 @@ class ProcessEngine:
 
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations."""
-        self.options = with_limits(self.options, limits)
+        super().set_limits(limits)
         self._group.set_close_seconds(limits.close)
         if self.recovery is not None:
             self.recovery.set_limits(limits)
-
-    def shards(self) -> list[ShardInfo]:
-        """Return []: the envs live on this machine."""
-        return []
-
-    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
-        """Return None: the counters have the times."""
-        return None
-
-    def ask_times(self, must_end: Callable[[], bool]) -> None:
-        """Do nothing: the counters have the times."""
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of failures, and the workers and threads."""

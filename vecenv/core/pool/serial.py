@@ -15,10 +15,9 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from ...errors import DifferentSpacesError, StateError, add_notes
-from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ...errors import DifferentSpacesError, add_notes
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
@@ -28,7 +27,7 @@ from ..layout.flags import Op
 from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
 from ..layout.spec import Array
-from ..options import Limits, PoolOptions, check_env_fns, check_options
+from ..options import PoolOptions
 from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env, check_distinct
@@ -39,10 +38,12 @@ from ..system.monitor_files import MonitorFile
 from ..system.process_stat import started_at
 from ..system.segment import Segment, private_segment
 from ..system.signals import signals_deferred
-from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
+from .requests import Requests
 from .starting import Progress
+from .waiter import Waiter
 
 __all__ = ["SerialEngine", "SerialPool"]
 
@@ -101,7 +102,7 @@ class _LocalHub(NativeHub):
         return arrived
 
 
-class SerialEngine:
+class SerialEngine(Engine):
     """Builds and runs all envs in the thread that uses the pool; see `Engine` for the calls.
 
     Args:
@@ -112,8 +113,6 @@ class SerialEngine:
     """
 
     runs_here = True
-    end_if_unclosed = None
-    worker_pids: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -123,9 +122,7 @@ class SerialEngine:
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
     ) -> None:
-        self.env_fns = check_env_fns(env_fns)
-        self.num_envs = len(self.env_fns)
-        self.options = check_options(options or PoolOptions())
+        super().__init__(env_fns, options)
         self._adapt = adapt or _identity
         self._snapshotter = snapshotter
         self._check_not_closing: Callable[[str], None] = _ignore
@@ -232,7 +229,7 @@ class SerialEngine:
 
         return make_local_pair(attach, memory, counters, slots)
 
-    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+    def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Take the watchdog, which a timer calls during operations."""
         self._watchdog = waiter.watchdog
 
@@ -308,74 +305,15 @@ class SerialEngine:
         if self._watchdog is not None:
             self._watchdog.check()
 
-    def emit_log_records(self) -> None:
-        """Do nothing: envs use the loggers of this process."""
-
-    def on_descriptor(self, descriptor: int) -> None:
-        """Do nothing: no other process has a descriptor here."""
-
-    def on_overdue(self, error: Exception) -> NoReturn:
-        """Raise the error."""
-        raise error
-
-    def check_alive(self) -> None:
-        """Do nothing: envs live as long as this process."""
-
-    def has_dead(self) -> bool:
-        """Return False."""
-        return False
-
-    def set_limits(self, limits: Limits) -> None:
-        """Change the limits of operations."""
-        self.options = with_limits(self.options, limits)
-
-    def shards(self) -> list[ShardInfo]:
-        """Return []: the envs live on this machine."""
-        return []
-
-    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
-        """Return None: the counters have the times."""
-        return None
-
-    def ask_times(self, must_end: Callable[[], bool]) -> None:
-        """Do nothing: the counters have the times."""
-
-    def statistics(self) -> dict[str, Any]:
-        """Return {}: failures are not recovered here."""
-        return {}
-
     # ---- envs and workers ----------------------------------------------------------------------
 
     def expose(self) -> list[Any]:
         """Return the results of `env_fns`, ordered by env_id. The caller may change them from now on."""
         return list(self._built)
 
-    def describe_worker(self, slot: int) -> str:
-        """Name the place of all envs, for messages."""
-        return "this process"
-
-    def worker_of(self, slot: int) -> None:
-        """Return None: there are no workers."""
-
-    def is_alive(self, slot: int) -> bool:
-        """Return True."""
-        return True
-
     def stack_of(self, slot: int) -> str:
         """Return the stack of this thread: during an operation, a timer interrupts the env to check its limits."""
         return "".join(traceback.format_stack()).rstrip()
-
-    def envs_of(self, worker_id: int) -> NoReturn:
-        """Raise StateError: there are no workers."""
-        raise StateError("envs_of: the envs live in this process; there are no workers")
-
-    def kill(self, worker_id: int) -> NoReturn:
-        """Raise StateError: there are no workers."""
-        raise StateError("kill: the envs live in this process; there are no workers")
-
-    def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> NoReturn:
-        """Raise StateError: there are no workers."""
-        raise StateError("restart: the envs live in this process; there are no workers")
 
 
 class SerialPool(Pool):

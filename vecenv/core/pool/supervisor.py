@@ -37,9 +37,11 @@ from ..recovery.recycling import Recycler
 from ..recovery.reproducer import describe
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
-from .engine import AskedEnvs, OpenedEnvs, WaitState
+from .engine import OpenedEnvs
+from .requests import Requests
 from .slots import SlotTable
 from .starting import is_lasting
+from .waiter import Waiter
 
 __all__ = ["Supervisor", "death_of"]
 
@@ -81,8 +83,8 @@ class Supervisor:
         group: WorkerGroup,
         slots: SlotTable,
         envs: OpenedEnvs,
-        requests: AskedEnvs,
-        waiter: WaitState,
+        requests: Requests,
+        waiter: Waiter,
         recovery: Recovery | None,
         recycler: Recycler | None,
         start_successor: Callable[[Worker, dict[int, RestoreJob], Callable[[Worker], None]], None],

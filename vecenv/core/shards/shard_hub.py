@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,10 @@ from .shard_link import POLL_NS, ShardLink
 from .shard_log_records import ShardLogRecords
 from .task_calls import TaskCall
 
-__all__ = ["Part", "ShardHandler", "ShardHub"]
+if TYPE_CHECKING:  # it has the hub
+    from .shard_supervisor import ShardSupervisor
+
+__all__ = ["Part", "ShardHub"]
 
 
 class Part(NamedTuple):
@@ -72,37 +75,6 @@ class _Call(NamedTuple):
     flags: int
 
 
-class ShardHandler(Protocol):
-    """The part of `ShardSupervisor` that the hub calls. None of these methods blocks, and one raises."""
-
-    def advance(self, now: int) -> int:
-        """Take the steps that are due for lost shards and for their successors; return when to call this again."""
-
-    def take_failure(self) -> bool:
-        """Return whether a shard was given up since the last call."""
-
-    def note_opened(self, shard: int, frame: Frame) -> None:
-        """Note the first reply of a shard."""
-
-    def note_lost(self, event: Lost) -> None:
-        """Note that a shard is lost."""
-
-    def note_news(self, shard: int, mail: Mail) -> None:
-        """Note the restore points, outcomes, counts, times and log records of a shard."""
-
-    def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
-        """Note the newest records of envs, whose ids are in the numbers of the shard."""
-
-    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
-        """Note commands of a task, which are answered; `first` is the number of the first one in the shard."""
-
-    def find_failure(self, shard: int) -> Exception | None:
-        """Return an error if the shard is lost and will not be replaced."""
-
-    def check_not_closing(self) -> None:
-        """Raise ClosedError if the pool is being closed."""
-
-
 class ShardHub(Hub):
     """The driver's end of all shards; see `Hub` for the public methods.
 
@@ -129,7 +101,7 @@ class ShardHub(Hub):
         links: Sequence[ShardLink],
         carrier: Carrier,
         layout: FrameLayout,
-        supervisor: ShardHandler,
+        supervisor: ShardSupervisor,
         log_records: ShardLogRecords,
         *,
         has_cells: bool,
@@ -556,22 +528,6 @@ class ShardHub(Hub):
         """Return the number of steps of a shard; it watches its operations itself."""
         return SlotState(int(Op.NONE), 0, 0, 0, 0, self._steps_before[slot] + self._num_steps[slot])
 
-    def pending(self, slot: int, /) -> tuple[int, int, int]:
-        return int(Op.NONE), 0, 0
-
-    def save_rows(self, rows: AnyRows) -> None:
-        """Do nothing: the store has the newest rows, and debug mode does not overwrite those."""
-
-    def fill_repeated(self, rows: AnyRows) -> None:
-        """Do nothing: the store has the last observations."""
-
-    def pump(self) -> bool:
-        """Return False: the carrier writes by itself."""
-        return False
-
-    def stop(self) -> None:
-        """Do nothing: the engine ends the shards."""
-
     # ---- shards that are replaced ------------------------------------------------------------
 
     def local_id(self, env_id: int, step_id: int) -> int:
@@ -674,24 +630,6 @@ class ShardHub(Hub):
                         # of an earlier request: only exceptions of `close` are returned
                         self._errors = [pair for pair in self._errors if pair[0] != event.shard]
         return min(self._errors, key=lambda pair: pair[0], default=(0, None))[1]
-
-    # ---- workers, which shards have by themselves --------------------------------------------
-
-    def reap(self, slot: int) -> None:
-        """Do nothing; see `begin_again`."""
-
-    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """Return []; see `queued`."""
-        return []
-
-    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Do nothing: commands are sent with their payloads."""
-
-    def attach_worker(self, worker: Any) -> None:
-        """Do nothing: no worker belongs to the driver."""
-
-    def move(self, env_id: int, slot: int) -> None:
-        """Do nothing: envs stay in their shard."""
 
 
 def _count_commands(op: Rounds | Steps | Commands, envs: slice) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
 from ..layout.spec import Array
 from ..parent.hub import SlotState
-from ..pool.engine import WaitState
 from ..pool.starting import is_lasting
+from ..pool.waiter import Waiter
 from ..recovery.resume import QueuedCommand
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
@@ -75,13 +75,13 @@ class ShardSupervisor:
         self._hub: ShardHub | None = None
         self._journals: ShardJournals | None = None
         self._commands: UnansweredCommands | None = None
-        self._waiter: WaitState | None = None
+        self._waiter: Waiter | None = None
 
     def open(self, hub: ShardHub, journals: ShardJournals, check_not_closing: Callable[[str], None]) -> None:
         """Begin to take the news of shards; `check_not_closing` as for `Engine.open`."""
         self._hub, self._journals, self._check_not_closing = hub, journals, check_not_closing
 
-    def connect(self, commands: UnansweredCommands, waiter: WaitState) -> None:
+    def connect(self, commands: UnansweredCommands, waiter: Waiter) -> None:
         """Begin to handle losses of shards."""
         self._commands, self._waiter = commands, waiter
 

@@ -15,15 +15,17 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import StateError, WorkerTimeoutError
+from ...errors import StateError
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
-from ..options import Limits, PoolOptions, check_env_fns, check_options
-from ..pool.engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from ..options import Limits, PoolOptions
+from ..pool.engine import Engine, EnvSpaces, OpenedEnvs
+from ..pool.requests import Requests
 from ..pool.slots import split_evenly
 from ..pool.starting import working_directory
+from ..pool.waiter import Waiter
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
@@ -49,7 +51,7 @@ _NS = 1_000_000_000
 _TIMES_NS = 2 * int(PATIENCE_SECONDS * _NS)
 
 
-class ShardedEngine:
+class ShardedEngine(Engine):
     """Runs envs in shards, and replaces shards that are lost; see `Engine` for the calls.
 
     In `kill`, `restart` and `envs_of`, a worker is a shard.
@@ -64,9 +66,6 @@ class ShardedEngine:
         replace_timeout: seconds that the successor of a lost shard may wait for a place.
     """
 
-    runs_here = False
-    worker_pids: tuple[int, ...] = ()
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -79,9 +78,7 @@ class ShardedEngine:
         shard_timeout: float = 30.0,
         replace_timeout: float = 300.0,
     ) -> None:
-        self.env_fns = check_env_fns(env_fns)
-        self.num_envs = len(self.env_fns)
-        self.options = check_options(options or PoolOptions())
+        super().__init__(env_fns, options)
         self.end_if_unclosed = carrier.end_if_unclosed
         self._carrier = carrier
         self._adapt = adapt or _identity
@@ -198,7 +195,7 @@ class ShardedEngine:
         records = journals.records(shard)[env_id]
         return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
 
-    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+    def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to handle losses of shards."""
         assert self._hub is not None and self._journals is not None
         commands = UnansweredCommands(self._hub, self._journals, requests, waiter.inbox, self._shards)
@@ -233,9 +230,6 @@ class ShardedEngine:
 
     # ---- while envs are there ----------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Do nothing: shards run by themselves."""
-
     def emit_log_records(self) -> None:
         """Pass the log records of shards to the loggers of this process; each names its shard."""
         self._log_records.emit()
@@ -243,10 +237,6 @@ class ShardedEngine:
     def on_descriptor(self, descriptor: int) -> None:
         """Raise if a shard that is not replaced owes an answer."""
         self.check_alive()
-
-    def on_overdue(self, error: WorkerTimeoutError) -> None:
-        """Raise the error; the driver itself has no limits, shards have."""
-        raise error
 
     def check_alive(self) -> None:
         """Raise if a shard that is not replaced owes an answer, or is called."""
@@ -258,7 +248,7 @@ class ShardedEngine:
 
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations, in all shards."""
-        self.options = with_limits(self.options, limits)
+        super().set_limits(limits)
         self._starts.set_limits(self.options.limits)
         if self._hub is not None and self._journals is not None:
             for recovery in self._journals.recoveries:
@@ -331,10 +321,6 @@ class ShardedEngine:
     def is_alive(self, slot: int) -> bool:
         """Return whether a shard is not known to be dead."""
         return self._shards[slot].state != ShardState.DEAD
-
-    def stack_of(self, slot: int) -> str:
-        """Return '': stacks of shards are unknown here."""
-        return ""
 
     def kill(self, worker_id: int) -> None:
         """End a shard at once."""

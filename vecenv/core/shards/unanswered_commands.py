@@ -8,7 +8,7 @@ from ...errors import WorkerError, locate
 from ..layout.messages import Reply, pack_error
 from ..layout.spec import Array
 from ..parent.inbox import Inbox
-from ..pool.engine import AskedEnvs
+from ..pool.requests import Requests
 from ..recovery.resume import QueuedCommand, Resume, make_resume
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
@@ -32,7 +32,7 @@ class UnansweredCommands:
         self,
         hub: ShardHub,
         journals: ShardJournals,
-        requests: AskedEnvs,
+        requests: Requests,
         inbox: Inbox,
         shards: Sequence[ShardStatus],
     ) -> None:
