@@ -184,7 +184,7 @@ def test_lease_is_not_used_for_these_options(options):
     """Views need no lease, debug mode overwrites old blocks, and small batches are cheap to copy."""
     with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
         assert envs._pool._envs.plan.leases == 0
-        assert envs._results._leases is None
+        assert envs.results._leases is None
 
 
 @pytest.mark.extended

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,14 +24,13 @@ from gymnasium import spaces
 from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, copy_spaces
 from ..core.parent.batch import Batch
+from ..core.pool.face import PoolFace
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.adapt import generator_owner
 from ..envs.remote import CallMethod
 from ..envs.state.state import register_state_adapter
 from ..errors import ConfigError, require
-from ..report import Report
-from ..statistics import Statistics
 from ..vector.env import VectorEnv, check_options
 
 __all__ = ["VecenvBackend"]
@@ -46,14 +45,13 @@ _TEACHER_ACTIONS = "teacher_actions"
 _FIXED = {"autoreset_mode": "NextStep", "copy": False, "infos": "all", "observation_mode": "same"}
 #: Options that would have no effect.
 _USELESS = ("episode_statistics", "mark_autoreset")
-_NAMES = SettingNames(overlap="batch_size=num_envs // 2", infos="", views="", collect="")
 #: Key of infos that are a list of dicts.
 _LISTED = "pufferlib infos"
 
 Received = tuple[Any, ...]
 
 
-class VecenvBackend:
+class VecenvBackend(PoolFace):
     """N envs of PufferLib in worker processes, for `pufferlib.vector.make(creator, backend=VecenvBackend, ...)`.
 
     The same seeds and actions give what `pufferlib.vector.Serial` gives. Env i is built with `seed=i` and reset with
@@ -88,6 +86,9 @@ class VecenvBackend:
     """
 
     reset, step = _vector.reset, _vector.step  # of the installed release: the number of results of `recv` differs
+
+    _setting_names = SettingNames(overlap="batch_size=num_envs // 2", infos="", views="", collect="")
+    _recipe = "build one by pufferlib.vector.make"
 
     def __init__(
         self,
@@ -249,14 +250,6 @@ class VecenvBackend:
         """Call `notify` of each env; waits for the steps that are under way."""
         self._pool.call(CallMethod("notify", (), {}))
 
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics`."""
-        return self.vector_env.statistics()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed, as `VectorEnv.report`."""
-        return self._pool.report(_NAMES)
-
     # ---- end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -266,12 +259,6 @@ class VecenvBackend:
                 self.driver_env.close()
             finally:
                 self.vector_env.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._pool.describe()})" if "_pool" in vars(self) else super().__repr__()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a VecenvBackend cannot be pickled or copied; build one by pufferlib.vector.make")
 
 
 def _list_infos(batch: Batch) -> list[dict[str, Any]]:

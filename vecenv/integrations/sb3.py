@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -21,6 +21,7 @@ from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.options import START_METHODS
 from ..core.parent.batch import Batch
+from ..core.pool.face import PoolFace
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.remote import (
@@ -31,8 +32,6 @@ from ..envs.remote import (
     SetOuterAttribute,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
-from ..report import Report
-from ..statistics import ShardInfo, Statistics
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
@@ -42,7 +41,6 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-_NAMES = SettingNames(overlap="", views="", collect="")  # Stable-Baselines3 waits for all envs, and keeps arrays
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 #: Methods that read the envs of the rows only.
@@ -51,7 +49,7 @@ _READS = ("has_attr", "get_attr", "env_is_wrapped", "get_images")
 Infos = list[dict[str, Any]]
 
 
-class SB3VecEnv(_VecEnv):
+class SB3VecEnv(PoolFace, _VecEnv):
     """N envs in worker processes for Stable-Baselines3, a few of them per worker.
 
     The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
@@ -76,6 +74,9 @@ class SB3VecEnv(_VecEnv):
         reset_infos: for each env the info of its last reset, by `reset` or at an episode's end.
         vector_env: the `vecenv.VectorEnv` that steps the envs; it has `seeds` and `worker_pids`.
     """
+
+    # Stable-Baselines3 waits for all envs, and keeps arrays.
+    _setting_names = SettingNames(overlap="", views="", collect="")
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class SB3VecEnv(_VecEnv):
                 )
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env.pool
-        self._env_seeds: EnvSeeds = self.vector_env._env_seeds
+        self._env_seeds: EnvSeeds = self.vector_env.env_seeds
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         self._action_dtype: Any = self._pool.spaces.action_space.dtype
@@ -178,7 +179,7 @@ class SB3VecEnv(_VecEnv):
         if batch.flags & RowFlag.ERROR:
             batch.raise_errors(self._deliver_reset)
         self.reset_infos = batch.infos()
-        return self.vector_env._results.own_obs(batch)
+        return self.vector_env.results.own_obs(batch)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of every env.
@@ -250,7 +251,7 @@ class SB3VecEnv(_VecEnv):
             batch.raise_errors(self._deliver)
         dones = batch.terminated | batch.truncated
         infos = self._infos_of(batch, dones)
-        return self.vector_env._results.own_obs(batch), batch.rewards.astype(np.float32), dones, infos
+        return self.vector_env.results.own_obs(batch), batch.rewards.astype(np.float32), dones, infos
 
     def _infos_of(self, batch: Batch, dones: Array) -> Infos:
         if not batch.flags & _EXTRA_FLAGS:
@@ -268,7 +269,7 @@ class SB3VecEnv(_VecEnv):
         final_infos, space, final_obs = batch.final_infos(), self._pool.spaces.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
-        has_statistics = self.vector_env._results.has_statistics
+        has_statistics = self.vector_env.results.has_statistics
         for env_id in np.flatnonzero(dones).tolist():
             reset_infos[env_id] = infos[env_id]
             info = final_infos[env_id]
@@ -357,43 +358,13 @@ class SB3VecEnv(_VecEnv):
     # ---- end ---------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-        return bool(self._pool.closed)
-
-    @property
     def waiting(self) -> bool:
         """Whether a step is under way."""
         return self._pool.outstanding() > 0
 
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics`."""
-        return self.vector_env.statistics()
-
-    def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard, as `VectorEnv.shards`."""
-        return self._pool.shards()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
-        return self._pool.report(_NAMES)
-
     def close(self) -> None:
         """End envs and workers within `close_timeout` seconds; idempotent."""
         self.vector_env.close()
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
-
-    def __enter__(self) -> SB3VecEnv:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("an SB3VecEnv cannot be pickled or copied; build one from its env_fns")
 
 
 def _statistics_of(batch: Batch, row: int) -> dict[str, Any]:

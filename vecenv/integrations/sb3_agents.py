@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from ..core.layout.spec import Array
+from ..core.pool.face import PoolFace
 from ..envs.remote import CallBatch, SetBatchAttribute
 from ..errors import ConfigError, StateError, convert_rows, require
+from ..report import Report
+from ..statistics import ShardInfo, Statistics
 from .pettingzoo import PettingZooVectorEnv
 
 __all__ = ["SB3AgentVecEnv"]
@@ -25,7 +28,7 @@ _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 Infos = list[dict[str, Any]]
 
 
-class SB3AgentVecEnv(_VecEnv):
+class SB3AgentVecEnv(PoolFace, _VecEnv):
     """N envs of PettingZoo with A agents each, as a VecEnv of N * A rows.
 
     The same seeds and actions give the observations, rewards and dones of SuperSuit's `SB3VecEnvWrapper`: a row is
@@ -49,6 +52,8 @@ class SB3AgentVecEnv(_VecEnv):
         reset_infos: for each row the info of the last call of `reset`.
     """
 
+    _recipe = "build one from its constructors"
+
     def __init__(
         self,
         parallel_fn: Callable[[], Any] | Sequence[Callable[[], Any]],
@@ -63,7 +68,7 @@ class SB3AgentVecEnv(_VecEnv):
         if "infos" in options:
             raise ConfigError("infos: Stable-Baselines3 needs one dict per row; leave it out", key="infos")
         envs = self.vector_env = PettingZooVectorEnv(parallel_fn, num_envs, infos="list", **options)
-        self._pool = envs.batched._pool
+        self._pool = envs.batched.pool
         self._is_stepping = False
         try:
             super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
@@ -161,18 +166,21 @@ class SB3AgentVecEnv(_VecEnv):
 
     # ---- end ---------------------------------------------------------------------------------
 
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start, as `BatchedVectorEnv.statistics`."""
+        return self.vector_env.batched.statistics()
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard, as `BatchedVectorEnv.shards`."""
+        return self.vector_env.batched.shards()
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the start, as `BatchedVectorEnv.report`."""
+        return self.vector_env.batched.report()
+
     def close(self) -> None:
         """End envs and workers; idempotent."""
         self.vector_env.close()
-
-    def __enter__(self) -> SB3AgentVecEnv:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("an SB3AgentVecEnv cannot be pickled or copied; build one from its constructors")
 
 
 def _in_form_of_sb3(result: Any) -> tuple[Any, Array, Array, Infos]:

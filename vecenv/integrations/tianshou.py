@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -21,6 +21,8 @@ from ..checks import check_callables, check_flag, check_seconds
 from ..core.layout.flags import Op
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
+from ..core.pool.face import PoolFace
+from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.remote import CallMethod, GetAttributeOrNone, ObjectEnv, SeedActionSpace, SetInnerAttribute
 from ..errors import (
@@ -50,7 +52,7 @@ _NO_TUPLES = "Tianshou does not support observations that are tuples; use an arr
 Result = tuple[Array, Array, Array, Array, Array]
 
 
-class VecenvVectorEnv(_BaseVectorEnv):
+class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     """N envs in worker processes for Tianshou, a few of them per worker.
 
     The same seeds and actions give what `DummyVectorEnv` gives, with rewards in float64 and observations in the dtype
@@ -81,6 +83,8 @@ class VecenvVectorEnv(_BaseVectorEnv):
             `timeout`.
         vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `seeds` and `worker_pids`.
     """
+
+    _setting_names = SettingNames(overlap="wait_num=num_envs // 2", views="", collect="")
 
     def __init__(
         self,
@@ -230,9 +234,9 @@ class VecenvVectorEnv(_BaseVectorEnv):
         ordered = not self._pool.outstanding()
         self._pool.reset(ids, seeds=seeds, kwargs=[kwargs] * len(ids) if kwargs else None, ordered=ordered)
         if seeds is not None:
-            self.vector_env._env_seeds.record(seeds, ids.tolist())
+            self.vector_env.env_seeds.record(seeds, ids.tolist())
         batch = self._pool.recv() if ordered else self._pool.recv(env_ids=ids)
-        self.vector_env._env_seeds.note(batch)
+        self.vector_env.env_seeds.note(batch)
         _raise_errors(batch, self._first_of)
         return batch
 
@@ -242,7 +246,7 @@ class VecenvVectorEnv(_BaseVectorEnv):
     def _obs_of(self, batch: Batch) -> Array:
         """Return observations in the form of Tianshou: one array, for Dict spaces an object array of dicts."""
         if self._has_array_obs:
-            obs: Array = self.vector_env._results.own_obs(batch)
+            obs: Array = self.vector_env.results.own_obs(batch)
             return obs
         if self._has_objects:
             return _stack_objects(batch.obs[0])
@@ -352,13 +356,6 @@ class VecenvVectorEnv(_BaseVectorEnv):
     def close(self) -> None:
         """End envs and workers within `close_timeout` seconds; a second call has no effect."""
         self.vector_env.close()
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a VecenvVectorEnv cannot be pickled or copied; build one from its env_fns")
 
 
 def _raise_errors(batch: Batch, deliver: Callable[[Batch], Any]) -> None:

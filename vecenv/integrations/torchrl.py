@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -23,12 +23,11 @@ from ..checks import check_whole
 from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
 from ..core.parent.batch import Batch, raise_first
+from ..core.pool.face import PoolFace
 from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, ErrorRows, SpaceError, StateError, require, take_rows
 from ..nested import map_structure
-from ..report import Report
-from ..statistics import Statistics
 from ..vector.arguments import read_env_ids
 from ..vector.env import VectorEnv, check_options
 from ..vector.nested import merge, own
@@ -46,11 +45,10 @@ _spec_of: Any = require("torchrl.envs.libs.gym", "torchrl")._gym_to_torchrl_spec
 _FLAGS = ("done", "terminated", "truncated")
 #: Options of `VectorEnv` that have one possible value here.
 _FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True, "infos": "none"}
-_NAMES = SettingNames(overlap="async_step_send() and async_step_recv()", infos="", views="", collect="")
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class VecenvEnv(_EnvBase):
+class VecenvEnv(PoolFace, _EnvBase):
     """N envs in worker processes as one env of TorchRL with `batch_size` (N,).
 
     Specs and rollouts equal those of `GymWrapper` around a `SyncVectorEnv` in DISABLED mode: observations in the dtype
@@ -82,6 +80,9 @@ class VecenvEnv(_EnvBase):
     Attributes:
         vector_env: the `vecenv.VectorEnv` that steps the envs; it has `seeds`, `call` and `worker_pids`.
     """
+
+    _setting_names = SettingNames(overlap="async_step_send() and async_step_recv()", infos="", views="", collect="")
+    _recipe = "give collectors a function that builds one"
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class VecenvEnv(_EnvBase):
 
     def _pack(self, batch: Batch) -> tuple[Any, Any]:
         """Return the results of a batch of steps as a tensordict (B,), and its observations as arrays (B, *S)."""
-        obs = self.vector_env._results.own_obs(batch)
+        obs = self.vector_env.results.own_obs(batch)
         terminated, truncated = batch.terminated, batch.truncated
         done = terminated | truncated
         if batch.flags & RowFlag.FINAL:
@@ -463,14 +464,6 @@ class VecenvEnv(_EnvBase):
         """The number of envs."""
         return self.vector_env.num_envs
 
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics`."""
-        return self.vector_env.statistics()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
-        return self._pool.report(_NAMES)
-
     def close(self, *, raise_if_closed: bool = True) -> None:
         """End envs and workers within `close_timeout` seconds.
 
@@ -485,13 +478,6 @@ class VecenvEnv(_EnvBase):
     def shutdown(self) -> None:
         """Close the env, as of `AsyncEnvPool`; idempotent."""
         self.close(raise_if_closed=False)
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a VecenvEnv cannot be pickled or copied; give collectors a function that builds one")
 
 
 def _check_space(name: str, space: Space[Any]) -> None:

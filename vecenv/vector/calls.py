@@ -26,7 +26,7 @@ _READS = ("get_attr", "render")
 class CallableVectorEnv(BaseVectorEnv):
     """The calls, attributes and rendering of VectorEnv."""
 
-    _results: Results
+    results: Results
 
     # ---- calling -----------------------------------------------------------------------------
 
@@ -136,4 +136,4 @@ class CallableVectorEnv(BaseVectorEnv):
 
         None after a `recv` or `step` of some envs, and if an env raised before its first observation.
         """
-        return self._results.observations
+        return self.results.observations

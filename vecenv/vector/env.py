@@ -289,7 +289,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
-        self._env_seeds = EnvSeeds(pool.num_envs)
+        self.env_seeds = EnvSeeds(pool.num_envs)
         self._reset_ids: Any = None  # env ids of the pending reset, None for all
         self._resets_some = False  # whether the pending reset returns the rows of `_reset_ids` only
         self.closed = False
@@ -321,7 +321,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
         make_results = ConcatenatedResults if has_own_batches(space) else Results
-        results = self._results = make_results(
+        results = self.results = make_results(
             pool, make_reader(space), space, self.copy, self._checks_ends, has_statistics
         )
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
@@ -332,7 +332,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         return batch_space(self._pool.spaces.observation_space, self.num_envs)
 
     def _release_views(self) -> None:
-        self._results.release_views()
+        self.results.release_views()
 
     @property
     def num_spare_envs(self) -> int:
@@ -397,7 +397,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             has_ended: bool (N,), envs whose episode is over now.
             returns: rewards of the current episode of each env, float64 (N, *K); NaN: they are unknown.
         """
-        self._results.forget_last(has_ended, returns)
+        self.results.forget_last(has_ended, returns)
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -542,11 +542,11 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     def _deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
         if batch.flags & RowFlag.RESET:
-            self._env_seeds.note(batch)
-        return self._results.deliver_some(batch, marks_autoreset)
+            self.env_seeds.note(batch)
+        return self.results.deliver_some(batch, marks_autoreset)
 
     def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
-        self._results.check_not_ended(what, env_ids)
+        self.results.check_not_ended(what, env_ids)
         try:
             if self._splits_actions:
                 ids = np.arange(self.num_envs) if env_ids is None else np.atleast_1d(env_ids)
@@ -574,7 +574,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         If the first reset of an env has no seed, one is drawn for its generator, unless that exists. It stands here
         once the reset is received. `reset(seed=envs.seeds[0])` repeats the run of envs that draw from `np_random` only.
         """
-        return self._env_seeds.last
+        return self.env_seeds.last
 
     def reset(
         self,
@@ -639,7 +639,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         env_ids = None
         if not isinstance(options, list | tuple):
             env_ids, options = read_mask(options, self.num_envs)
-        if env_ids is not None and not self._results.has_last_obs(env_ids):
+        if env_ids is not None and not self.results.has_last_obs(env_ids):
             raise StateError(
                 f"{what}: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
                 "of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
@@ -667,14 +667,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             NoAsyncCallError: `reset_async` was not called before.
         """
         self._check_pending("reset")
-        env_ids, results = self._reset_ids, self._results
+        env_ids, results = self._reset_ids, self.results
         if self._resets_some:
             batch = self._recv("reset_wait", timeout, env_ids)
             return _first_of(self._deliver_some, batch, False)
         # A view of the ring may be invalid after the next batch.
         last = None if env_ids is None else results.copy_last_obs()
         batch = self._recv("reset_wait", timeout)
-        self._env_seeds.note(batch)
+        self.env_seeds.note(batch)
         if env_ids is not None:
             return results.deliver_into(last, batch, env_ids)
         return _first_of(results.deliver, batch)
@@ -723,7 +723,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
-        self._env_seeds.record(asked, chosen)
+        self.env_seeds.record(asked, chosen)
 
 
 def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Pools: the interface that all front ends stand on.
 
 pool            the public calls
+face            the members that front ends have in common
 lifecycle       owner, lock and end of a pool
 requests        checks and sends actions, resets and calls
 waiter          waits for rows, messages, deaths and deadlines

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ...errors import SpaceError, require
-from .pool import EnvPool, Rows
+from .pool import EnvPool, EnvPoolRows
 
 __all__ = ["DMEnvPool"]
 
@@ -55,7 +55,7 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
         return _spec_of(self._envs.single_action_space, "action")
 
 
-def _time_step(rows: Rows) -> Any:
+def _time_step(rows: EnvPoolRows) -> Any:
     is_last = rows.terminated | rows.truncated
     step_type = np.where(is_last, _LAST, np.where(rows.is_first, _FIRST, _MID))
     return _dm_env.TimeStep(

@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 
 from ...errors import SpaceError, require
 from ...vector.env import VectorEnv
-from .pool import EnvPool, Rows
+from .pool import EnvPool, EnvPoolRows
 
 __all__ = ["GymEnvPool"]
 
@@ -50,11 +50,11 @@ class GymEnvPool(EnvPool, _gym.Env):
         return self._recv(_one if reset else _four)
 
 
-def _one(rows: Rows) -> Any:
+def _one(rows: EnvPoolRows) -> Any:
     return rows.obs
 
 
-def _four(rows: Rows) -> tuple[Any, Any, Any, dict[str, Any]]:
+def _four(rows: EnvPoolRows) -> tuple[Any, Any, Any, dict[str, Any]]:
     is_truncation = rows.truncated & ~rows.terminated
     return (
         rows.obs,

@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from ...vector.env import VectorEnv
-from .pool import EnvPool, Rows
+from .pool import EnvPool, EnvPoolRows
 
 __all__ = ["GymnasiumEnvPool"]
 
@@ -82,13 +82,13 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
         return self._recv(_five if not reset else _two if return_info else _one)
 
 
-def _one(rows: Rows) -> Any:
+def _one(rows: EnvPoolRows) -> Any:
     return rows.obs
 
 
-def _two(rows: Rows) -> tuple[Any, dict[str, Any]]:
+def _two(rows: EnvPoolRows) -> tuple[Any, dict[str, Any]]:
     return rows.obs, rows.info()
 
 
-def _five(rows: Rows) -> tuple[Any, ...]:
+def _five(rows: EnvPoolRows) -> tuple[Any, ...]:
     return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.info()

@@ -8,21 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from ...core.pool.face import PoolFace
 from ...core.pool.facts import SettingNames
 from ...errors import convert_rows
-from ...report import Report
-from ...statistics import Statistics
 from ...vector.arguments import read_env_ids, read_seeds
 from ...vector.env import VectorEnv
 
-__all__ = ["EnvPool", "Rows"]
+__all__ = ["EnvPool", "EnvPoolRows"]
 
-_NAMES = SettingNames(overlap="batch_size=num_envs // 2", collect="")
 #: Spaces whose actions are one array.
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
-class Rows(NamedTuple):
+class EnvPoolRows(NamedTuple):
     """The results of B envs, in EnvPool's dtypes.
 
     Attributes:
@@ -50,7 +48,7 @@ class Rows(NamedTuple):
         return {"env_id": self.env_id, "players": players, **self.state, "elapsed_step": self.elapsed_step}
 
 
-class EnvPool:
+class EnvPool(PoolFace):
     """N envs in worker processes, `batch_size` of which are received at a time.
 
     The step after the end of an episode ignores its action and begins the next episode, with reward 0. If `batch_size`
@@ -68,8 +66,11 @@ class EnvPool:
         spec: the spec of Gymnasium that the envs were made from.
     """
 
+    _setting_names = SettingNames(overlap="batch_size=num_envs // 2", collect="")
+
     def __init__(self, envs: VectorEnv, config: Mapping[str, Any], seeds: Sequence[int | None]) -> None:
         self._envs = envs
+        self._pool = envs.pool
         self._config = dict(config)
         self._seeds = list(seeds)  # of the next reset of each env; None: its generator continues
         self.num_envs = envs.num_envs
@@ -95,11 +96,6 @@ class EnvPool:
     def config(self) -> dict[str, Any]:
         """A copy of the options, by EnvPool's names."""
         return dict(self._config)
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._envs.closed
 
     # ---- sending -----------------------------------------------------------------------------
 
@@ -153,7 +149,7 @@ class EnvPool:
 
     # ---- receiving ---------------------------------------------------------------------------
 
-    def _recv(self, form: Callable[[Rows], Any]) -> Any:
+    def _recv(self, form: Callable[[EnvPoolRows], Any]) -> Any:
         ids, self._sent = self._sent, []
         try:
             results = self._envs.recv(env_id=ids or None)
@@ -162,7 +158,7 @@ class EnvPool:
             raise
         return form(self._read(results))
 
-    def _step(self, action: Any, env_id: Any, form: Callable[[Rows], Any]) -> Any:
+    def _step(self, action: Any, env_id: Any, form: Callable[[EnvPoolRows], Any]) -> Any:
         if self.is_async or self._sent:
             self.send(action, env_id)
             return self._recv(form)
@@ -173,7 +169,7 @@ class EnvPool:
             raise
         return form(self._read(results))
 
-    def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[Rows], Any]) -> Any:
+    def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[EnvPoolRows], Any]) -> Any:
         seeds = self._seeds if seed is None else read_seeds(seed, self.num_envs)
         if options and "reset_mask" in options:
             env_id = np.flatnonzero(options["reset_mask"]) if env_id is None else env_id
@@ -194,7 +190,7 @@ class EnvPool:
             convert_rows(error, read)
             raise
 
-    def _read(self, results: tuple[Any, Any, Any, Any, dict[str, Any]]) -> Rows:
+    def _read(self, results: tuple[Any, Any, Any, Any, dict[str, Any]]) -> EnvPoolRows:
         """Convert the results of a `VectorEnv` and note which envs have ended."""
         obs, rewards, terminated, truncated, infos = results
         ids = np.array(infos.get("env_id", self.all_env_ids), np.int32)
@@ -208,21 +204,13 @@ class EnvPool:
         elapsed = state.pop("elapsed_step", elapsed)  # Atari games count over the lives of a game
         self._elapsed[ids] = elapsed
         self._begins[ids] = terminated | truncated
-        return Rows(ids, obs, rewards.astype(np.float32), terminated, truncated, elapsed, is_first, state)
+        return EnvPoolRows(ids, obs, rewards.astype(np.float32), terminated, truncated, elapsed, is_first, state)
 
     # ---- other calls -------------------------------------------------------------------------
 
     def render(self, env_ids: Any = 0) -> Any:
         """Return the frames of some envs, env 0 by default: an array (B, H, W, 3) with `render_mode="rgb_array"`."""
         return np.stack(self._envs.render(env_id=env_ids))
-
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics` does."""
-        return self._envs.statistics()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `VectorEnv.report` does."""
-        return self._envs.pool.report(_NAMES)
 
     def close(self, **kwargs: Any) -> None:
         """Close the envs and end the workers; takes the arguments of `VectorEnv.close`. Later calls do nothing."""

@@ -1,0 +1,58 @@
+"""PoolFace: the members that all front ends of a pool have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn, TypeVar
+
+from ...report import Report
+from ...statistics import ShardInfo, Statistics
+from .facts import SettingNames
+from .pool import Pool
+
+__all__ = ["PoolFace"]
+
+_Self = TypeVar("_Self", bound="PoolFace")
+
+
+class PoolFace:
+    """Base of front ends; a front end has its pool as `_pool`, and a method `close`."""
+
+    _pool: Pool
+    #: The settings that verdicts recommend, as the users of this front end write them.
+    _setting_names: ClassVar[SettingNames] = SettingNames()
+    #: How to make another one, for the error of a pickle.
+    _recipe: ClassVar[str] = "build one from its env_fns"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return bool(self._pool.closed)
+
+    def statistics(self) -> Statistics:
+        """Return counts and times since the start, as `VectorEnv.statistics`."""
+        return self._pool.statistics()
+
+    def shards(self) -> list[ShardInfo]:
+        """Return the state and the place of every shard, as `VectorEnv.shards`."""
+        return self._pool.shards()
+
+    def report(self) -> Report:
+        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
+        return self._pool.report(self._setting_names)
+
+    def close(self) -> None:
+        """End envs and workers."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self._pool.describe()})" if "_pool" in vars(self) else f"{name}(not built)"
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; {self._recipe}")
