@@ -40,7 +40,7 @@ class SlowReset(ToyEnv):
 
 def make_slow(env_id: int) -> Any:
     """Make one as an ALF environment."""
-    from vecenv import AlfGymWrapper
+    from vecenv.alf import AlfGymWrapper
 
     return AlfGymWrapper(SlowReset(), env_id)
 
@@ -61,7 +61,7 @@ class AlfMode(Mode):
     """`ParallelAlfEnvironment.step`: arrays in, time steps of arrays out. FIRST steps only reset and do not count."""
 
     def __init__(self, constructors: Sequence[Callable[..., Any]], name: str = "vecenv alf", **kwargs: Any) -> None:
-        from vecenv import ParallelAlfEnvironment
+        from vecenv.alf import ParallelAlfEnvironment
 
         super().__init__(name)
         self._env = ParallelAlfEnvironment(constructors, tensors=False, **kwargs)

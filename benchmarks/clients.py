@@ -164,7 +164,7 @@ CLIENTS = (
         "DI-engine, LightZero",
         "managers.md",
         "from ding.envs import SyncSubprocessEnvManager",
-        "from vecenv import SyncSubprocessEnvManager",
+        "from vecenv.ding import SyncSubprocessEnvManager",
         "timesteps, trained weights",
         "vecenv manager in DI-engine",
         "ding SyncSubprocessEnvManager",

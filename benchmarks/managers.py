@@ -23,9 +23,10 @@ from rich.table import Table
 
 from benchmarks.modes import AsyncManagerMode, ManagerMode, TreeManagerMode
 from benchmarks.rows import Effort, median_times
-from vecenv import BaseEnvManager, BaseEnvManagerV2, VectorEnv
+from vecenv import VectorEnv
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
+from vecenv.ding import BaseEnvManager, BaseEnvManagerV2
 from vecenv.envs.toys import NullEnv
 from vecenv.measurement import machine, measure
 from vecenv.measurement.measure import Mode, Window

@@ -20,12 +20,12 @@ class ManagerMode(Mode):
     _class_name = "SyncSubprocessEnvManager"
 
     def __init__(self, env_fns: Sequence[EnvFn], name: str = "vecenv manager", **cfg: Any) -> None:
-        import vecenv
+        import vecenv.ding
 
         super().__init__(name)
         space = env_fns[0]().action_space
         self._actions = self._make_actions(space, len(env_fns))
-        self._manager = getattr(vecenv, self._class_name)(env_fn=list(env_fns), cfg=cfg)
+        self._manager = getattr(vecenv.ding, self._class_name)(env_fn=list(env_fns), cfg=cfg)
         try:
             self._manager.launch()
         except BaseException:

@@ -137,7 +137,7 @@ def _manager(env_name: str, num_envs: int) -> Iterator[Round]:
     import vecenv
 
     env_fn = _gym(env_name)
-    manager = vecenv.SyncSubprocessEnvManager(env_fn=[env_fn] * num_envs, cfg={})
+    manager = vecenv.managers.SyncSubprocessEnvManager(env_fn=[env_fn] * num_envs, cfg={})
     with contextlib.closing(manager):
         manager.launch()
         batches = itertools.islice(_actions(env_fn().action_space, num_envs), _NUM_BATCHES)

@@ -346,7 +346,7 @@ def _alf(task: Task) -> Mode:
 
 
 def _alf_env(env_fn: EnvFn, env_id: int) -> Any:
-    from vecenv import AlfGymWrapper
+    from vecenv.alf import AlfGymWrapper
 
     return AlfGymWrapper(env_fn(), env_id)
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.faults.front_ends import MANAGERS, FrontEnd, row_of
 from tests.faults.front_ends import play as play_with
 from tests.faults.traces import Row, kill, play, recovering_pool
-from vecenv import DingEnvWrapper
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.serial import SerialPool
+from vecenv.ding import DingEnvWrapper
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_and_build
 

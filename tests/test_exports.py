@@ -41,7 +41,27 @@ def test_names_of_the_package_are_those_that_its_modules_export():
         for module in set(vecenv._MODULE_OF.values())
         for name in importlib.import_module(f"vecenv.{module}").__all__
     }
-    assert exported == set(vecenv._MODULE_OF.items())
+    stay = {(name, module) for name, module in exported if name not in vecenv._HOME_OF}
+    assert stay == set(vecenv._MODULE_OF.items())
+
+
+def test_package_exports_at_most_60_names():
+    assert len(vecenv.__all__) <= 60
+
+
+@pytest.mark.parametrize("name", sorted(vecenv._HOME_OF))
+def test_name_that_has_moved_works_and_warns(name):
+    home = f"vecenv.{vecenv._HOME_OF[name]}"
+    with pytest.warns(DeprecationWarning, match=f"^vecenv.{name} has moved to {home}.{name}. ") as caught:
+        value = getattr(vecenv, name)
+    assert value is getattr(importlib.import_module(home), name)
+    assert caught[0].filename == __file__
+    assert name not in vecenv.__all__ and name not in dir(vecenv)
+
+
+def test_names_of_di_engine_are_those_that_have_moved_there():
+    moved = [name for name, home in vecenv._HOME_OF.items() if home == "ding"]
+    assert vecenv.ding.__all__ == sorted([*moved, "check_all"])  # a check of any env, and a name of DI-engine
 
 
 def test_help_opens_with_a_map_of_ten_lines_whose_names_exist():

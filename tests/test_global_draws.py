@@ -121,7 +121,7 @@ def play_collect(options: dict[str, Any], env: Any) -> Any:
 
 def play_manager(name: str) -> Play:
     def play(options: dict[str, Any], env: Any) -> Any:
-        env_fns = [lambda: vecenv.DingEnvWrapper(env())] * NUM_ENVS
+        env_fns = [lambda: vecenv.ding.DingEnvWrapper(env())] * NUM_ENVS
         return front_ends.play(name, env_fns, rounds=STEPS, seed=None, **options)
 
     return play
@@ -304,7 +304,9 @@ class DrawsAndRaises(Draws):
 
 def numbers_of_manager(cfg: dict[str, Any], dynamic_seed: bool, raises_in: tuple[int, ...] = ()) -> list[float]:
     numbers: list[float] = []
-    with vecenv.SyncSubprocessEnvManager([lambda: vecenv.DingEnvWrapper(DrawsAndRaises())] * 3, cfg) as manager:
+    with vecenv.ding.SyncSubprocessEnvManager(
+        [lambda: vecenv.ding.DingEnvWrapper(DrawsAndRaises())] * 3, cfg
+    ) as manager:
         manager.seed(5, dynamic_seed)
         manager.launch()
         numbers += [value for obs in manager.ready_obs.values() for value in obs.tolist()]

@@ -77,6 +77,7 @@ MAY_IMPORT = {
     "core": BASE | {"_native"},
     "envs": BASE,
     "wrappers": BASE | {"envs"},
+    "ding": BASE | INSIDE | {"managers"},
     "managers": BASE | ENGINE | INSIDE,
     "policies": BASE | ENGINE,
     "collection": BASE | ENGINE | {"policies", "vector"},

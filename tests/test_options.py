@@ -18,27 +18,18 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
 from tests.managers.fakes import actors
-from vecenv import (
+from vecenv import BatchedVectorEnv, ConfigError, FailurePolicy, Timeouts, VectorEnv, alf, make_vec, register_vec
+from vecenv.alf import ParallelAlfEnvironment, ThreadEnvironment, create_environment
+from vecenv.core.layout.flags import Autoreset
+from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
-    BatchedVectorEnv,
-    ConfigError,
-    FailurePolicy,
     GymVectorEnvManager,
-    ParallelAlfEnvironment,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
-    ThreadEnvironment,
-    Timeouts,
-    VectorEnv,
-    alf,
-    create_environment,
-    make_vec,
-    register_vec,
 )
-from vecenv.core.layout.flags import Autoreset
-from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
 from vecenv.envs.toys import ToyEnv
 from vecenv.managers.options import pool_options
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecenv import BatchedVectorEnv, ConfigError, DependencyError, RayOptions, VectorEnv, create_env_manager
+from vecenv import BatchedVectorEnv, ConfigError, DependencyError, RayOptions, VectorEnv
+from vecenv.ding import create_env_manager
 from vecenv.envs.toys import ToyEnv
 from vecenv.ray_options import read_ray_options
 

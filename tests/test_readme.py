@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vecenv
-from vecenv import ShmBuffer
+from vecenv.ding import ShmBuffer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

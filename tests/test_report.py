@@ -224,11 +224,13 @@ def test_report_without_steps_and_after_close():
         assert "timings=False" in envs.report().note
 
 
-@pytest.mark.parametrize("kind", [vecenv.BaseEnvManager, vecenv.SyncSubprocessEnvManager, vecenv.GymVectorEnvManager])
+@pytest.mark.parametrize(
+    "kind", [vecenv.ding.BaseEnvManager, vecenv.ding.SyncSubprocessEnvManager, vecenv.ding.GymVectorEnvManager]
+)
 def test_managers_have_reports(kind: Any):
     stragglers = [lambda: Sleeps(0.002, tail=0.1), lambda: Sleeps(0.002)]
     manager = kind(stragglers, kind.default_config())
-    if kind is not vecenv.GymVectorEnvManager:
+    if kind is not vecenv.ding.GymVectorEnvManager:
         with pytest.raises(StateError, match="report: launch the manager first"):
             manager.report()
     manager.launch()
@@ -237,7 +239,7 @@ def test_managers_have_reports(kind: Any):
             manager.step(dict.fromkeys(manager.ready_obs, 0))
         report = manager.report()
         assert isinstance(report, Report)
-        if kind is vecenv.SyncSubprocessEnvManager:
+        if kind is vecenv.ding.SyncSubprocessEnvManager:
             assert "AsyncSubprocessEnvManager with wait_num" in str(report)
     finally:
         manager.close()
@@ -247,7 +249,7 @@ CHEAP_ENVS_OF_A_MANAGER = """
 import vecenv
 from vecenv.envs.toys import NullEnv
 
-manager = vecenv.SyncSubprocessEnvManager([NullEnv], vecenv.SyncSubprocessEnvManager.default_config())
+manager = vecenv.ding.SyncSubprocessEnvManager([NullEnv], vecenv.ding.SyncSubprocessEnvManager.default_config())
 manager.launch()
 for _ in range(10_000):
     manager.step({0: 0})
@@ -262,7 +264,7 @@ def test_report_of_a_manager_names_its_own_settings():
 
 
 def test_alf_and_batched_have_reports():
-    env = vecenv.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
+    env = vecenv.alf.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
     try:
         env.reset()
         assert isinstance(env.report(), Report)

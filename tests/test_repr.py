@@ -32,7 +32,7 @@ WORKERS = "num_workers=2, threads_per_worker=2, implementation='{}', closed={}"
         (functools.partial(vecenv.make_vec, "CartPole-v1", 3), "VectorEnv(CartPole-v1, num_envs=3, {})"),
         (functools.partial(sb3_vec_env, [CARTPOLE] * 3), "SB3VecEnv(CartPole-v1, num_envs=3, {})"),
         (
-            functools.partial(vecenv.create_environment, "CartPole-v1", num_parallel_environments=3),
+            functools.partial(vecenv.alf.create_environment, "CartPole-v1", num_parallel_environments=3),
             "ParallelAlfEnvironment(CartPole-v1, num_envs=3, {})",
         ),
     ],
@@ -69,7 +69,7 @@ def test_repr_of_a_manager(manager_cls, env_fn, name):
 
 
 def test_repr_of_a_gym_vector_manager_is_that_of_its_vector_env():
-    manager = vecenv.GymVectorEnvManager([CARTPOLE] * 2, {"backend": "serial"})
+    manager = vecenv.ding.GymVectorEnvManager([CARTPOLE] * 2, {"backend": "serial"})
     assert repr(manager).startswith("GymVectorEnvManager(VectorEnv(CartPole-v1, num_envs=2, backend='serial', ")
     manager.close()
     assert repr(manager) == "GymVectorEnvManager(closed=True)"
@@ -77,4 +77,4 @@ def test_repr_of_a_gym_vector_manager_is_that_of_its_vector_env():
 
 def test_repr_works_where_the_constructor_failed():
     assert repr(vecenv.VectorEnv.__new__(vecenv.VectorEnv)) == "VectorEnv(not built)"
-    assert repr(vecenv.BaseEnvManager.__new__(vecenv.BaseEnvManager)) == "BaseEnvManager(not built)"
+    assert repr(vecenv.ding.BaseEnvManager.__new__(vecenv.ding.BaseEnvManager)) == "BaseEnvManager(not built)"

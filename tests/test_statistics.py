@@ -259,11 +259,13 @@ def test_batched_statistics_count_single_envs() -> None:
         assert isinstance(found, Statistics) and found.steps == 8 and found.envs.step.num.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("kind", [vecenv.BaseEnvManager, vecenv.SyncSubprocessEnvManager, vecenv.GymVectorEnvManager])
+@pytest.mark.parametrize(
+    "kind", [vecenv.ding.BaseEnvManager, vecenv.ding.SyncSubprocessEnvManager, vecenv.ding.GymVectorEnvManager]
+)
 def test_managers_have_statistics(kind: Any) -> None:
     make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
     manager = kind([make] * 2, kind.default_config())
-    if kind is not vecenv.GymVectorEnvManager:  # which builds its envs at once
+    if kind is not vecenv.ding.GymVectorEnvManager:  # which builds its envs at once
         with pytest.raises(StateError, match="launch the manager first"):
             manager.statistics()
     manager.launch()
@@ -327,7 +329,7 @@ def test_statistics_read_during_steps_are_never_nonsense() -> None:
 
 
 def test_alf_environment_has_statistics() -> None:
-    env = vecenv.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
+    env = vecenv.alf.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
     try:
         env.reset()
         env.step(np.zeros(2, np.int64))

@@ -300,4 +300,4 @@ def test_weakness_tests_exist(number):
 @pytest.mark.parametrize("part", NAMES)
 def test_old_names_are_importable(part):
     for name in NAMES[part].split():
-        assert name in vecenv.__all__ and getattr(vecenv, name) is not None
+        assert name in vecenv.ding.__all__ and getattr(vecenv.ding, name) is not None

@@ -16,7 +16,7 @@ MODULE = """
     import gymnasium
     import numpy as np
     from gymnasium import spaces
-    from vecenv import BaseEnv, BaseEnvTimestep
+    from vecenv.ding import BaseEnv, BaseEnvTimestep
 
     class Broken(BaseEnv):
         "Breaks as many rules as one class can."

@@ -26,7 +26,7 @@ def short(render_mode=None):
 """
 
 DING = """
-from vecenv import DingEnvWrapper
+from vecenv.ding import DingEnvWrapper
 
 def make():
     return DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
@@ -62,7 +62,7 @@ class Offers(gymnasium.Env):  # its odd actions are legal
 
 TUPLES = """
 import gymnasium
-from vecenv import DingEnvWrapper
+from vecenv.ding import DingEnvWrapper
 
 class Pairs(gymnasium.ActionWrapper):
     def __init__(self, env):
@@ -185,7 +185,7 @@ def test_unrecordable_env_is_one_line_before_the_first_step(record, tmp_path, en
 
 
 def test_files_of_other_formats_are_listed(record, tmp_path):
-    code, files, _ = record("vecenv:TicTacToeEnv", "--out", tmp_path)
+    code, files, _ = record("vecenv.ding:TicTacToeEnv", "--out", tmp_path)
     assert code == 0 and len(files) == 1 and files[0].endswith(".gif")
     assert files == [str(path) for path in tmp_path.iterdir()]
 

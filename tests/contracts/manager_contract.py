@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import actors
-from vecenv import BaseEnvTimestep, EnvState, HybridEnv, StateError, TreeArray, TwoAgentEnv
+from vecenv import StateError
+from vecenv.ding import BaseEnvTimestep, EnvState, HybridEnv, TreeArray, TwoAgentEnv
 from vecenv.envs.toys import CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
 RUN, DONE, ERROR, VOID, NEED_RESET = (

@@ -13,8 +13,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv import BaseEnvManager, BatchedVectorEnv, SyncSubprocessEnvManager, VectorEnv
+from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv.ding import BaseEnvManager, SyncSubprocessEnvManager
 
 
 class Goal:

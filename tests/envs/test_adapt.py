@@ -11,7 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
-from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError, VectorEnv
+from vecenv import ConfigError, SpaceError, StateError, VectorEnv
+from vecenv.ding import DingEnvWrapper, GymToGymnasiumWrapper
 from vecenv.envs.adapt import AdaptedEnv, adapt, adapt_and_build, convert_space, ensure_spaces, find_attr, original
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.seeding import episode_seed

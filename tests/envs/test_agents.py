@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import (
-    ENV_REGISTRY,
-    ConfigError,
-    DingEnvWrapper,
-    GymHybridDictActionWrapper,
-    HybridEnv,
-    StateError,
-    TwoAgentEnv,
-    check_all,
-)
+from vecenv import ConfigError, StateError, check_all
+from vecenv.ding import ENV_REGISTRY, DingEnvWrapper, GymHybridDictActionWrapper, HybridEnv, TwoAgentEnv
 from vecenv.envs.agents import FORMS
 
 ACTIONS = {"tuple": (2, 1), "dict": {"left": 2, "right": 1}, "stack": np.array([2, 1])}

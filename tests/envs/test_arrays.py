@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import ConfigError, affine_transform, to_ndarray
+from vecenv import ConfigError
+from vecenv.ding import affine_transform, to_ndarray
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 
 Pair = namedtuple("Pair", "a b")

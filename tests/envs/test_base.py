@@ -9,16 +9,8 @@ import gymnasium
 import pytest
 
 from tests.scripted import Ding
-from vecenv import (
-    ENV_REGISTRY,
-    BaseEnv,
-    BaseEnvTimestep,
-    Config,
-    ConfigError,
-    DingEnvWrapper,
-    get_env_cls,
-    get_vec_env_setting,
-)
+from vecenv import ConfigError
+from vecenv.ding import ENV_REGISTRY, BaseEnv, BaseEnvTimestep, Config, DingEnvWrapper, get_env_cls, get_vec_env_setting
 
 
 @pytest.fixture
@@ -123,7 +115,7 @@ def test_get_env_cls(registered):
 
 def test_import_names_are_imported_first(tmp_path, monkeypatch):
     (tmp_path / "my_env_module.py").write_text(
-        "from vecenv import ENV_REGISTRY\nENV_REGISTRY.register('by_import', dict, force_overwrite=True)\n"
+        "from vecenv.ding import ENV_REGISTRY\nENV_REGISTRY.register('by_import', dict, force_overwrite=True)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert get_env_cls({"type": "by_import", "import_names": ["my_env_module"]}) is dict

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from vecenv import CloudPickleWrapper, ShmBuffer, ShmBufferContainer
+from vecenv.ding import CloudPickleWrapper, ShmBuffer, ShmBufferContainer
 
 # multiprocessing never unmaps its memory or closes its descriptors, so it starts here and not in a test.
 KEPT = ShmBuffer(np.uint8, (1,))

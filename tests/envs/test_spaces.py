@@ -12,15 +12,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv import (
-    BaseEnvManager,
-    NoneSpace,
-    SpaceError,
-    SubprocessEnvManagerV2,
-    SyncSubprocessEnvManager,
-    VectorEnv,
-)
+from vecenv import NoneSpace, SpaceError, VectorEnv
 from vecenv.core.layout.spec import Spec
+from vecenv.ding import BaseEnvManager, SubprocessEnvManagerV2, SyncSubprocessEnvManager
 
 SPACE = spaces.Dict(mask=NoneSpace(), pair=spaces.Tuple((NoneSpace(), spaces.Discrete(3))))
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.scripted import numbers_env
-from vecenv import ConfigError, DependencyError, DingEnvWrapper
+from vecenv import ConfigError, DependencyError
+from vecenv.ding import DingEnvWrapper
 from vecenv.envs.video import EpisodeRecorder, Recordable
 
 pytest.importorskip("moviepy")

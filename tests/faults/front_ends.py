@@ -18,19 +18,16 @@ from gymnasium.vector import SyncVectorEnv
 
 from tests.collection.sharded import ShardedVectorEnv
 from tests.faults.traces import end, frozen
-from vecenv import (
+from vecenv import BatchedVectorEnv, VectorEnv, collect, evaluate
+from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
-    BatchedVectorEnv,
     GymVectorEnvManager,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
-    VectorEnv,
-    collect,
-    evaluate,
 )
-from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.envs.remote import CallEnvMethod
 
 #: Called with the number of a round, from 0 on.

@@ -18,10 +18,11 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import Traces, frozen, kill, play, recovering_pool, undisturbed, wait_until
-from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv import VectorEnv
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.options import Limits
 from vecenv.core.recovery.reproducer import load as load_episode
+from vecenv.ding import AsyncSubprocessEnvManager, SyncSubprocessEnvManager
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import BatchedVectorEnv, FailurePolicy, SyncSubprocessEnvManager, VectorEnv, collect, evaluate
+from vecenv import BatchedVectorEnv, FailurePolicy, VectorEnv, collect, evaluate
 from vecenv.alf import ParallelAlfEnvironment
 from vecenv.core.recovery import reproducer
+from vecenv.ding import SyncSubprocessEnvManager
 from vecenv.errors import ConfigError, WorkerDiedError
 
 from .test_other_rows import CountEnv, CountVectorEnv, _alf_env, env_fns

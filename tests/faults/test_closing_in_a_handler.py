@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import kill, recovering_pool
-from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv import VectorEnv
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, StateError
 

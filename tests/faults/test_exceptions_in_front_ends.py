@@ -11,7 +11,8 @@ import pytest
 
 import vecenv
 from tests.collection.sharded import ShardedVectorEnv
-from vecenv import Collector, FailurePolicy, GymVectorEnvManager, collect
+from vecenv import Collector, FailurePolicy, collect
+from vecenv.ding import GymVectorEnvManager
 from vecenv.integrations import envpool as envpool_face
 
 from .test_caught_exceptions import ErraticEnv, play, play_plainly

@@ -16,10 +16,11 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill, play, recovering_pool
-from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv import VectorEnv
 from vecenv.core.layout.messages import RemoteTraceback
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes.worker import Worker
+from vecenv.ding import AsyncSubprocessEnvManager, SyncSubprocessEnvManager
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, SpaceError, WorkerDiedError
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.memory_maps import segments
-from vecenv import BatchedVectorEnv, SyncSubprocessEnvManager, VectorEnv
+from vecenv import BatchedVectorEnv, VectorEnv
+from vecenv.ding import SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv
 
 

@@ -478,8 +478,8 @@ def play_sb3(kills: bool) -> Any:
 
 
 def play_manager(kills: bool) -> Any:
-    config = {**vecenv.SyncSubprocessEnvManager.default_config(), "num_workers": 1}
-    manager = vecenv.SyncSubprocessEnvManager([Tasks] * 2, config)
+    config = {**vecenv.ding.SyncSubprocessEnvManager.default_config(), "num_workers": 1}
+    manager = vecenv.ding.SyncSubprocessEnvManager([Tasks] * 2, config)
     try:
         manager.seed([1, 2])
         manager.launch()

@@ -16,9 +16,9 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
-from vecenv import DingEnvWrapper
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
+from vecenv.ding import DingEnvWrapper
 from vecenv.envs import toys
 from vecenv.replaying import is_replaying
 

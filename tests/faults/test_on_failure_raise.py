@@ -12,9 +12,10 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import recovering_pool
-from vecenv import SyncSubprocessEnvManager, VectorEnv
+from vecenv import VectorEnv
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
+from vecenv.ding import SyncSubprocessEnvManager
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 

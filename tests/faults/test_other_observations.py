@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 
 import vecenv
-from vecenv import create_env_manager
 from vecenv.alf.batched.parallel import ParallelAlfEnvironment
 from vecenv.alf.batched.thread import ThreadEnvironment
 from vecenv.alf.gym.wrapper import AlfGymWrapper
+from vecenv.ding import create_env_manager
 from vecenv.errors import SpaceError, VecenvError
 
 pytestmark = pytest.mark.usefixtures("implementation")

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import vecenv
-from vecenv import create_env_manager, errors
+from vecenv import errors
 from vecenv.core.layout import messages
+from vecenv.ding import create_env_manager
 from vecenv.envs import toys
 from vecenv.errors import EnvError, RemoteTraceback, WorkerError
 from vecenv.pickling import dump_by_value
@@ -89,7 +90,7 @@ def test_source_is_added_within_a_group_of_exceptions(monkeypatch: pytest.Monkey
     assert '    |   File "<cell>", line 1, in <module>\n    |     x = 1 / 0\n    | Oops' in str(made)
 
 
-class Wrapped(vecenv.BaseEnv):  # an env of the older interface, behind adapters of vecenv
+class Wrapped(vecenv.ding.BaseEnv):  # an env of the older interface, behind adapters of vecenv
     observation_space = toys.ToyEnv().observation_space
     action_space = toys.ToyEnv().action_space
     reward_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""`vecenv.make` has EnvPool's shapes, dtypes, keys and order of calls, and runs the loops of EnvPool's README."""
+"""`make` has EnvPool's shapes, dtypes, keys and order of calls, and runs the loops of EnvPool's README."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, t
     if arguments[0].endswith("-v5"):
         pytest.importorskip("ale_py", exc_type=ImportError)
     with pytest.raises(error, match=text):
-        vecenv.make(*arguments, **options)
+        vecenv.integrations.envpool.make(*arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -394,4 +394,4 @@ def test_options_of_envpool_without_effect_are_accepted(task_id: str, options: d
 def test_misspelt_options_are_named_with_the_function_that_was_called(name: str, meant: str) -> None:
     text = f"^make: neither VectorEnv nor the env has an option '{name}'; did you mean '{meant}'"
     with pytest.raises(ConfigError, match=text):
-        vecenv.make("CartPole-v1", **{"backend": "serial", name: 3})
+        vecenv.integrations.envpool.make("CartPole-v1", **{"backend": "serial", name: 3})

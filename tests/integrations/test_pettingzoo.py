@@ -22,15 +22,8 @@ from pettingzoo.utils.wrappers import BaseWrapper
 
 from tests.integrations.zoo import SPACES, Count, Walk, rows
 from tests.vector.comparison import assert_same
-from vecenv import (
-    AsyncSubprocessEnvManager,
-    BaseEnvManager,
-    BatchedVectorEnv,
-    ConfigError,
-    SpaceError,
-    StateError,
-    VectorEnv,
-)
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, StateError, VectorEnv
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager
 from vecenv.integrations.pettingzoo import JointEnv, PettingZooVectorEnv, TurnEnv
 
 BACKENDS = ["serial", "process"]

@@ -174,7 +174,7 @@ def test_restarts_are_counted(envs: VectorEnv, served: Exporter) -> None:
 
 
 def _make_alf() -> Any:
-    return vecenv.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
+    return vecenv.alf.create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, backend="serial")
 
 
 def _make_batched() -> Any:
@@ -195,7 +195,7 @@ def test_everything_with_statistics_can_be_exported(make: Callable[[], Any]) -> 
 
 @pytest.mark.parametrize("kind", ["base", "gym_vector"])
 def test_managers_have_samples_from_launch_to_close(kind: str) -> None:
-    envs = vecenv.create_env_manager({"type": kind}, [lambda: gymnasium.make("CartPole-v1")] * 2)
+    envs = vecenv.ding.create_env_manager({"type": kind}, [lambda: gymnasium.make("CartPole-v1")] * 2)
     with exporter(envs, 0) as served:
         if kind == "base":  # the other one builds its envs at once
             assert _scrape(served) == {}

@@ -246,7 +246,7 @@ def recycled(context):
 
 
 def manager(cls, context):
-    envs = getattr(vecenv, cls)([make] * 2, {"num_workers": 2, "context": context})
+    envs = getattr(vecenv.ding, cls)([make] * 2, {"num_workers": 2, "context": context})
     envs.launch()
     timesteps = envs.step({0: np.array(0), 1: np.array(0)})
     first = timesteps[0]

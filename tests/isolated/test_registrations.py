@@ -58,7 +58,7 @@ ATARI = {
     "load": ("env = vecenv.alf.load('{name}')\nprint(env.reset().is_first())", "True"),
     "make_vec": ("env = vecenv.make_vec('{name}', 2, 'serial')\nprint(len(env.reset(seed=0)[0]))", "2"),
     "register_vec": ("print(vecenv.register_vec('{name}', 'Game-v0'))", "Game-v0"),
-    "env_id": ("env = vecenv.DingEnvWrapper(cfg=dict(env_id='{name}'))\nprint(env.reset() is not None)", "True"),
+    "env_id": ("env = vecenv.ding.DingEnvWrapper(cfg=dict(env_id='{name}'))\nprint(env.reset() is not None)", "True"),
 }
 
 
@@ -116,15 +116,15 @@ def test_env_that_is_not_registered_is_still_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "vecenv.ENV_REGISTRY.get('connect4').__name__ == 'Connect4Env'",
-        "vecenv.ENV_REGISTRY['two_agents'].__name__ == 'TwoAgentEnv'",
-        "'gomoku' in vecenv.ENV_REGISTRY and 'chequers' not in vecenv.ENV_REGISTRY",
-        "vecenv.ENV_MANAGER_REGISTRY.get('subprocess').__name__ == 'SyncSubprocessEnvManager'",
-        "set(vecenv.ENV_MANAGER_REGISTRY.query()) >= {'base', 'subprocess', 'async_subprocess'}",
-        "len(vecenv.ENV_MANAGER_REGISTRY) > 3",
-        "len(list(vecenv.ENV_WRAPPER_REGISTRY)) > 10",
-        "vecenv.get_env_cls({'type': 'gomoku'}).__name__ == 'GomokuEnv'",
-        "vecenv.get_env_manager_cls({'type': 'base'}).__name__ == 'BaseEnvManager'",
+        "vecenv.ding.ENV_REGISTRY.get('connect4').__name__ == 'Connect4Env'",
+        "vecenv.ding.ENV_REGISTRY['two_agents'].__name__ == 'TwoAgentEnv'",
+        "'gomoku' in vecenv.ding.ENV_REGISTRY and 'chequers' not in vecenv.ding.ENV_REGISTRY",
+        "vecenv.ding.ENV_MANAGER_REGISTRY.get('subprocess').__name__ == 'SyncSubprocessEnvManager'",
+        "set(vecenv.ding.ENV_MANAGER_REGISTRY.query()) >= {'base', 'subprocess', 'async_subprocess'}",
+        "len(vecenv.ding.ENV_MANAGER_REGISTRY) > 3",
+        "len(list(vecenv.ding.ENV_WRAPPER_REGISTRY)) > 10",
+        "vecenv.ding.get_env_cls({'type': 'gomoku'}).__name__ == 'GomokuEnv'",
+        "vecenv.ding.get_env_manager_cls({'type': 'base'}).__name__ == 'BaseEnvManager'",
     ],
 )
 def test_registries_know_their_own_names_after_import_vecenv(expression: str, tmp_path: Path) -> None:
@@ -136,10 +136,11 @@ def test_registries_know_their_own_names_after_import_vecenv(expression: str, tm
 def test_own_name_may_be_registered_first(tmp_path: Path) -> None:
     source = """
         import vecenv
-        vecenv.ENV_REGISTRY.register("mine", dict)
-        print("mine" in vecenv.ENV_REGISTRY, "connect4" in vecenv.ENV_REGISTRY, vecenv.ENV_REGISTRY.get("mine") is dict)
+        vecenv.ding.ENV_REGISTRY.register("mine", dict)
+        registry = vecenv.ding.ENV_REGISTRY
+        print("mine" in registry, "connect4" in registry, registry.get("mine") is dict)
         try:
-            vecenv.ENV_REGISTRY.get("conect4")
+            vecenv.ding.ENV_REGISTRY.get("conect4")
         except KeyError as error:
             print("did you mean" in str(error))
     """
@@ -153,10 +154,11 @@ def test_name_of_vecenv_is_taken_from_the_start(is_forced: bool, tmp_path: Path)
     source = f"""
         import vecenv
         try:
-            vecenv.ENV_REGISTRY.register("connect4", dict, force_overwrite={is_forced})
+            vecenv.ding.ENV_REGISTRY.register("connect4", dict, force_overwrite={is_forced})
         except vecenv.ConfigError as error:
             print("already registered" in str(error))
-        print(vecenv.ENV_REGISTRY.get("gomoku") is vecenv.GomokuEnv, vecenv.ENV_REGISTRY.get("connect4").__name__)
+        registry = vecenv.ding.ENV_REGISTRY
+        print(registry.get("gomoku") is vecenv.ding.GomokuEnv, registry.get("connect4").__name__)
     """
     assert run(tmp_path, source) == (["True dict"] if is_forced else ["True", "True Connect4Env"])
 

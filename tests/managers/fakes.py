@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv import (
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnv,
     BaseEnvManager,

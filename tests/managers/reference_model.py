@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv import BaseEnv, BaseEnvTimestep, EnvState, TreeArray
+from vecenv.ding import BaseEnv, BaseEnvTimestep, EnvState, TreeArray
 from vecenv.envs.seeding import episode_seed
 from vecenv.envs.toys import ToyEnv
 

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.managers.fakes import HANG_SECONDS, IN_PROCESS, WITH_WORKERS
-from vecenv import (
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnv,
     BaseEnvManager,

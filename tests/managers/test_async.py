@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.traces import wait_until
 from tests.managers.fakes import ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, EnvState
+from vecenv.ding import AsyncSubprocessEnvManager, EnvState
 
 
 @pytest.fixture

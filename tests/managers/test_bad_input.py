@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, actors
-from vecenv import (
+from vecenv import ConfigError
+from vecenv.ding import (
     ENV_REGISTRY,
     AsyncSubprocessEnvManager,
     BaseEnv,
     BaseEnvManager,
     BaseEnvManagerV2,
-    ConfigError,
     DingEnvWrapper,
     GymVectorEnvManager,
     SubprocessEnvManagerV2,

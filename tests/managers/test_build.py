@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from vecenv import BaseEnvTimestep, TreeArray
 from vecenv.core.layout.native import load
+from vecenv.ding import BaseEnvTimestep, TreeArray
 from vecenv.managers.build import builder_of, python_builder
 from vecenv.managers.timesteps import mark_end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contracts.manager_contract import ManagerContract
-from vecenv import (
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,

@@ -22,18 +22,20 @@ NAMES = {
 
 @pytest.mark.parametrize("name, cls", NAMES.items())
 def test_get_env_manager_cls_returns_each_registered_class(name, cls):
-    assert vecenv.get_env_manager_cls({"type": name}) is getattr(vecenv, cls)
+    assert vecenv.ding.get_env_manager_cls({"type": name}) is getattr(vecenv.ding, cls)
 
 
 def test_create_env_manager_does_not_change_the_config():
     cfg = {"type": "base", "import_names": ["tests.managers.fakes"], "episode_num": 2, "mine": {"a": [1]}}
     before = copy.deepcopy(cfg)
-    manager = vecenv.create_env_manager(cfg, actors(2))
+    manager = vecenv.ding.create_env_manager(cfg, actors(2))
     manager._cfg.mine.a.append(2)
     assert cfg == before and manager._cfg.episode_num == 2
 
 
-@pytest.mark.parametrize("function", [vecenv.get_env_manager_cls, lambda cfg: vecenv.create_env_manager(cfg, [])])
+@pytest.mark.parametrize(
+    "function", [vecenv.ding.get_env_manager_cls, lambda cfg: vecenv.ding.create_env_manager(cfg, [])]
+)
 def test_get_env_manager_cls_of_unknown_types_raises(function):
     with pytest.raises(KeyError, match="did you mean"):
         function({"type": "subproces"})

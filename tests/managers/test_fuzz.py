@@ -21,7 +21,7 @@ import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
 from tests.managers.reference_model import RAISE, Old, Optional, ReferenceEnv, plain, plain_answer
-from vecenv import AsyncSubprocessEnvManager, EnvState
+from vecenv.ding import AsyncSubprocessEnvManager, EnvState
 
 EVERYONE = range(4)
 

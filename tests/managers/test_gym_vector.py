@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from vecenv import EnvState, GymVectorEnvManager, create_env_manager
+from vecenv.ding import EnvState, GymVectorEnvManager, create_env_manager
 from vecenv.envs import toys
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import StateError, WorkerTimeoutError

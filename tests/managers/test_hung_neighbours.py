@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import (
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     DingEnvWrapper,
     EnvState,

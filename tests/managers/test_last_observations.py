@@ -10,12 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Tuple
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import (
-    AsyncSubprocessEnvManager,
-    BaseEnvManager,
-    EnvState,
-    SyncSubprocessEnvManager,
-)
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv, SpaceEnv
 
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 1}

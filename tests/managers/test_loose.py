@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import BaseEnv, BaseEnvTimestep, EnvError, EnvState, SpaceError, StateError, create_env_manager
+from vecenv import EnvError, SpaceError, StateError
+from vecenv.ding import BaseEnv, BaseEnvTimestep, EnvState, create_env_manager
 from vecenv.envs.spaces import ObjectSpace
 
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from tests.managers.fakes import ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, ConfigError, GymVectorEnvManager, SyncSubprocessEnvManager
+from vecenv import ConfigError
 from vecenv.core.layout.flags import Autoreset
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, GymVectorEnvManager, SyncSubprocessEnvManager
 from vecenv.managers.options import pool_options
 
 DOCUMENTED = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import ActorEnv
-from vecenv import BaseEnvManager, BaseEnvManagerV2, BaseEnvTimestep, DingEnvWrapper, SyncSubprocessEnvManager
+from vecenv.ding import BaseEnvManager, BaseEnvManagerV2, BaseEnvTimestep, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.envs.toys import UnpicklableInfo
 
 

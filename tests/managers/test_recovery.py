@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, DingEnvWrapper, EnvState, SyncSubprocessEnvManager, WorkerDiedError
+from vecenv import WorkerDiedError
+from vecenv.ding import AsyncSubprocessEnvManager, DingEnvWrapper, EnvState, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv, ToyEnv
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager]

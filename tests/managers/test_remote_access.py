@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import BaseEnvManager, ConfigError
+from vecenv import ConfigError
+from vecenv.ding import BaseEnvManager
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 

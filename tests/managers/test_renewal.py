@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
 from vecenv.envs.factory import EnvFactory
 from vecenv.managers.env_driver import DriverSettings, DriverSnapshotter, EnvDriver, ResetRequest
 

@@ -14,12 +14,11 @@ import pytest
 
 from tests.managers.fakes import actors
 from tests.managers.test_symptoms import BlindEnv
-from vecenv import (
+from vecenv import ConfigError, DependencyError
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
-    ConfigError,
-    DependencyError,
     DingEnvWrapper,
     GymVectorEnvManager,
     SubprocessEnvManagerV2,

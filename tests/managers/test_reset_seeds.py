@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import BaseEnvManager, DingEnvWrapper, EnvError, SyncSubprocessEnvManager
+from vecenv import EnvError
+from vecenv.ding import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv
 
 MANAGERS = [BaseEnvManager, SyncSubprocessEnvManager]

@@ -9,7 +9,8 @@ import signal
 import numpy as np
 import pytest
 
-from vecenv import AsyncSubprocessEnvManager, ConfigError, SubprocessEnvManagerV2, SyncSubprocessEnvManager
+from vecenv import ConfigError
+from vecenv.ding import AsyncSubprocessEnvManager, SubprocessEnvManagerV2, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv, Exits, RaiseAtReset, ToyEnv
 from vecenv.nested import copy_arrays
 

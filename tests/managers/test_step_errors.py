@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.faults.test_replaced_steps import Replaces
-from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.core.host import shortcut
 from vecenv.core.host.shortcut import Shortcut
+from vecenv.ding import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.managers.env_driver import DriverSettings, EnvDriver, ResetRequest
 
 needs_known_release = pytest.mark.skipif(

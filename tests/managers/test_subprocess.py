@@ -14,14 +14,8 @@ import pytest
 
 from tests.managers.fakes import HANG_SECONDS, ActorEnv, actors
 from tests.memory_maps import segments
-from vecenv import (
-    AsyncSubprocessEnvManager,
-    ClosedError,
-    EnvState,
-    SubprocessEnvManagerV2,
-    SyncSubprocessEnvManager,
-    WorkerDiedError,
-)
+from vecenv import ClosedError, WorkerDiedError
+from vecenv.ding import AsyncSubprocessEnvManager, EnvState, SubprocessEnvManagerV2, SyncSubprocessEnvManager
 from vecenv.envs.toys import (
     CountEnv,
     HangInC,

@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import (
-    BaseEnvManager,
-    ClosedError,
-    EnvState,
-    StateError,
-    SyncSubprocessEnvManager,
-)
+from vecenv import ClosedError, StateError
+from vecenv.ding import BaseEnvManager, EnvState, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]

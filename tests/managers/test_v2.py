@@ -10,15 +10,8 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import ActorEnv, actors
-from vecenv import (
-    AsyncSubprocessEnvManager,
-    BaseEnvManager,
-    BaseEnvManagerV2,
-    ConfigError,
-    DependencyError,
-    SubprocessEnvManagerV2,
-    TreeArray,
-)
+from vecenv import ConfigError, DependencyError
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, BaseEnvManagerV2, SubprocessEnvManagerV2, TreeArray
 from vecenv.envs.toys import SpaceEnv
 
 

@@ -14,16 +14,16 @@ for module in ("moviepy", "pygame", "imageio_ffmpeg"):
     pytest.importorskip(module)
 
 from tests.managers.test_replay import Painted, decode, num_frames  # noqa: E402
-from vecenv import (  # noqa: E402
+from vecenv import VectorEnv  # noqa: E402
+from vecenv.core.layout.flags import Op  # noqa: E402
+from vecenv.core.recovery import reproducer  # noqa: E402
+from vecenv.ding import (  # noqa: E402
     AsyncSubprocessEnvManager,
     DingEnvWrapper,
     GymVectorEnvManager,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
-    VectorEnv,
 )
-from vecenv.core.layout.flags import Op  # noqa: E402
-from vecenv.core.recovery import reproducer  # noqa: E402
 from vecenv.envs.video import EpisodeRecorder  # noqa: E402
 
 LENGTH, EPISODES = 5, 3

@@ -13,8 +13,8 @@ import pytest
 
 import vecenv.managers.launch
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
 from vecenv.core.layout.bounds import Bounds
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
 
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None}
 

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from easydict import EasyDict
 
-from vecenv import (
+from vecenv.ding import (
     ENV_REGISTRY,
     BaseEnv,
     BaseEnvTimestep,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.scripted import Ding, Plain
-from vecenv import (
+from vecenv import VectorEnv
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
@@ -21,7 +22,6 @@ from vecenv import (
     SyncSubprocessEnvManager,
     TreeArray,
     TwoAgentEnv,
-    VectorEnv,
 )
 
 NUM_ENVS = 3

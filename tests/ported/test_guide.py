@@ -13,7 +13,8 @@ for module in ("ale_py", "cv2", "mujoco"):
     pytest.importorskip(module)
 
 from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, OlderCartpoleEnv, make_old_env  # noqa: E402
-from vecenv import (  # noqa: E402
+from vecenv import check_all  # noqa: E402
+from vecenv.ding import (  # noqa: E402
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
@@ -31,7 +32,6 @@ from vecenv import (  # noqa: E402
     RewardNormEnv,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
-    check_all,
     create_env_manager,
     demonstrate_correct_procedure,
     get_vec_env_setting,

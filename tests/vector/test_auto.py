@@ -201,7 +201,7 @@ def test_sb3_vec_env_takes_auto():
 
 @pytest.mark.parametrize("name", ["SyncSubprocessEnvManager", "AsyncSubprocessEnvManager"])
 def test_managers_take_auto(name):
-    manager = getattr(vecenv, name)([cartpole] * 2, {"num_workers": "auto"})
+    manager = getattr(vecenv.ding, name)([cartpole] * 2, {"num_workers": "auto"})
     manager.launch()
     assert "with resets, a step takes" in manager._launch.pool.statistics()["choice"]
     manager.close()
@@ -209,7 +209,7 @@ def test_managers_take_auto(name):
 
 @pytest.mark.extended
 def test_gym_vector_manager_takes_auto():
-    manager = vecenv.GymVectorEnvManager([cartpole] * 2, {"num_workers": "auto"})
+    manager = vecenv.ding.GymVectorEnvManager([cartpole] * 2, {"num_workers": "auto"})
     assert "with resets, a step takes" in manager._vector_env.statistics()["choice"]
     manager.close()
 

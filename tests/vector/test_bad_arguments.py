@@ -11,15 +11,9 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv import (
-    BatchedVectorEnv,
-    ConfigError,
-    SpaceError,
-    VectorEnv,
-    create_env_manager,
-    create_environment,
-    make_vec,
-)
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv, make_vec
+from vecenv.alf import create_environment
+from vecenv.ding import create_env_manager
 from vecenv.envs.toys import ToyEnv
 
 LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")

@@ -67,8 +67,8 @@ def toy_steps(envs: Any) -> list[int]:
 
 def play_manager(context: str) -> int:
     cfg = {"context": context}
-    make = partial(vecenv.DingEnvWrapper, cfg={"env_id": ID})
-    manager = vecenv.create_env_manager({"type": "subprocess", **cfg}, [make])
+    make = partial(vecenv.ding.DingEnvWrapper, cfg={"env_id": ID})
+    manager = vecenv.ding.create_env_manager({"type": "subprocess", **cfg}, [make])
     with manager:
         manager.launch()
         for step in range(1, 300):

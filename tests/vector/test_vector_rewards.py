@@ -18,7 +18,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from tests.vector.two_goals import TwoGoals, limited, sums
-from vecenv import BaseEnvManager, BatchedVectorEnv, ConfigError, SpaceError, SyncSubprocessEnvManager, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
+from vecenv.ding import BaseEnvManager, SyncSubprocessEnvManager
 from vecenv.reward_spaces import find_reward_space
 
 NUM_ENVS = 3

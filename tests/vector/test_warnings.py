@@ -12,7 +12,8 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
-from vecenv import BaseEnvManager, TicTacToeEnv, VectorEnv
+from vecenv import VectorEnv
+from vecenv.ding import BaseEnvManager, TicTacToeEnv
 from vecenv.envs import toys
 
 CONVERTED = "is converted to the space's float32"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import (
+from vecenv.ding import (
     ActionRepeatWrapper,
     AllinObsWrapper,
     BaseEnv,

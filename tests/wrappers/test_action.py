@@ -7,14 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Scripted, numbers_env
-from vecenv import (
-    ActionRepeatWrapper,
-    ConfigError,
-    GymHybridDictActionWrapper,
-    HybridEnv,
-    MaxAndSkipWrapper,
-    SpaceError,
-)
+from vecenv import ConfigError, SpaceError
+from vecenv.ding import ActionRepeatWrapper, GymHybridDictActionWrapper, HybridEnv, MaxAndSkipWrapper
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])

@@ -10,14 +10,12 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Plain, Scripted, numbers_env
-from vecenv import (
+from vecenv import ConfigError, DependencyError, StateError
+from vecenv.ding import (
     AllinObsWrapper,
-    ConfigError,
-    DependencyError,
     DingEnvWrapper,
     EpisodicLifeWrapper,
     GymToGymnasiumWrapper,
-    StateError,
     TimeLimitWrapper,
     get_default_wrappers,
 )

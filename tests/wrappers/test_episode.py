@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.scripted import Scripted, numbers_env
-from vecenv import ConfigError, EpisodicLifeWrapper, FireResetWrapper, NoopResetWrapper, TimeLimitWrapper
+from vecenv import ConfigError
+from vecenv.ding import EpisodicLifeWrapper, FireResetWrapper, NoopResetWrapper, TimeLimitWrapper
 from vecenv.wrappers import create_env_wrapper
 
 

@@ -8,17 +8,14 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import numbers_env
-from vecenv import (
+from vecenv import ConfigError, NoneSpace, SpaceError, StateError
+from vecenv.ding import (
     ActionDiscretizationEnvWrapper,
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
-    ConfigError,
     GymVectorEnvManager,
     LightZeroEnvWrapper,
-    NoneSpace,
-    SpaceError,
-    StateError,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
     create_env_wrapper,

@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Scripted, numbers_env
-from vecenv import ConfigError, ObsNormWrapper, RewardNormWrapper, RunningMeanStd, SpaceError, StaticObsNormWrapper
+from vecenv import ConfigError, SpaceError
+from vecenv.ding import ObsNormWrapper, RewardNormWrapper, RunningMeanStd, StaticObsNormWrapper
 from vecenv.wrappers.norm import WindowMeanStd
 
 

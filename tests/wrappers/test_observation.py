@@ -10,11 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Scripted, numbers_env
-from vecenv import (
+from vecenv import ConfigError, DependencyError, SpaceError, check_all
+from vecenv.ding import (
     AllinObsWrapper,
     BaseEnvTimestep,
-    ConfigError,
-    DependencyError,
     DingEnvWrapper,
     EvalEpisodeReturnWrapper,
     FlatObsWrapper,
@@ -23,10 +22,8 @@ from vecenv import (
     ObsTransposeWrapper,
     RamWrapper,
     ScaledFloatFrameWrapper,
-    SpaceError,
     TransposeWrapper,
     WarpFrameWrapper,
-    check_all,
 )
 from vecenv.envs.seeding import episode_seed
 

@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import numbers_env
-from vecenv import ClipRewardWrapper, ConfigError, DelayRewardWrapper, EvalEpisodeReturnWrapper
+from vecenv import ConfigError
+from vecenv.ding import ClipRewardWrapper, DelayRewardWrapper, EvalEpisodeReturnWrapper
 
 
 def rewards_of(env, steps):

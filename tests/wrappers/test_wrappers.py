@@ -11,23 +11,21 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, Scripted, numbers_env
-from vecenv import (
+from vecenv import ConfigError, SpaceError, wrappers
+from vecenv.ding import (
     ENV_WRAPPER_REGISTRY,
     AllinObsWrapper,
     BaseEnv,
     BaseEnvTimestep,
-    ConfigError,
     EvalEpisodeReturnWrapper,
     FrameStackWrapper,
     GymToGymnasiumWrapper,
     HybridEnv,
     NoopResetWrapper,
-    SpaceError,
     TimeLimitWrapper,
     create_env_wrapper,
     to_ndarray,
     update_shape,
-    wrappers,
 )
 from vecenv.wrappers.base import EnvWrapper, own_generator
 

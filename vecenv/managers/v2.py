@@ -25,7 +25,7 @@ class BaseEnvManagerV2(BaseEnvManager):
 
     With the config key `trees` 'treetensor', `ready_obs` and the results of `step` are
     `treetensor.numpy.ndarray` objects, which `treetensor.torch.as_tensor` takes, and infos have only numbers. By
-    default they are `vecenv.TreeArray` objects.
+    default they are `vecenv.ding.TreeArray` objects.
 
     Example:
         >>> import gymnasium

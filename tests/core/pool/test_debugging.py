@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecenv import AsyncSubprocessEnvManager, VectorEnv, evaluate
+from vecenv import VectorEnv, evaluate
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv.ding import AsyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import ConfigError
 

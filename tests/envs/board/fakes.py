@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from vecenv import BoardEnv, Connect4Env, GomokuEnv, TicTacToeEnv
+from vecenv.ding import BoardEnv, Connect4Env, GomokuEnv, TicTacToeEnv
 
 GAMES: list[type[BoardEnv]] = [Connect4Env, TicTacToeEnv, GomokuEnv]
 MODES = ["self_play_mode", "play_with_bot_mode", "eval_mode"]

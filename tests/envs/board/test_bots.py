@@ -7,16 +7,15 @@ import random
 import pytest
 
 from tests.envs.board.fakes import match
-from vecenv import (
+from vecenv import ConfigError, StateError
+from vecenv.ding import (
     AlphaBetaBot,
-    ConfigError,
     Connect4Env,
     Connect4RuleBot,
     GomokuEnv,
     GomokuRuleBotV0,
     GomokuRuleBotV1,
     MCTSBot,
-    StateError,
     TicTacToeEnv,
     TicTacToeRuleBot,
 )

@@ -12,17 +12,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.envs.board.fakes import GAMES, MODES, random_game
-from vecenv import (
-    ENV_REGISTRY,
-    ConfigError,
-    Connect4Env,
-    GomokuEnv,
-    SpaceError,
-    StateError,
-    TicTacToeEnv,
-    check_all,
-    get_vec_env_setting,
-)
+from vecenv import ConfigError, SpaceError, StateError, check_all
+from vecenv.ding import ENV_REGISTRY, Connect4Env, GomokuEnv, TicTacToeEnv, get_vec_env_setting
 
 WIN_IN_TWO = [0, 0, 0, 0, 2, 0, 1, 1, 0]  # player 1 is to move and wins by 8
 

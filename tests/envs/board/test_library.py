@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.envs.board.fakes import random_game
-from vecenv import ENV_REGISTRY, ConfigError, StateError, SyncSubprocessEnvManager
+from vecenv import ConfigError, StateError
+from vecenv.ding import ENV_REGISTRY, SyncSubprocessEnvManager
 
 pytest.importorskip("pettingzoo")
 pytest.importorskip("chess")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.envs.board.fakes import GAMES
-from vecenv import (
+from vecenv import VectorEnv
+from vecenv.core.layout.spec import Spec
+from vecenv.ding import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
@@ -20,9 +22,7 @@ from vecenv import (
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
     TicTacToeEnv,
-    VectorEnv,
 )
-from vecenv.core.layout.spec import Spec
 
 MANAGERS = [
     (BaseEnvManager, {}),

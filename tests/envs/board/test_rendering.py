@@ -14,15 +14,8 @@ import numpy as np
 import pytest
 
 from tests.envs.board.fakes import GAMES
-from vecenv import (
-    BaseEnvManager,
-    Connect4Env,
-    GomokuEnv,
-    StateError,
-    SyncSubprocessEnvManager,
-    TicTacToeEnv,
-    VectorEnv,
-)
+from vecenv import StateError, VectorEnv
+from vecenv.ding import BaseEnvManager, Connect4Env, GomokuEnv, SyncSubprocessEnvManager, TicTacToeEnv
 from vecenv.replaying import replaying
 
 iio = pytest.importorskip("imageio.v3")
@@ -284,7 +277,7 @@ def _fast_tictactoe():
 
 WINDOW = """
 import copy, pickle, pygame
-from vecenv import Connect4Env
+from vecenv.ding import Connect4Env
 env = Connect4Env({"render_mode": "image_realtime_mode", "screen_scaling": 2})
 env.reset()
 env.step(3)

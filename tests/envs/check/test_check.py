@@ -13,16 +13,15 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
-from vecenv import (
+from vecenv import CheckError, check_all
+from vecenv.ding import (
     ActionRepeatWrapper,
-    CheckError,
     ClipRewardWrapper,
     DingEnvWrapper,
     EvalEpisodeReturnWrapper,
     FrameStackWrapper,
     ObsNormWrapper,
     ObsPlusPrevActRewWrapper,
-    check_all,
     check_array_space,
     check_different_memory,
     check_obs_deepcopy,

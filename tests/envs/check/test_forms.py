@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Plain
-from vecenv import BaseEnvManager, CheckError, check_all, check_reset, check_step
+from vecenv import CheckError, check_all
+from vecenv.ding import BaseEnvManager, check_reset, check_step
 from vecenv.envs.check.data import Violation
 
 

@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
-from vecenv import ConfigError, DingEnvWrapper, TwoAgentEnv
+from vecenv import ConfigError
+from vecenv.ding import DingEnvWrapper, TwoAgentEnv
 from vecenv.envs.check.recovery import check_recovery
 
 

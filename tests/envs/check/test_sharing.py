@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding
-from vecenv import DingEnvWrapper, TwoAgentEnv
+from vecenv.ding import DingEnvWrapper, TwoAgentEnv
 from vecenv.envs.check.check import CheckError, check_all
 from vecenv.envs.check.sharing import play_copies, sharing_violations
 

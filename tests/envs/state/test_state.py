@@ -18,16 +18,8 @@ from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, Rec
 
 import vecenv.wrappers
 from tests.releases import GYMNASIUM
-from vecenv import (
-    ConfigError,
-    Connect4Env,
-    DingEnvWrapper,
-    StateError,
-    TicTacToeEnv,
-    create_env_wrapper,
-    register_pickled_state,
-    register_state_adapter,
-)
+from vecenv import ConfigError, StateError, register_pickled_state, register_state_adapter
+from vecenv.ding import Connect4Env, DingEnvWrapper, TicTacToeEnv, create_env_wrapper
 from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv

@@ -18,8 +18,9 @@ import pytest
 from tests.faults.traces import play, undisturbed
 from tests.integrations.ray.cluster import ROOT, SimulatedCluster, reserve, run_program
 from tests.integrations.ray.pools import ray_pool
-from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf, create_env_manager
+from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf
 from vecenv.core.layout.flags import Autoreset
+from vecenv.ding import create_env_manager
 from vecenv.envs.toys import FrameEnv, HugeInfo, ToyEnv
 
 ray = pytest.importorskip("ray", exc_type=ImportError)

@@ -95,7 +95,7 @@ class MCTSBot(Bot):
     Proven results are passed up the tree as proven. So a forced win or loss inside the tree is always found.
 
     Example:
-        >>> from vecenv import TicTacToeEnv
+        >>> from vecenv.ding import TicTacToeEnv
         >>> bot = MCTSBot(TicTacToeEnv(), "bot", num_simulation=100, seed=0)
         >>> bot.get_actions([1, 1, 0, 2, 2, 0, 0, 0, 0], player_index=1)
         5
@@ -197,7 +197,7 @@ class AlphaBetaBot(Bot):
     It prefers the nearest win and the latest loss. The generator chooses among equal actions.
 
     Example:
-        >>> from vecenv import TicTacToeEnv
+        >>> from vecenv.ding import TicTacToeEnv
         >>> bot = AlphaBetaBot(TicTacToeEnv(), seed=0)
         >>> bot.get_actions([0, 0, 0, 0, 1, 0, 0, 0, 0], player_index=1) in (0, 2, 6, 8)  # edges lose
         True

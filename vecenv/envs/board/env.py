@@ -72,7 +72,7 @@ class BoardEnv(BaseEnv):
         stop_value: a score for the caller's own use.
 
     Example:
-        >>> from vecenv import TicTacToeEnv
+        >>> from vecenv.ding import TicTacToeEnv
         >>> env = TicTacToeEnv()
         >>> isinstance(env, BoardEnv), sorted(env.bots)
         (True, ['alpha_beta_pruning', 'mcts', 'random', 'v0'])

@@ -24,7 +24,7 @@ class Connect4RuleBot(Bot):
     the rest it prefers those that make three of four, then two of four. If all are dropped, it plays any legal action.
 
     Example:
-        >>> from vecenv import Connect4Env
+        >>> from vecenv.ding import Connect4Env
         >>> board = [0] * 35 + [1, 1, 1, 0, 2, 2, 0]
         >>> Connect4RuleBot(Connect4Env()).get_rule_bot_action(board, player=2)
         3
@@ -70,7 +70,7 @@ class TicTacToeRuleBot(Bot):
     """Wins, else blocks, else takes the middle, a corner or an edge, in this order.
 
     Example:
-        >>> from vecenv import TicTacToeEnv
+        >>> from vecenv.ding import TicTacToeEnv
         >>> TicTacToeRuleBot(TicTacToeEnv()).get_rule_bot_action([1, 0, 0, 0, 0, 0, 0, 0, 0], player=2)
         4
     """
@@ -88,7 +88,7 @@ class GomokuRuleBotV0(Bot):
     """Wins, else blocks, else plays next to any stone.
 
     Example:
-        >>> from vecenv import GomokuEnv
+        >>> from vecenv.ding import GomokuEnv
         >>> board = [2, 2, 2, 2] + [0] * 8 + [1, 1, 1, 1] + [0] * 20
         >>> GomokuRuleBotV0(GomokuEnv()).get_rule_bot_action(board, player=2)
         4
@@ -106,7 +106,7 @@ class GomokuRuleBotV1(Bot):
     Each line through a cell counts ten times more for each stone in it; own lines count double.
 
     Example:
-        >>> from vecenv import GomokuEnv
+        >>> from vecenv.ding import GomokuEnv
         >>> board = [0] * 12 + [0, 1, 1, 1, 0, 0] + [0] * 18
         >>> GomokuRuleBotV1(GomokuEnv()).get_rule_bot_action(board, player=2) in (12, 16)
         True
