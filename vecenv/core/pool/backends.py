@@ -48,9 +48,9 @@ def make_pool(
         backend: one of `BACKENDS`. With 'auto', env 0 is built, measured and closed in a worker of its own here, and
             `options.num_workers` must be None or 'auto'.
         env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
-        spares: None: no spare envs. Else spare env j is built by the constructor of env `j % num_envs`. Each env has a
-            worker of its own then, unless `options.num_workers` is given, so that a slow reset delays no other env.
-            `CHOOSING_BACKENDS` decide by themselves.
+        spares: None: ended envs are not reset ahead. With spare envs, each env has a worker of its own, unless
+            `options.num_workers` is given, so that a slow reset delays no other env. `CHOOSING_BACKENDS` decide by
+            themselves.
         ray: with 'ray' only: a `RayOptions`, a dict of its fields, or None.
 
     Raises:
@@ -67,8 +67,8 @@ def make_pool(
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)
-        env_fns = fns + [fns[number % len(fns)] for number in range(spares.num_spares)]
-        is_open = options.num_workers is None and backend not in CHOOSING_BACKENDS
+        env_fns = fns + list(spares.env_fns or (fns[number % len(fns)] for number in range(spares.num_spares)))
+        is_open = options.num_workers is None and spares.num_spares and backend not in CHOOSING_BACKENDS
         num_workers = len(env_fns) if is_open else options.num_workers
         options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:

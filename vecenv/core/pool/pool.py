@@ -94,8 +94,8 @@ class Pool:
     Args:
         engine: the place where the envs live; it serves one pool.
         spares: the last `spares.num_spares` envs of the engine are spare ones, which are reset ahead; see `SpareEnvs`.
-            The autoreset mode of the engine is DISABLED then, and it leases no blocks. None: there are none.
-        mode: with spare envs, how episodes follow each other.
+            The autoreset mode of the engine is DISABLED then, and it leases no blocks. None: envs are not reset ahead.
+        mode: with `spares`, how episodes follow each other.
 
     Attributes:
         env_fns: one constructor per env, without spare ones.

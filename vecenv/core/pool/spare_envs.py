@@ -13,9 +13,10 @@ make no autoresets; all resets are sent from here. Between `Pool` and the reques
     RowAnswers      the answers that rows owe; `spare_rows` puts a row together from those of two envs
 
 If the number of spare envs is a multiple of N, the number of rows, each row has spare envs of its own. Their queue
-depends on that row only. Else all rows share one queue. Envs join it in the order in which episodes end; episodes that
-end in one batch are ordered by row. That order must not depend on timing, so each receive then waits for all rows that
-owe an answer.
+depends on that row only. With 0 spare envs, an env that has ended is the only one in the queue of its row, and so
+serves it again. With other numbers, all rows share one queue. Envs join it in the order in which episodes end; episodes
+that end in one batch are ordered by row. That order must not depend on timing, so each receive then waits for all rows
+that owe an answer.
 """
 
 from __future__ import annotations

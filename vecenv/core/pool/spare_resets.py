@@ -28,14 +28,17 @@ class SpareRule(NamedTuple):
     """How many spare envs a front end has, and the seeds that they get.
 
     Attributes:
-        num_spares: number of spare envs, at least 1.
+        num_spares: number of spare envs. With 0, an env whose episode has ended is reset at once and serves its row
+            again.
         derive_seed: derive_seed(seed, k) is the seed of spare env k = 1, 2, ... in the queue of a row with that seed.
         derive_kwargs: the same for keyword arguments of a reset, if they are to reach spare envs.
+        env_fns: one constructor per spare env; None: spare env j is built by the constructor of env `j % N`.
     """
 
     num_spares: int
     derive_seed: Callable[[int, int], int]
     derive_kwargs: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
+    env_fns: Sequence[Callable[[], Any]] | None = None
 
 
 class Reset(NamedTuple):
