@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv.core.layout.columns import Group, names_of
+from vecenv.core.layout.columns import FINAL_CELLS, INFO_CELLS, Group, names_of
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.options import PoolOptions
 from vecenv.core.parent.batch import Batch
@@ -62,6 +62,9 @@ def read(batch: Batch) -> dict[str, Any]:
     has_cells = batch.flags & RowFlag.INFO
     names = names_of(*(group for group in Group if group != Group.PRIVATE and (has_cells or group not in CELLS)))
     values = {name: batch.rows.column(name)[1].tolist() for name in names}
+    if has_cells:
+        for cells in INFO_CELLS, FINAL_CELLS:  # cells without a tag have any value
+            values[cells.values] = np.where(values[cells.tags], values[cells.values], 0).tolist()
     return {**values, "info": batch.infos()[1], "final_info": batch.final_infos()[1]}
 
 
