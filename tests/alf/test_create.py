@@ -251,7 +251,7 @@ def test_wrapper_that_raises_leaves_no_worker():
 @pytest.mark.extended
 def test_numpy_numbers_are_accepted():
     with create(num_parallel_environments=np.int64(2), num_spare_envs=np.int8(1), seed=np.int64(3)) as env:
-        assert len(env.reset().reward) == 2 and env.seeds == (3, 4, 5)
+        assert len(env.reset().reward) == 2 and env.seeds == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_spare_envs_are_additional():
     with create(num_parallel_environments=2, num_spare_envs=1, seed=5, backend="serial") as env:
         assert env.batch_size == 2 and env.num_spare_envs_for_reload == 1
         env.reset()
-        assert env.seeds == (5, 6, 7)
+        assert env.seeds == (5, 6)
 
 
 @pytest.mark.parametrize("fn", [load_batch, functools.partial(functools.partial(load_batch))])

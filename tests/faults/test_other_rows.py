@@ -216,8 +216,9 @@ def test_sb3_vec_env_carries_rows_of_other_envs() -> None:
 
 def test_alf_environment_carries_rows_of_other_envs() -> None:
     constructors = [functools.partial(_alf_env, {"step": (2,)} if i == 1 else {}) for i in range(3)]
-    for options in ({}, {"reset_ahead": True}):
-        with ParallelAlfEnvironment(constructors, tensors=False, num_workers=2, **options) as envs:
+    for num_spares, options in ((0, {}), (0, {"reset_ahead": True}), (3, {"num_spare_envs_for_reload": 3})):
+        spares = [functools.partial(_alf_env, {})] * num_spares
+        with ParallelAlfEnvironment(constructors + spares, tensors=False, num_workers=2, **options) as envs:
             envs.seed([1, 2, 3])
             envs.reset()
             envs.step(np.zeros(3, np.int64))

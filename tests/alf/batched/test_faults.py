@@ -116,7 +116,7 @@ def test_spare_env_that_dies_during_its_reset_is_an_error():
     make = functools.partial(faulty, ExitAtReset, faulty_id=3, at=1)
     options = {"num_spare_envs_for_reload": 1, "tensors": False, "on_failure": "raise"}
     with ParallelAlfEnvironment([make] * 4, **options) as env, pytest.raises(WorkerDiedError, match="env 3"):
-        play(env)
+        play(env, 11)  # the spare env is needed after ten steps
 
 
 @pytest.mark.extended

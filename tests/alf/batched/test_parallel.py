@@ -24,6 +24,7 @@ from vecenv.alf import (
 )
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.wrappers.batch import stack
+from vecenv.envs.seeding import episode_seed
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.errors import ClosedError
 from vecenv.nested import map_structure
@@ -270,13 +271,17 @@ def test_unseeded_run_repeats_from_its_seeds():
         assert_same(env.reset(), first)
 
 
-def test_slow_resets_run_ahead():
-    with parallel(functools.partial(SlowReset.make, 0.02), backend="serial") as env:
+@pytest.mark.parametrize(
+    ("options", "is_ahead"),
+    [({"reset_ahead": True}, True), ({}, False), ({"reset_ahead": True, "blocking": True}, False)],
+    ids=str,
+)
+def test_reset_ahead_resets_ended_envs_before_the_next_step(options, is_ahead):
+    with parallel(counting, num_workers=2, **options) as env:
         env.reset()
-        assert env._resets_ahead
-    with parallel(functools.partial(SlowReset.make, 0.02), backend="serial", blocking=True) as env:
-        env.reset()
-        assert not env._resets_ahead
+        assert [env.step(np.zeros(3, np.int64)).step_type[0] for _ in range(2)] == [1, 2]
+        assert env.call_envs_with_same_args("make_info")[0]["steps"] == (0 if is_ahead else 2)
+        assert env.step(np.zeros(3, np.int64)).step_type[0] == 0
 
 
 class SlowReset(CountEnv):
@@ -310,7 +315,7 @@ def identified(env_id=0):
 def test_spare_envs_replace_envs_whose_episode_ended(options, make):
     with ParallelAlfEnvironment([make] * 5, num_spare_envs_for_reload=2, tensors=False, **options) as env:
         assert env.batch_size == 3 and env.num_spare_envs_for_reload == 2
-        env.seed([100, 101, 102, 103, 104])
+        env.seed([100, 101, 102])
         who = [env.reset().env_info["seed"].tolist()]
         counts = []
         for _ in range(12):
@@ -319,28 +324,50 @@ def test_spare_envs_replace_envs_whose_episode_ended(options, make):
             who.append(step.env_info["seed"].tolist())
             counts.append(step.step_type.tolist())
     # lengths 2 3 4 2 3: spare envs are used in the order in which they became ready
-    assert who[:4] == [[100, 101, 102]] * 3 + [[103, 101, 102]]
+    spare = [episode_seed(100, 1), episode_seed(101, 1)]
+    assert who[:4] == [[100, 101, 102]] * 3 + [[spare[0], 101, 102]]
     assert counts[:5] == [[1, 1, 1], [2, 1, 1], [0, 2, 1], [1, 0, 2], [2, 1, 0]]
-    assert who[4] == [103, 104, 102] and who[5] == [103, 104, 100]
+    assert who[4] == [*spare, 102] and who[5] == [*spare, 100]
     for row in range(3):  # each episode is complete and comes from one env
         kinds = "".join(str(types[row]) for types in counts).lstrip("1")
         assert "00" not in kinds and "22" not in kinds and "21" not in kinds
 
 
+def test_spare_envs_are_built_by_their_own_constructors():
+    """Env i has episodes of i + 2 steps, and env 3 follows env 0."""
+    with ParallelAlfEnvironment([counting] * 6, num_spare_envs_for_reload=3, tensors=False, backend="serial") as env:
+        env.reset()
+        assert [env.step(np.zeros(3, np.int64)).step_type[0] for _ in range(8)] == [1, 2, 0, 1, 1, 1, 1, 2]
+
+
+def test_seeds_of_spare_envs_are_derived_from_those_of_rows():
+    runs = []
+    with ParallelAlfEnvironment([identified] * 5, num_spare_envs_for_reload=2, tensors=False, backend="serial") as env:
+        for seeds in (100, [100, 101, 102], [100, 101, 102, 5, 6]):
+            env.seed(seeds)
+            steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(9))]
+            assert env.seeds == (100, 101, 102)
+            runs.append([(step.env_info["seed"].tolist(), step.observation.tolist()) for step in steps])
+        assert runs[0] == runs[1] == runs[2]
+        with pytest.raises(ValueError, match="seed: expected 3, one per env, or 5 with spare envs, got 4"):
+            env.seed([1, 2, 3, 4])
+
+
 @pytest.mark.extended
 def test_spare_env_episodes_have_their_own_seeds():
     """Each env plays its episodes with its own random numbers, in any batch row."""
+    env_of = {0: 0, 1: 1, 2: 2, episode_seed(0, 1): 3, episode_seed(1, 1): 4}
     with ParallelAlfEnvironment([identified] * 5, num_spare_envs_for_reload=2, tensors=False) as env:
-        env.seed([0, 1, 2, 3, 4])
+        env.seed(0)
         steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(40))]
     played = {}
     for step in steps:
         for row in range(3):
             seed, episode = int(step.env_info["seed"][row]), int(step.env_info["episode"][row])
             played.setdefault((seed, episode), []).append(step.observation[row])
-    assert {seed for seed, _ in played} == {0, 1, 2, 3, 4}
+    assert {seed for seed, _ in played} == env_of.keys()
     for (seed, episode), observations in played.items():
-        alone = identified(seed)
+        alone = identified(env_of[seed])
         alone.seed(seed)
         step = alone.reset()
         while int(step.env_info["episode"]) < episode:
@@ -351,13 +378,13 @@ def test_spare_env_episodes_have_their_own_seeds():
 
 
 @pytest.mark.extended
-def test_reset_of_all_returns_envs_to_their_rows():
+def test_reset_with_seeds_returns_envs_to_their_rows():
     with ParallelAlfEnvironment([identified] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
-        env.seed([10, 11, 12, 13])
+        env.seed([10, 11, 12])
         env.reset()
         for _ in range(7):
             env.step(np.zeros(3, np.int64))
-        env.seed([20, 21, 22, 23])
+        env.seed([20, 21, 22])
         assert env.reset().env_info["seed"].tolist() == [20, 21, 22]
         for _ in range(7):
             env.step(np.zeros(3, np.int64))

@@ -116,16 +116,21 @@ def stumbling(env_id=0):
     return AlfGymWrapper(SecondResetRaises(2) if env_id == 1 else CountEnv(2), env_id)
 
 
+@pytest.mark.parametrize("has_seeds", [False, True])
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_reset_ahead_that_raises_is_reported_once_and_keeps_seeds(backend):
+def test_exception_of_a_reset_ahead_is_raised_unless_new_seeds_replace_its_episode(backend, has_seeds):
     with ParallelAlfEnvironment([stumbling] * 3, tensors=False, backend=backend, reset_ahead=True) as env:
         env.reset()
         for _ in range(2):
             env.step(np.zeros(3, np.int64))
-        env.seed(5)
-        with pytest.raises(ValueError, match="stumbled"):
-            env.reset()
-        assert env.reset().env_info["seed"].tolist() == [5, 6, 7]
+        if has_seeds:
+            env.seed(5)
+            assert env.reset().env_info["seed"].tolist() == [5, 6, 7]
+        else:
+            with pytest.raises(ValueError, match="stumbled") as caught:
+                env.reset()
+            assert caught.value.rows.mask.tolist() == [True, False, True]
+        assert env.reset().is_first().all()
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])

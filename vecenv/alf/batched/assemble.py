@@ -4,7 +4,7 @@
                             |          |         |            |         |
     time step          observation   reward    discount    step_type  FIRST    env_info
 
-It stands between the pool, or `SpareEnvs`, and ParallelAlfEnvironment. Rows are ordered by env. In rows of a
+It stands between the pool and ParallelAlfEnvironment. Rows are ordered by env. In rows of a
 `TimeStepAdapter`, leaves of the observation contain step type and discount, and the k rows of a batch are laid end to
 end. If an episode could not be restored after a crash, these leaves are its last delivered ones, and its LAST step is
 made here.
@@ -21,7 +21,9 @@ from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.alf.batched.adapter import EnvDescription
 from vecenv.core.layout.flags import RowFlag
+from vecenv.core.layout.rows import AnyRows
 from vecenv.core.layout.spec import Array, Leaf
+from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
 from vecenv.nested import map_structure
 
@@ -60,15 +62,15 @@ class Assembler:
         self._known_infos = KnownInfos(description.specs.env_info, (size,))
         self._env_ids = np.arange(size, dtype=np.int32)
 
-    def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
-        """Return the time step of these rows.
+    def build(self, batch: Batch, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
+        """Return the time step of a batch.
 
         Args:
-            rows: the rows of all envs, in order, with methods `column` and `obs`; they are copied.
-            flags: union of the rows' flags.
+            batch: the rows of all envs, in order; they are copied.
             prev_action: nest of arrays (B, *S), changed in place: rows of FIRST steps become 0.
             infos: arrays (B, ...) that may be kept; numeric keys of earlier infos are added as zeros.
         """
+        rows, flags = batch.rows, batch.flags
         if self._derives_step_types:
             step_type, discount = self._derive_step_types(rows, flags, prev_action)
             observation = self._copied(self._copy_observation, rows)
@@ -86,7 +88,7 @@ class Assembler:
         timer = self._copy_timer
         return copy(*args) if timer is None else timer.run(self._num_envs, copy, *args)
 
-    def _derive_step_types(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
+    def _derive_step_types(self, rows: AnyRows, flags: int, prev_action: Any) -> tuple[Array, Array]:
         terminated, truncated = rows.column("terminated"), rows.column("truncated")
         step_type = self._mid + (terminated | truncated)  # MID or LAST
         discount = self._discounts.copy()
@@ -103,12 +105,12 @@ class Assembler:
                 map_structure(lambda leaf: leaf.__setitem__(first, 0), prev_action)
         return step_type, discount
 
-    def _copy_observation(self, rows: Any) -> Any:
+    def _copy_observation(self, rows: AnyRows) -> Any:
         if isinstance(self._root, Leaf):
             return _own(rows.obs(0), self._leaf_dtype)
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
-    def _unpack_time_steps(self, rows: Any, flags: int, sent: Any) -> Any:
+    def _unpack_time_steps(self, rows: AnyRows, flags: int, sent: Any) -> Any:
         # Spaces cannot describe lists and named tuples, so the structure of the specs is used.
         observation, step_type, discount, prev_action = map_structure(
             self._copy_leaf, self._whole_spec, self._nested(rows)
@@ -133,7 +135,7 @@ class Assembler:
         abandoned: Array = truncated & (step_type != _LAST)
         return abandoned
 
-    def _nested(self, rows: Any) -> Any:
+    def _nested(self, rows: AnyRows) -> Any:
         return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
 
     def _copy_leaf(self, spec: Any, view: Array) -> Array:

@@ -5,14 +5,12 @@
 There are two ways to reset an env that has ended:
 
     in lockstep    within the next step: its worker resets it while the other envs step
-    ahead          right after its LAST step, while the caller computes the next actions; see `spare_envs`. With spare
-                   envs, a standby env that is already reset takes its row, so the next step does not wait
+    ahead          right after its LAST step, while the caller computes the next actions; see `SpareEnvs` of the pool.
+                   With spare envs, one that is already reset takes its row, so the next step does not wait
 
-In lockstep a step is cheaper (by 20 % with 64 CartPoles). Ahead, a slow reset costs less time. So the duration of the
-first resets decides. Both ways give the same results, also if the caller resets between steps: such a reset delivers
-an episode that was begun ahead but not delivered yet. There are two exceptions: resets with spare envs and resets with
-new seeds. There, envs that are reset ahead may have begun an episode that is never delivered. The number of such
-episodes does not depend on timing.
+In lockstep a step is cheaper (by 40 % with 64 CartPoles). Ahead, a slow reset costs less time. Without spare envs, both
+ways give the same results, also if the caller resets between steps: such a reset delivers an episode that was begun
+ahead but not delivered yet. Resets with new seeds are an exception: they reset envs that were reset ahead once more.
 """
 
 from __future__ import annotations
@@ -33,19 +31,18 @@ from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
-from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.messages import copy_value
 from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
-from vecenv.core.pool.backends import BACKENDS, CHOOSING_BACKENDS, make_pool
+from vecenv.core.pool.backends import BACKENDS, make_pool
 from vecenv.core.pool.facts import SettingNames
-from vecenv.core.system.clock import now_ns
+from vecenv.core.pool.spare_resets import SpareRule
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
-from vecenv.envs.seeding import check_seed
+from vecenv.envs.seeding import check_seed, episode_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
@@ -60,8 +57,6 @@ __all__ = ["ParallelAlfEnvironment"]
 _NAMES = SettingNames(overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="", collect="")
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
-#: Duration of one env's reset above which envs are reset ahead.
-_SLOW_RESET_NS = 1_000_000
 _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
@@ -88,7 +83,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         ((3, 4), [1, 1, 1], [1.0, 1.0, 1.0])
 
     Attributes:
-        seeds: the seed that each env was given last, or None; spare envs come last.
+        seeds: the seed that each env was given last, or None, ordered by row; without spare envs.
         implementation: 'native' or 'python', the code that moves the data.
     """
 
@@ -118,11 +113,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
             blocking: if True, an env that has ended is reset within the next step even if that takes long. Default:
                 False.
             num_spare_envs_for_reload: how many of the envs are spare, 0 by default. Spare envs are reset in advance
-                and take the place of envs that end, which are reset and become spare.
+                and take the place of envs that end, which are reset and become spare. Their order of use is that of
+                `vecenv.VectorEnv.num_spare_envs`.
             torch_num_threads_per_env: threads that numeric libraries may use in a worker, 1 by default. Environment
                 variables of these libraries, such as `OMP_NUM_THREADS`, win.
             reset_ahead: whether envs that have ended are reset at once, while the caller computes the next actions.
-                None (default): yes with spare envs, and if a reset of one env takes more than 1 ms when all are reset.
+                None (default): only with spare envs, which are always reset at once. Slow resets cost less time with
+                True, and fast ones with False. `blocking` excludes it.
             tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
                 arrays or tensors.
             backend: 'process' (default), 'serial' for envs in this thread, or 'auto' or 'ray' as for
@@ -150,29 +147,31 @@ class ParallelAlfEnvironment(AlfEnvironment):
             check_flag(name, value)
         if reset_ahead is not None:
             check_flag("reset_ahead", reset_ahead)
-        self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
-        self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
+        num_spares = self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
+        num_rows = len(constructors) - num_spares
         check_choice("backend", backend, BACKENDS)
         self._tensors = wants_tensors(tensors)
-        if self._num_spares and options.get("num_workers") is None and backend not in CHOOSING_BACKENDS:
-            options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
-        self._pool = make_pool(backend, env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER, ray=ray)
+        is_ahead = not blocking and bool(num_spares or reset_ahead)
+        spares = SpareRule(num_spares, episode_seed, env_fns=env_fns[num_rows:]) if is_ahead else None
+        self._pool = make_pool(
+            backend, env_fns[:num_rows], fixed, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares, ray=ray
+        )
         self._pool.start()
         try:
-            self._read_descriptions()
+            self._read_descriptions(is_ahead)
         except BaseException:
             self._pool.close()
             raise
         self.implementation = self._pool.implementation
-        self.seeds: tuple[int | None, ...] = (None,) * len(constructors)
-        self._next_seeds: list[int | None] | None = None
+        self.seeds: tuple[int | None, ...] = (None,) * num_rows
+        self._next_seeds: list[int] | None = None
         self._was_reset = False
 
-    def _read_descriptions(self) -> None:
-        """Get the description of every environment, check that they are equal, and build the parts that need it."""
+    def _read_descriptions(self, is_ahead: bool) -> None:
+        """Get the descriptions of all rows' envs, check that they are equal, and build the parts that need them."""
         pool = self._pool
         found = pool.call(describe, pure=True)
         description = self._description = found[0]
@@ -180,14 +179,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
         for env_id, other in enumerate(found):
             if other.specs != description.specs or other.batch_size != description.batch_size:
                 raise ConfigError(f"env {env_id}: its specs or batch size differ from those of env 0")
-        if description.batch_size is not None and self._wants_ahead:
+        if description.batch_size is not None and is_ahead:
             raise ConfigError("reset_ahead, spare envs: for single envs only; a batch resets its own")
-        num_rows = pool.num_envs - self._num_spares
-        self._size = num_rows * (description.batch_size or 1)
+        self._size = pool.num_envs * (description.batch_size or 1)
         self._assembler = Assembler(pool, description, self._size)
         self._infos = InfoReader(pool.spaces.observation_space)
-        self._spare_envs = SpareEnvs(pool, num_rows)
-        self._resets_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
         self._action_dtype = root.dtype if isinstance(root, Leaf) and description.batch_size is None else None
         self._action_shape = (self._size, *root.shape) if isinstance(root, Leaf) else None
@@ -215,17 +211,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
         given, prev_action = self._read(to_arrays(action))
         before, self._current_time_step = self._current_time_step, None  # None if this step fails
         try:
-            (self._spare_envs if self._resets_ahead else self._pool).send(given)
+            self._pool.send(given)
         except ClosedError:
             raise ClosedError("step: the environment is closed") from None
         except SpaceError:  # nothing was stepped
             self._current_time_step = before
             raise
-        if self._resets_ahead:
-            time_step = self._build_ahead(self._spare_envs.recv(), prev_action)
-        else:
-            time_step = self._build_batch(self._pool.recv(), prev_action)
-        self._current_time_step = time_step
+        time_step = self._current_time_step = self._build_batch(self._pool.recv(), prev_action)
         return time_step
 
     def _step(self, action: Any) -> TimeStep:
@@ -237,19 +229,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
             if batch.flags & RowFlag.ERROR:
                 deliver = functools.partial(self._build_batch, prev_action=prev_action)
                 batch.raise_errors(deliver, rows_per_env=self._description.batch_size or 1)
-            infos = self._infos.read(batch)
-        return self._build(batch.rows, batch.flags, prev_action, infos)
-
-    def _build_ahead(self, flags: int, prev_action: Any) -> TimeStep:
-        """Return the time step of the envs with a row, or raise the exception of an env."""
-        time_step = self._build(self._spare_envs, flags, prev_action, self._spare_envs.infos())
-        self._spare_envs.raise_errors(time_step)
-        return time_step
-
-    def _build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
-        if infos:
-            infos = to_alf_infos(infos, self._description.batch_size)
-        time_step = self._assembler.build(rows, flags, prev_action, infos)
+            infos = to_alf_infos(self._infos.read(batch), self._description.batch_size)
+        time_step = self._assembler.build(batch, prev_action, infos)
         return to_tensors(time_step) if self._tensors else time_step
 
     def _read(self, action: Any) -> tuple[Any, Any]:
@@ -276,25 +257,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def _reset(self) -> TimeStep:
         pool = self._pool
-        has_time_step, self._current_time_step = self._current_time_step is not None, None
-        no_action = zeros_of(self.action_spec(), (self._size,))
-        if has_time_step and self._resets_ahead:
-            self._spare_envs.wait_for_resets()  # the state of an env must not depend on its speed
-            if self._next_seeds is None and not self._num_spares and self._spare_envs.has_undelivered():
-                return self._build_ahead(self._spare_envs.reset_others(), no_action)
-        elif pool.outstanding():  # an earlier step or reset failed
+        self._current_time_step = None
+        if pool.outstanding():  # an earlier step or reset failed
             pool.cancel()
         seeds = self._next_seeds
-        start_ns = now_ns()
         pool.reset(seeds=seeds)
         batch = pool.recv()
-        reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
-        if self._wants_ahead is None and self._description.batch_size is None:
-            self._resets_ahead = reset_ns > _SLOW_RESET_NS
-        if self._resets_ahead:
-            time_step = self._build_ahead(self._spare_envs.start(batch), no_action)
-        else:
-            time_step = self._build_batch(batch, no_action)
+        time_step = self._build_batch(batch, zeros_of(self.action_spec(), (self._size,)))
         if seeds is not None:
             self.seeds, self._next_seeds = tuple(seeds), None
         elif not self._was_reset:  # drawn by the pool
@@ -305,8 +274,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def seed(self, seed: Sequence[int] | int) -> None:
         """Set the seeds for the next reset; they are kept until a reset has succeeded.
 
+        The seeds of spare envs are derived from those of rows; see `vecenv.VectorEnv.num_spare_envs`.
+
         Args:
-            seed: a list with one seed per constructor, spare envs included; or an int, so that env i gets `seed + i`.
+            seed: a list with one seed per row; or an int, so that row i gets `seed + i`. The list may also have one
+                seed per constructor; those of spare envs, which come last, are checked and not used.
 
         Raises:
             ConfigError: the number of seeds is wrong, or a seed is not an integer of at least 0 (a ValueError).
@@ -316,9 +288,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
             raise NotImplementedError(f"{self.task_names[0]} has no seed")
         count = self._pool.num_envs
         seeds = [seed + i for i in range(count)] if isinstance(seed, int | np.integer) else list(seed)
-        if len(seeds) != count:
-            raise ConfigError(f"seed: expected {count}, one per env, spare ones included, got {len(seeds)}", key="seed")
-        self._next_seeds = [check_seed(one) for one in seeds]
+        if len(seeds) not in (count, count + self._num_spares):
+            with_spares = f", or {count + self._num_spares} with spare envs" if self._num_spares else ""
+            raise ConfigError(f"seed: expected {count}, one per env{with_spares}, got {len(seeds)}", key="seed")
+        self._next_seeds = [*map(check_seed, seeds)][:count]
 
     # ---- properties ----------------------------------------------------------------------------
 
@@ -411,7 +384,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             *args, **kwargs: passed to the method.
 
         Returns:
-            One result per env; spare envs come last.
+            One result per row; spare envs are called, too.
 
         Raises:
             ConfigError: the method is refused; call it on this environment instead.
@@ -424,7 +397,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def render(self, mode: str = "rgb_array") -> Any:
         """Render the env in row 0; `mode` is one of Gymnasium's render modes."""
-        return self._pool.call(CallMethod("render", (mode,)), [int(self._spare_envs.env_ids[0])], pure=True)[0]
+        return self._pool.call(CallMethod("render", (mode,)), [0], pure=True)[0]
 
     def sync_progress(self) -> None:
         """Call `sync_progress` of every env and wait for them."""
