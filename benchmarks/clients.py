@@ -27,7 +27,7 @@ from vecenv.envs.toys import BusyEnv
 from vecenv.errors import ConfigError
 from vecenv.measurement import machine, measure, report
 from vecenv.measurement.measure import Mode
-from vecenv.measurement.report import Column
+from vecenv.measurement.report import TableColumn
 from vecenv.measurement.target import registered_env
 
 _NUM_ENVS = 16
@@ -226,12 +226,12 @@ class Comparison(NamedTuple):
 
 
 _COLUMNS = (
-    Column(("", "framework"), 0, lambda row: row.framework),
-    Column(("", "compared with"), 1, lambda row: row.theirs),
-    Column(("its steps", "per second"), 4, lambda row: f"{row.their_rate:,.0f}"),
-    Column(("vecenv's", "per second"), 5, lambda row: f"{row.our_rate:,.0f}"),
-    Column(("", "ratio"), 2, lambda row: f"{row.quartiles[1]:.2f}"),
-    Column(("", "quartiles"), 3, lambda row: "{:.2f}-{:.2f}".format(*row.quartiles[::2])),
+    TableColumn(("", "framework"), 0, lambda row: row.framework),
+    TableColumn(("", "compared with"), 1, lambda row: row.theirs),
+    TableColumn(("its steps", "per second"), 4, lambda row: f"{row.their_rate:,.0f}"),
+    TableColumn(("vecenv's", "per second"), 5, lambda row: f"{row.our_rate:,.0f}"),
+    TableColumn(("", "ratio"), 2, lambda row: f"{row.quartiles[1]:.2f}"),
+    TableColumn(("", "quartiles"), 3, lambda row: "{:.2f}-{:.2f}".format(*row.quartiles[::2])),
 )
 
 

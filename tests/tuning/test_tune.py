@@ -18,7 +18,7 @@ from vecenv.measurement.measure import Mode, Window
 from vecenv.tuning import search
 from vecenv.tuning.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
 from vecenv.tuning.env_code import EnvCode
-from vecenv.tuning.halving import Entry, Halving
+from vecenv.tuning.halving import Halving, OpenCandidate
 
 SHORT: dict[str, Any] = {"seconds": 1.0, "progress": False}
 
@@ -250,7 +250,7 @@ def test_better_half_goes_on_with_longer_windows():
     log: list[tuple[float, float]] = []
     left: list[int] = []
     rates = [3.0, 8.0, 1.0, 5.0, 7.0, 2.0, 6.0, 4.0]
-    entries = [Entry(Candidate(Setting(int(rate))), FakeMode(rate, log)) for rate in rates]
+    entries = [OpenCandidate(Candidate(Setting(int(rate))), FakeMode(rate, log)) for rate in rates]
     halving = Halving(lambda name: None, lambda entries: left.append(len(entries)))
     found = halving.run(entries, 30.0)
     assert [entry.candidate.setting for entry in found] == [Setting(8), Setting(7)]
@@ -265,17 +265,17 @@ def test_better_half_goes_on_with_longer_windows():
 
 def test_fastest_setting_with_step_stays_to_the_end():
     log: list[tuple[float, float]] = []
-    recv = [Entry(Candidate(Setting(2), count), FakeMode(100.0 + count, log)) for count in (1, 2, 3, 4, 5)]
-    step = [Entry(Candidate(Setting(count)), FakeMode(float(count), log)) for count in (1, 2)]
+    recv = [OpenCandidate(Candidate(Setting(2), count), FakeMode(100.0 + count, log)) for count in (1, 2, 3, 4, 5)]
+    step = [OpenCandidate(Candidate(Setting(count)), FakeMode(float(count), log)) for count in (1, 2)]
     found = Halving(lambda name: None, lambda entries: None).run([*step, *recv], 1.0)
     assert found[0].candidate.min_count == 5 and step[1] in found and step[0] not in found
 
 
 def test_small_gain_is_not_worth_a_change_of_the_program():
     log: list[tuple[float, float]] = []
-    plain = Entry(Candidate(Setting(2)), FakeMode(1000.0, log))
-    views = Entry(Candidate(Setting(2), copy=False), FakeMode(1010.0, log))
-    much = Entry(Candidate(Setting(2), infos="none"), FakeMode(1030.0, log))
+    plain = OpenCandidate(Candidate(Setting(2)), FakeMode(1000.0, log))
+    views = OpenCandidate(Candidate(Setting(2), copy=False), FakeMode(1010.0, log))
+    much = OpenCandidate(Candidate(Setting(2), infos="none"), FakeMode(1030.0, log))
     halving = Halving(lambda name: None, lambda entries: None)
     assert halving.run([views, plain], 1.0)[0] is plain
     assert halving.run([much, plain], 1.0)[0] is much

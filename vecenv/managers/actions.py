@@ -28,7 +28,7 @@ def packer_of(spec: Spec, common_type: CommonType) -> Packer:
 
     Args:
         spec: the pool's action spec.
-        common_type: see `build.Builder`.
+        common_type: see `build.BuildFunctions`.
     """
     root = spec.root
     if isinstance(root, Leaf):

@@ -41,7 +41,7 @@ from ..report import Report
 from ..statistics import ShardInfo, Statistics
 from .actions import packer_of
 from .build import builder_of
-from .env_spaces import EnvSpaces
+from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .launch import Launch
@@ -124,7 +124,7 @@ class BaseEnvManager(EnvManager):
         self._copies = bool(self._cfg.get("copy_on_get", True))
         self._retry = RetryPolicy.from_config(self._cfg)
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
-        spaces = EnvSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
+        spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
         self._launch = Launch(
             *(name, fns, self._cfg, self._retry),
             backend=self._backend,

@@ -15,7 +15,7 @@ from ..core.layout.native import load
 from ..envs.base import BaseEnvTimestep
 from ..tree import TreeArray
 
-__all__ = ["Builder", "builder_of", "numbers_of", "python_builder"]
+__all__ = ["BuildFunctions", "builder_of", "numbers_of", "python_builder"]
 
 _SLOT = TreeArray.__dict__["_children"]
 
@@ -26,7 +26,7 @@ _new_tuple = tuple.__new__
 Timesteps: TypeAlias = tuple[list[Any], list[dict[str, Any]], list[Any], list[Any]]
 
 
-class Builder(NamedTuple):
+class BuildFunctions(NamedTuple):
     """Functions that build results.
 
     Attributes:
@@ -66,14 +66,14 @@ def numbers_of(column: Any) -> list[Any]:
     return [column[row, ...] for row in range(len(column))]
 
 
-python_builder = Builder(_timesteps, _common_type, _trees)
+python_builder = BuildFunctions(_timesteps, _common_type, _trees)
 
 
-def _make_native_builder(native: Any) -> Builder:
+def _make_native_builder(native: Any) -> BuildFunctions:
     timesteps = partial(native.timesteps, BaseEnvTimestep)
-    return Builder(timesteps, native.common_type, partial(native.trees, TreeArray, _SLOT))
+    return BuildFunctions(timesteps, native.common_type, partial(native.trees, TreeArray, _SLOT))
 
 
-def builder_of(implementation: str) -> Builder:
+def builder_of(implementation: str) -> BuildFunctions:
     """Return the builder for a pool's implementation, 'native' or 'python'."""
     return _make_native_builder(load()) if implementation == "native" else python_builder

@@ -13,7 +13,7 @@ from ..core.layout.spec import copy_spaces
 from ..envs.adapt import adapt_and_build, reward_space_of
 from ..envs.spaces import ObjectSpace
 
-__all__ = ["SPACES_REMEDY", "EnvSpaces"]
+__all__ = ["SPACES_REMEDY", "ReferenceSpaces"]
 
 #: End of the error for an env without spaces.
 SPACES_REMEDY = "; shared_memory=False takes envs without spaces"
@@ -22,7 +22,7 @@ SPACES_REMEDY = "; shared_memory=False takes envs without spaces"
 _Spaces: TypeAlias = tuple[Any, Any, Any]
 
 
-class EnvSpaces:
+class ReferenceSpaces:
     """The spaces of one env; all envs of a manager have the same.
 
     Args:

@@ -33,7 +33,7 @@ from ..errors import ClosedError, ConfigError, StateError, take_rows, warn_calle
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
 from ..statistics import Statistics
-from .env_spaces import EnvSpaces
+from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .manager import EnvManager
 from .options import OTHER_KEYS, check_counts, read_env_fns
@@ -55,7 +55,7 @@ class VectorAccess:
         spaces: owns the reference env; None if the vector env's constructors are not known.
     """
 
-    def __init__(self, owner: str, vector_env: Any, counts: EpisodeCounts, spaces: EnvSpaces | None) -> None:
+    def __init__(self, owner: str, vector_env: Any, counts: EpisodeCounts, spaces: ReferenceSpaces | None) -> None:
         self._owner = owner
         self._vector_env: Any = vector_env
         self._counts = counts
@@ -163,7 +163,7 @@ class GymVectorEnvManager(EnvManager):
         mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
         counts = EpisodeCounts(vector_env.num_envs, self._cfg["episode_num"])
-        spaces = EnvSpaces(env_fns[0] if env_fns else _no_env_fn, needed=True)
+        spaces = ReferenceSpaces(env_fns[0] if env_fns else _no_env_fn, needed=True)
         spaces.set(vector_env.single_observation_space, vector_env.single_action_space, None)
         # The caller may change those of the vector env.
         self._obs_space, self._action_space = copy_spaces(vector_env.observation_space, vector_env.single_action_space)

@@ -11,7 +11,7 @@ from ..config import Config, deep_merge_dicts
 from ..envs.adapt import original
 from ..envs.remote import CallEnvMethod, ShapeRewards
 from ..errors import ConfigError, StateError
-from .env_spaces import EnvSpaces
+from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .states import EnvState
 
@@ -52,7 +52,7 @@ class EnvManager:
     _env_states = property(lambda self: self._counts.states)
     _env_episode_count = property(lambda self: self._counts.counts)
 
-    def __init__(self, counts: EpisodeCounts, spaces: EnvSpaces, access: Access) -> None:
+    def __init__(self, counts: EpisodeCounts, spaces: ReferenceSpaces, access: Access) -> None:
         self._counts = counts
         self._spaces = spaces
         self._access = access

@@ -12,7 +12,7 @@ from ..envs.adapt import find_attr
 from ..envs.remote import CallEnvMethod, FindAttribute, Render
 from ..errors import WorkerDiedError, WorkerTimeoutError
 from .env_driver import EnvDriver
-from .env_spaces import EnvSpaces
+from .env_spaces import ReferenceSpaces
 from .launch import Launch
 
 __all__ = ["RemoteAccess", "disable_autoreset", "rebuild_env"]
@@ -54,7 +54,7 @@ class RemoteAccess:
         self,
         owner: str,
         launch: Launch,
-        spaces: EnvSpaces,
+        spaces: ReferenceSpaces,
         *,
         goes_on: Callable[[WorkerTimeoutError | WorkerDiedError], bool],
         give_up: Callable[[Exception], None],

@@ -20,7 +20,7 @@ from ..core.parent.copy_timer import CopyTimer
 from ..envs.base import BaseEnvTimestep
 from ..nested import copy_arrays
 from ..tree import TreeArray
-from .build import Builder, numbers_of
+from .build import BuildFunctions, numbers_of
 from .side_values import REWARD
 from .trees import info_tree, info_trees, tree_rows
 
@@ -144,7 +144,7 @@ class Layout:
         spec: Spec,
         reward_shape: tuple[int, ...],
         num_envs: int,
-        builder: Builder,
+        builder: BuildFunctions,
         *,
         copies: bool,
         is_untyped: bool,

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.layout.spec import DictNode, Leaf, Node, Spec, TupleNode
 from ..tree import TreeArray, only_numbers
-from .build import Builder
+from .build import BuildFunctions
 
 __all__ = ["NUMBERS", "as_tree", "as_treetensor", "info_tree", "info_trees", "tree_rows", "untree"]
 
@@ -63,7 +63,7 @@ def as_tree(nested: Any) -> Any:
     return TreeArray(nested) if isinstance(nested, dict | tuple) else nested
 
 
-def tree_rows(builder: Builder, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
+def tree_rows(builder: BuildFunctions, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
     """Return rows of observations as trees.
 
     Args:
@@ -80,8 +80,8 @@ def tree_rows(builder: Builder, spec: Spec, batch: Any, rows: list[Any]) -> list
     return trees
 
 
-def _column(builder: Builder, node: Node, nested: Any, count: int) -> Any:
-    """Return a column for `Builder.trees`."""
+def _column(builder: BuildFunctions, node: Node, nested: Any, count: int) -> Any:
+    """Return a column for `BuildFunctions.trees`."""
     if isinstance(node, DictNode):
         names = tuple(str(key) for key in node.keys)
         parts = [nested[key] for key in node.keys]

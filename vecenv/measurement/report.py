@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vecenv.measurement.measure import Result
 
 __all__ = [
-    "Column",
+    "TableColumn",
     "draw_plot",
     "results_json",
     "print_header",
@@ -39,7 +39,7 @@ _OURS, _OTHERS = "tab:orange", "lightgray"
 _CHARACTERS_PER_LINE = 90  # of the chart's title and notes
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of the table.
 
     Attributes:
@@ -143,7 +143,9 @@ def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | N
         )
 
 
-def table_lines(results: Sequence[Any], width: int | None = None, table: Sequence[Column] | None = None) -> list[str]:
+def table_lines(
+    results: Sequence[Any], width: int | None = None, table: Sequence[TableColumn] | None = None
+) -> list[str]:
     """Return the table as lines of equal length.
 
     Args:
@@ -256,13 +258,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 _COLUMNS = (
-    Column(("", "mode"), 0, lambda result: result.name),
-    Column(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
-    Column(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
-    Column(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
-    Column(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
-    Column(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
-    Column(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
-    Column(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
-    Column(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
+    TableColumn(("", "mode"), 0, lambda result: result.name),
+    TableColumn(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
+    TableColumn(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
+    TableColumn(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
+    TableColumn(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
+    TableColumn(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
+    TableColumn(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
+    TableColumn(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
+    TableColumn(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
 )

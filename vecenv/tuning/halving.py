@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from vecenv.measurement.measure import Mode, Window
 from vecenv.tuning.candidates import Candidate
 
-__all__ = ["Entry", "Halving"]
+__all__ = ["OpenCandidate", "Halving"]
 
 #: Turns of a rung. Each second turn is in the reverse order.
 _TURNS = 4
@@ -24,7 +24,7 @@ _LEAST_WINDOW = 0.01
 _MOST_TIMES_AS_LONG = 1.25
 
 
-class Entry:
+class OpenCandidate:
     """A candidate that is open.
 
     Attributes:
@@ -43,7 +43,7 @@ class Entry:
         windows = [self.windows[turn] for turn in (self.windows if turns is None else turns)]
         return sum(window.steps for window in windows) / sum(window.seconds for window in windows)
 
-    def ratio_to(self, other: Entry) -> float:
+    def ratio_to(self, other: OpenCandidate) -> float:
         """Return the speed divided by that of another entry, over the turns that both have."""
         turns = self.windows.keys() & other.windows.keys()
         rate = other.rate(turns)
@@ -58,12 +58,14 @@ class Halving:
         drop: called with the entries that are left after each rung; the others are not measured again.
     """
 
-    def __init__(self, advance: Callable[[str], object], drop: Callable[[Sequence[Entry]], object]) -> None:
+    def __init__(self, advance: Callable[[str], object], drop: Callable[[Sequence[OpenCandidate]], object]) -> None:
         self._advance = advance
         self._drop = drop
         self._turn = 0
 
-    def run(self, entries: Sequence[Entry], seconds: float, base: Entry | None = None) -> list[Entry]:
+    def run(
+        self, entries: Sequence[OpenCandidate], seconds: float, base: OpenCandidate | None = None
+    ) -> list[OpenCandidate]:
         """Return the entries of the last rung, the fastest first; the fastest one that uses `step` is among them.
 
         Args:
@@ -88,10 +90,10 @@ class Halving:
                 self._drop(left)
         return left
 
-    def _speed(self, entry: Entry, first: int, base: Entry | None) -> float:
+    def _speed(self, entry: OpenCandidate, first: int, base: OpenCandidate | None) -> float:
         return entry.rate(range(first, self._turn)) if base is None else entry.ratio_to(base)
 
-    def _run_rung(self, entries: Sequence[Entry], seconds: float) -> None:
+    def _run_rung(self, entries: Sequence[OpenCandidate], seconds: float) -> None:
         window = max(_LEAST_WINDOW, seconds / (len(entries) * _TURNS))
         until = time.monotonic() + _MOST_TIMES_AS_LONG * seconds
         for turn in range(_TURNS):

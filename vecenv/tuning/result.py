@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.measurement.report import Column, table_lines
+from vecenv.measurement.report import TableColumn, table_lines
 
 __all__ = ["TuneCandidate", "TuneResult"]
 
@@ -22,10 +22,10 @@ _NOTES = {
     ("infos", "none"): "infos='none': infos are empty.",
 }
 _COLUMNS = (
-    Column(("", "setting"), 0, lambda one: one.name),
-    Column(("env steps", "per second"), 1, lambda one: _number(one.steps_per_second, 0)),
-    Column(("x", "fastest"), 2, lambda one: _number(one.ratio, 2)),
-    Column(("seconds", "measured"), 3, lambda one: _number(one.seconds, 2)),
+    TableColumn(("", "setting"), 0, lambda one: one.name),
+    TableColumn(("env steps", "per second"), 1, lambda one: _number(one.steps_per_second, 0)),
+    TableColumn(("x", "fastest"), 2, lambda one: _number(one.ratio, 2)),
+    TableColumn(("seconds", "measured"), 3, lambda one: _number(one.seconds, 2)),
 )
 
 

@@ -34,7 +34,7 @@ from vecenv.measurement.target import quietly
 from vecenv.options import UNSET, read_timeouts
 from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
 from vecenv.tuning.env_code import EnvCode
-from vecenv.tuning.halving import Entry, Halving
+from vecenv.tuning.halving import Halving, OpenCandidate
 from vecenv.tuning.result import TuneCandidate, TuneResult
 from vecenv.vector.env import VectorEnv, check_options
 
@@ -149,7 +149,7 @@ class _Search:
         self._load_seconds = 0.0  # of the slowest start so far, per process on a core
         self._start_seconds: dict[Setting | None, float] = {}  # of the slowest start with this setting
         self._halving = Halving(self._advance, self._keep)
-        self._entries: list[Entry] = []
+        self._entries: list[OpenCandidate] = []
         self._modes: dict[Candidate, Mode] = {}  # one for each vector env that is open
         self._failures: dict[Candidate, str] = {}
 
@@ -220,7 +220,7 @@ class _Search:
             self._failures[candidate] = "a step takes too long to try more settings in this time"
         return found[:most]
 
-    def _open(self, candidates: Sequence[Candidate], until: float) -> list[Entry]:
+    def _open(self, candidates: Sequence[Candidate], until: float) -> list[OpenCandidate]:
         """Open the first candidate of each backend, and as many others as this share of the time allows.
 
         Raises:
@@ -229,7 +229,7 @@ class _Search:
         groups: dict[Candidate, list[Candidate]] = {}
         for candidate in candidates:
             groups.setdefault(candidate.open_key, []).append(candidate)
-        entries: list[Entry] = []
+        entries: list[OpenCandidate] = []
         first_error: VecenvError | None = None
         for key, group in groups.items():
             is_first = key.backend not in {entry.candidate.backend for entry in self._entries}
@@ -256,14 +256,14 @@ class _Search:
     def _load_of(self, key: Candidate) -> float:
         return max(1.0, key.setting.num_workers / self._cores) if key.setting is not None else 1.0
 
-    def _open_group(self, key: Candidate, group: Sequence[Candidate]) -> list[Entry]:
+    def _open_group(self, key: Candidate, group: Sequence[Candidate]) -> list[OpenCandidate]:
         """Open the vector env of candidates that differ in their calls only."""
         self._advance(f"opening {key}")
         began = time.monotonic()
-        entries: list[Entry] = []
+        entries: list[OpenCandidate] = []
         for candidate, mode in self._make_modes(key, group):
             self._modes.setdefault(key, mode)
-            entries.append(Entry(candidate, mode))
+            entries.append(OpenCandidate(candidate, mode))
         seconds = time.monotonic() - began
         self._start_seconds[key.setting] = max(seconds, self._start_seconds.get(key.setting, 0.0))
         self._load_seconds = max(self._load_seconds, seconds / self._load_of(key))
@@ -290,7 +290,7 @@ class _Search:
             raise ConfigError(f"it cannot be built: {type(error).__name__}: {error}") from error
         return SyncMode(str(_PLAIN), envs, (), policy=self._policy)
 
-    def _keep(self, entries: Collection[Entry]) -> None:
+    def _keep(self, entries: Collection[OpenCandidate]) -> None:
         """Close the vector envs of all other entries."""
         kept = {entry.candidate.open_key for entry in entries}
         with contextlib.ExitStack() as stack:
@@ -307,7 +307,7 @@ class _Search:
         before, self._shown = self._shown, time.monotonic()
         self._show(text, min(self._shown, self._began + self._seconds) - min(before, self._began + self._seconds))
 
-    def _make_result(self, finalists: Sequence[Entry], base: Entry) -> TuneResult:
+    def _make_result(self, finalists: Sequence[OpenCandidate], base: OpenCandidate) -> TuneResult:
         """Return the result.
 
         Args:
@@ -337,7 +337,7 @@ class _Search:
             elapsed=time.monotonic() - self._called,
         )
 
-    def _describe(self, entry: Entry, ratio: float) -> TuneCandidate:
+    def _describe(self, entry: OpenCandidate, ratio: float) -> TuneCandidate:
         candidate = entry.candidate
         seconds = sum(window.seconds for window in entry.windows.values())
         return TuneCandidate(
@@ -371,7 +371,7 @@ class _Policy:
             pass
 
 
-def _first_step(entries: Sequence[Entry]) -> Entry:
+def _first_step(entries: Sequence[OpenCandidate]) -> OpenCandidate:
     return next((entry for entry in entries if entry.candidate.min_count is None), entries[0])
 
 

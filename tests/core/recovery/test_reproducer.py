@@ -19,7 +19,7 @@ from vecenv import VectorEnv
 from vecenv.core.host import snapshots
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.recovery import reproducer
-from vecenv.core.recovery.reproducer import Event, load, shorten, write
+from vecenv.core.recovery.reproducer import ReplayedAnswer, load, shorten, write
 from vecenv.envs import toys
 from vecenv.errors import ConfigError, DependencyError
 
@@ -30,7 +30,7 @@ def file_of(pool: Any, env_id: int = 0) -> str:
     return path
 
 
-def events_of(path: str, **how: Any) -> list[Event]:
+def events_of(path: str, **how: Any) -> list[ReplayedAnswer]:
     return list(load(path).run(**how))
 
 
@@ -96,7 +96,7 @@ def test_reproducer_stops_before_a_step(tmp_path: Any) -> None:
     part = events_of(path, until=everything[4].step_id)
     assert [event.step_id for event in part] == [event.step_id for event in everything[:4]]
     paused: list[int] = []
-    events: list[Event] = []
+    events: list[ReplayedAnswer] = []
     for event in load(path).run(until=everything[4].step_id, pause=lambda: paused.append(len(events))):
         events.append(event)
     assert paused == [4] and len(events) == 7

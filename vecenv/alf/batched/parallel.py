@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.backends import BACKENDS, make_pool
+from vecenv.core.pool.face import PoolFace
 from vecenv.core.pool.facts import SettingNames
 from vecenv.core.pool.spare_resets import SpareRule
 from vecenv.envs.factory import EnvFactory
@@ -48,19 +49,16 @@ from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
 from vecenv.options import FailurePolicy, Timeouts
 from vecenv.ray_options import RayOptions
-from vecenv.report import Report
-from vecenv.statistics import ShardInfo, Statistics
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
-_NAMES = SettingNames(overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="", collect="")
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
-class ParallelAlfEnvironment(AlfEnvironment):
+class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
     """B environments in worker processes, stepped together.
 
     Time steps have a batch axis (B, ...) and belong to the caller. The step after an env's LAST step returns the FIRST
@@ -86,6 +84,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
         seeds: the seed that each env was given last, or None, ordered by row; without spare envs.
         implementation: 'native' or 'python', the code that moves the data.
     """
+
+    _setting_names = SettingNames(
+        overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="", collect=""
+    )
+    _recipe = "build one from its env_constructors"
 
     def __init__(
         self,
@@ -361,18 +364,6 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """Process id of each worker, by worker_id. The id changes when a worker is replaced."""
         return self._pool.worker_pids
 
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics`."""
-        return self._pool.statistics()
-
-    def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard, as `VectorEnv.shards`."""
-        return self._pool.shards()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
-        return self._pool.report(_NAMES)
-
     # ---- further -------------------------------------------------------------------------------
 
     def call_envs_with_same_args(self, func_name: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -407,17 +398,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """Close the envs and end the workers; kill those that take longer than `close_timeout`. May be called again."""
         self._pool.close()
 
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"{name}({self._pool.describe()})" if "_pool" in self.__dict__ else f"{name}(not built)"
-
     def __del__(self) -> None:
         if "_pool" in self.__dict__:
             with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a ParallelAlfEnvironment cannot be pickled or copied; build one from its env_constructors")
 
 
 def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:

@@ -59,7 +59,7 @@ class EnvSpaces:
         """Read the spaces of an env.
 
         Args:
-            source: an env, or the `Report` of a worker about one.
+            source: an env, or the `BuildReport` of a worker about one.
             options: `strict` and `ignores_extra_keys` matter for the layouts.
 
         Raises:

@@ -54,7 +54,7 @@ from ..processes.worker import (
     usable_cores,
 )
 from ..processes.worker_group import WorkerGroup
-from ..processes.worker_main import Attach, Boot, Report, find_difference, running_modules
+from ..processes.worker_main import Attach, Boot, BuildReport, find_difference, running_modules
 from ..processes.worker_output import WorkerOutput
 from ..recovery import reproducer
 from ..recovery.journal import Journal
@@ -80,8 +80,8 @@ from .sizing import Setting
 from .slots import SlotTable, split_evenly
 from .starting import (
     ConstructReports,
-    Progress,
     StartLimits,
+    StartProgress,
     common_names,
     pickle_env_fns,
     pickle_worker_init,
@@ -386,7 +386,7 @@ class ProcessEngine(Engine):
         worker.send_boot()
         return worker
 
-    def _await_reports(self, workers: Sequence[Worker]) -> list[Report]:
+    def _await_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
         """Wait until every worker has built its envs, and show their output; raise the first error that arrives.
 
         Workers that die before are replaced in the group; see `_start_again`.
@@ -399,13 +399,13 @@ class ProcessEngine(Engine):
             self._output.finish(self._present(workers), has_failed=has_failed)
         return reports
 
-    def _take_reports(self, workers: Sequence[Worker]) -> list[Report]:
-        reports: dict[int, Report] = {}
-        progress = Progress(sum(len(worker.env_ids) for worker in workers))
+    def _take_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
+        reports: dict[int, BuildReport] = {}
+        progress = StartProgress(sum(len(worker.env_ids) for worker in workers))
         waiting = list(workers)
         for worker in self._await(waiting, self.options.limits.construct, progress):
             try:
-                report: Report = worker.next_message()
+                report: BuildReport = worker.next_message()
             except EOFError:
                 waiting.append(self._start_again(worker))
                 continue
@@ -448,7 +448,9 @@ class ProcessEngine(Engine):
                 error.args = (f"{error}\nThe last output of {worker.name}:\n{last_output}", *error.args[1:])
             raise
 
-    def _await(self, waiting: list[Worker], limit: float | None, progress: Progress | None = None) -> Iterator[Worker]:
+    def _await(
+        self, waiting: list[Worker], limit: float | None, progress: StartProgress | None = None
+    ) -> Iterator[Worker]:
         """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
 
         Args:
@@ -508,7 +510,7 @@ class ProcessEngine(Engine):
         )
         return worker.locate(error, "construct", env_id)
 
-    def _compare(self, worker: Worker, report: Report) -> None:
+    def _compare(self, worker: Worker, report: BuildReport) -> None:
         """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
         found = find_difference(self._spaces, report, self._first_env_id)
         if found is not None:
@@ -523,7 +525,9 @@ class ProcessEngine(Engine):
         env_ids = [self._first_env_id + env_id for env_id in place["env_ids"]]
         add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 
-    def _open_arena(self, spaces: EnvSpaces, report: Report, slots: list[list[tuple[int, list[int]]]]) -> OpenedEnvs:
+    def _open_arena(
+        self, spaces: EnvSpaces, report: BuildReport, slots: list[list[tuple[int, list[int]]]]
+    ) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
         num_used = self._slots.num_used
         num_reserved = 0 if self.recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
@@ -614,7 +618,7 @@ class ProcessEngine(Engine):
         attach = Attach(self._opened.plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs, core)
         worker.send_attach(attach, descriptors)
 
-    def _attach_built(self, worker: Worker, report: Report, jobs: Mapping[int, RestoreJob]) -> None:
+    def _attach_built(self, worker: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> None:
         """Check the report of a worker that was started later, and hand the arena to it.
 
         Args:
@@ -734,7 +738,7 @@ class ProcessEngine(Engine):
             self._waiter.request_check()
             raise
 
-    def _check_files(self, report: Report, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
+    def _check_files(self, report: BuildReport, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
         """Warn of modules that a successor has loaded from changed files; return its jobs, which then mark its rows.
 
         Args:

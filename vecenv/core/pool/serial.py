@@ -42,7 +42,7 @@ from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
 from .requests import Requests
-from .starting import Progress
+from .starting import StartProgress
 from .waiter import Waiter
 
 __all__ = ["SerialEngine", "SerialPool"]
@@ -145,7 +145,7 @@ class SerialEngine(Engine):
         options = self.options
         rngs = self._rngs = GlobalRngs(entropy=options.rng_entropy)
         self._imports.enter_context(torch_imports)
-        progress = Progress(self.num_envs)
+        progress = StartProgress(self.num_envs)
         with rngs:  # constructors do not touch the caller's global generators
             for env_id, env_fn in enumerate(self.env_fns):
                 check_not_closing("start")

@@ -18,7 +18,7 @@ from ..system.stack_dump import PhaseNote
 
 __all__ = [
     "ConstructReports",
-    "Progress",
+    "StartProgress",
     "StartLimits",
     "common_names",
     "is_lasting",
@@ -111,7 +111,7 @@ def working_directory() -> str | None:
         return None
 
 
-class Progress:
+class StartProgress:
     """Shows in the log how many envs of a pool are built, if that takes long: after 5 s, 10 s, 20 s and so on.
 
     Args:

@@ -4,7 +4,7 @@ The messages over the control socket of a worker:
 
     parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes,
                        and those of objects of `multiprocessing`
-    worker -> parent   Report (spaces, or the error)
+    worker -> parent   BuildReport (spaces, or the error)
     parent -> worker   Attach, then the descriptors of both segments and, for C, of the parent's eventfd
     worker -> parent   "ready"
     ...                commands and rows through the arena (without C: through the socket)
@@ -73,7 +73,7 @@ __all__ = [
     "Attach",
     "Boot",
     "ExitReport",
-    "Report",
+    "BuildReport",
     "describe_envs",
     "find_endless_import",
     "make_slot",
@@ -161,7 +161,7 @@ class Boot:
 
 
 @dataclass
-class Report:
+class BuildReport:
     """Spaces and properties of the first env of a worker, or an error.
 
     Attributes:
@@ -246,9 +246,9 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
     return None
 
 
-def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> Report:
+def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> BuildReport:
     first = envs[env_ids[0]]
-    report = Report(first.observation_space, first.action_space, find_reward_space(first), properties_of(first))
+    report = BuildReport(first.observation_space, first.action_space, find_reward_space(first), properties_of(first))
     for env_id in env_ids[1:]:
         found = find_difference(first, envs[env_id], first_env_id + env_ids[0])
         if found is not None:
@@ -259,7 +259,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> R
 
 def _construct(
     boot: Boot, threads: list[EnvThread], rngs: GlobalRngs
-) -> tuple[dict[int, Any], dict[int, tuple[int, int]], Report]:
+) -> tuple[dict[int, Any], dict[int, tuple[int, int]], BuildReport]:
     """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
         note_modules(import_from(boot.sources))
@@ -276,7 +276,7 @@ def _construct(
     except BaseException as error:
         errors = {boot.env_ids[0]: error}
     env_id = min(errors)
-    return {}, {}, Report(error=(env_id, messages.pack_error(errors[env_id])))
+    return {}, {}, BuildReport(error=(env_id, messages.pack_error(errors[env_id])))
 
 
 # ---- the process ------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from .journal import Journal
 
 __all__ = [
     "FailureContext",
-    "Event",
+    "ReplayedAnswer",
     "Reproducer",
     "failure_context",
     "describe",
@@ -59,7 +59,7 @@ _SUFFIX = ".vecenv-episode"
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
 
 
-class Event(NamedTuple):
+class ReplayedAnswer(NamedTuple):
     """The result of one repeated command; `op` is 'step', 'reset', 'autoreset', 'call' or 'error'.
 
     A step has its `action`, and a reset its `seed` if it had one. An 'error' is an exception that the env raised, as
@@ -126,7 +126,7 @@ class Reproducer:
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
 
-    def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[Event]:
+    def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[ReplayedAnswer]:
         """Build the env and repeat its commands in this process, one per item of the iterator.
 
         Until the iterator is closed, this process works in `cwd`, if that still exists, can import the modules of
@@ -217,7 +217,7 @@ class Reproducer:
         except ImportError as error:
             raise DependencyError(f"{prefix}: {error}", package=error.name) from error
 
-    def _repeat(self, calls: _Calls, until: int | None, pause: Callable[[], object] | None) -> Iterator[Event]:
+    def _repeat(self, calls: _Calls, until: int | None, pause: Callable[[], object] | None) -> Iterator[ReplayedAnswer]:
         spec = Spec(calls.env.action_space, "action")
         calls.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
         for entry in self.entries:
@@ -237,11 +237,13 @@ class Reproducer:
                 is_next = self.autoreset == Autoreset.NEXT_STEP
                 calls.needs_reset = calls.needs_reset and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
                 message = f"{type(error).__name__}: {error}"
-                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": message})
+                yield ReplayedAnswer(entry.step_id, "error", None, 0.0, False, False, {"error": message})
                 if calls.caught is not None and entry.op != Op.CALL:
                     yield from self._events_after_exception(entry, calls, calls.caught)
 
-    def _events_after_exception(self, entry: Entry, calls: _Calls, caught: CaughtExceptions) -> Iterator[Event]:
+    def _events_after_exception(
+        self, entry: Entry, calls: _Calls, caught: CaughtExceptions
+    ) -> Iterator[ReplayedAnswer]:
         """Go on after an exception that has ended only its episode, as `Host._end_episode` does."""
         for _ in range(caught.most):
             try:
@@ -262,20 +264,20 @@ class Reproducer:
                 calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
                 obs, info = calls.call_swapped(calls.env.reset, **kwargs)
                 calls.needs_reset = False
-                yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
+                yield ReplayedAnswer(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
                 return
             except bdb.BdbQuit:
                 raise
             except Exception as error:
                 message = f"{type(error).__name__}: {error}"
-                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": message})
+                yield ReplayedAnswer(entry.step_id, "error", None, 0.0, False, False, {"error": message})
 
-    def _autoreset(self, entry: Entry, calls: _Calls) -> Event:
+    def _autoreset(self, entry: Entry, calls: _Calls) -> ReplayedAnswer:
         obs, info = calls.call_lazily(calls.env.reset)
         calls.needs_reset = False
-        return Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+        return ReplayedAnswer(entry.step_id, "autoreset", obs, 0.0, False, False, info)
 
-    def _events_of(self, entry: Entry, calls: _Calls, spec: Spec) -> Iterator[Event]:
+    def _events_of(self, entry: Entry, calls: _Calls, spec: Spec) -> Iterator[ReplayedAnswer]:
         env = calls.env
         calls.is_stepping = False
         if entry.op == Op.CALL:
@@ -284,7 +286,7 @@ class Reproducer:
             payload = messages.load(entry.payload)  # type: ignore[arg-type]
             result = calls.call_swapped(payload.function, env)
             calls.note(LastingCall(entry.step_id, payload, name=payload.name))
-            yield Event(entry.step_id, "call", result, 0.0, False, False, {})
+            yield ReplayedAnswer(entry.step_id, "call", result, 0.0, False, False, {})
         elif entry.op == Op.RESET:
             kwargs, seed = _reset_kwargs(env, entry), None
             calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
@@ -294,7 +296,7 @@ class Reproducer:
             calls.needs_reset = False
             if entry.flags & CommandFlag.DRAWN and is_seeded_by(env, entry.argument):
                 seed = entry.argument
-            yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed", seed))
+            yield ReplayedAnswer(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed", seed))
         elif calls.needs_reset:
             yield self._autoreset(entry, calls)
         else:
@@ -304,7 +306,7 @@ class Reproducer:
             obs, reward, terminated, truncated, info = calls.call_lazily(env.step, action)
             calls.is_stepping = False
             calls.needs_reset = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
-            yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
+            yield ReplayedAnswer(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
             if calls.needs_reset and self.autoreset == Autoreset.SAME_STEP:
                 yield self._autoreset(entry, calls)
 

@@ -25,7 +25,7 @@ from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.board.bots import Bot
 from vecenv.envs.board.configs import EVAL, SELF_PLAY, check_config
 from vecenv.envs.board.positions import PLAYERS, Position, Rules
-from vecenv.envs.board.recording import RENDER_MODES, Window, save_frames
+from vecenv.envs.board.recording import RENDER_MODES, GameWindow, save_frames
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.video import DEFAULT_FOLDER
 from vecenv.errors import ConfigError, SpaceError, StateError, warn_caller
@@ -131,7 +131,7 @@ class BoardEnv(BaseEnv):
         self.saved_path: str | None = None
         """Path of the last file that `save_render_output` wrote."""
         self._video_folder: str | None = None  # used from the next reset; None for no change
-        self._window: Window | None = None
+        self._window: GameWindow | None = None
         self._set_spaces()
 
     # ---- defined by each game --------------------------------------------------------------
@@ -465,7 +465,7 @@ class BoardEnv(BaseEnv):
             self.frames.append(picture)
         else:
             if self._window is None:
-                self._window = Window(str(self))
+                self._window = GameWindow(str(self))
             self._window.show(picture)
         return None
 

@@ -54,7 +54,7 @@ def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: st
     return final
 
 
-class Window:
+class GameWindow:
     """The pygame window, of which a process has only one; it shows one picture at a time."""
 
     def __init__(self, title: str) -> None:
