@@ -14,6 +14,7 @@ spare_resets    the seeds of spare envs, and their resets
 spare_answers   the answers that rows owe
 spare_rows      copies of rows, put together from answers of two envs
 starting        time limits and log lines while envs are built
+worker_starts   starts workers, the first ones and successors
 monitor         announces a pool to `vecenv top`
 times           reads the times of envs, workers and the caller
 waiting         finds envs that wait most of their time

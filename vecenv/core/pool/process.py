@@ -3,17 +3,15 @@
     Requests -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
     Waiter   <- Hub <- committed rows
 
-This file starts workers and gives each its envs and the arena. `Supervisor` handles their failures.
+This file gives each worker its envs and the arena. `WorkerStarts` starts them, and `Supervisor` handles their failures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,55 +20,39 @@ from ...errors import (
     ConfigError,
     DifferentSpacesError,
     StateError,
-    WorkerDiedError,
-    WorkerError,
     WorkerTimeoutError,
-    add_notes,
     warn_caller,
 )
-from ...pickling import dump_with_main
-from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
-from ..layout.messages import describe_place, unpack_error
+from ..layout.messages import unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
 from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
-from ..processes.env_modules import find_env_modules
-from ..processes.import_client import prepare_server, surroundings_of
 from ..processes.measure import Measurement
 from ..processes.shared_generators import find_generator
 from ..processes.worker import (
     Worker,
     check_may_start,
-    has_descriptors_for,
     preferred_core,
-    start_error,
-    start_worker,
     usable_cores,
 )
 from ..processes.worker_group import WorkerGroup
-from ..processes.worker_main import Attach, Boot, BuildReport, find_difference, running_modules
-from ..processes.worker_output import WorkerOutput
+from ..processes.worker_main import Attach, BuildReport, find_difference
 from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
 from ..recovery.resume import Resume
-from ..system.clock import Deadline, now_ns
-from ..system.descriptor import Descriptor
-from ..system.log_records import LogLevels
-from ..system.module_files import ModuleFiles, note_modules
-from ..system.module_paths import find_sources
-from ..system.process_stat import started_at
+from ..system.clock import now_ns
+from ..system.module_files import ModuleFiles
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
-from ..system.start_process import ForkedServer, modules_of, standard_descriptors
-from ..system.worker_socket import ControlSocket, poll_briefly
+from ..system.start_process import standard_descriptors
 from .auto import choose_options
 from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
@@ -79,18 +61,12 @@ from .requests import Requests
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
 from .starting import (
-    ConstructReports,
-    StartLimits,
-    StartProgress,
     common_names,
-    pickle_env_fns,
-    pickle_worker_init,
-    running_constructors,
-    working_directory,
 )
 from .supervisor import Supervisor, death_of
 from .waiter import Waiter
 from .waiting import WaitingCheck
+from .worker_starts import WorkerStarts, note_place
 
 __all__ = ["ProcessEngine", "ProcessPool"]
 
@@ -161,10 +137,7 @@ class ProcessEngine(Engine):
         self._group = WorkerGroup(self.options.limits.close)
         self.end_if_unclosed = self._group.end
         self._slots = SlotTable(self.num_envs)
-        self._check_not_closing: Callable[[str], None] = _ignore
         self._implementation = "python"
-        self._output = WorkerOutput(self.options.worker_output)
-        self._has_descriptors = has_descriptors_for(self.num_workers)
         self._spaces: EnvSpaces | None = None
         self._has_predecessor = files is not None
         self._code_warnings: list[str] = []  # of the start
@@ -172,6 +145,7 @@ class ProcessEngine(Engine):
         self._opened: OpenedEnvs | None = None
         self._known: dict[str, Any] = {}  # the objects of `__main__` that all workers have, by name
         self._waiter: Waiter | None = None
+        self._starts: WorkerStarts | None = None
         self._supervisor: Supervisor | None = None
 
     def _count_workers(self) -> int:
@@ -182,33 +156,25 @@ class ProcessEngine(Engine):
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Start all workers at once and wait until they serve."""
-        self._check_not_closing = check_not_closing
         self._implementation = implementation()
         if self.options.num_workers == AUTO:
-            self._choose_setting()
+            self._choose_setting(check_not_closing)
         self._open_recovery()
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
         names: list[dict[str, Any]] = [{} for _ in shares]
-        pickled = [self._pickle_share(env_ids, one) for env_ids, one in zip(shares, names)]
+        starts = self._starts = self._make_starts(check_not_closing)
+        pickled = [starts.pickle_functions(env_ids, one) for env_ids, one in zip(shares, names)]
         self._known = common_names(names)
-        common = self._common_boot()
-        server = self._prepare_server(common)
+        starts.prepare()
         if self.options.context == "fork" and self.num_workers > 1:
-            _warn_of_generators(common["imports"])
-        for worker_id, env_ids in enumerate(shares):
+            _warn_of_generators(starts.imports)
+        for worker_id, functions in enumerate(pickled):
             mine, by_thread = zip(*slots[worker_id])
-            boot = Boot(
-                worker_id=worker_id,
-                env_ids=env_ids,
-                env_ids_by_thread=list(by_thread),
-                **pickled[worker_id],
-                reports_all_files=worker_id == 0 or self._has_predecessor,
-                **common,
-            )
-            self._spawn(boot, list(mine), server)
-        reports = self._await_reports(group.workers)
+            reports_all = worker_id == 0 or self._has_predecessor
+            starts.spawn(starts.boot(worker_id, list(by_thread), functions, reports_all_files=reports_all), list(mine))
+        reports = starts.await_reports(group.workers)
         self._spaces = EnvSpaces.of(reports[0], self.options)
         jobs = {} if self._resume is None else dict(self._resume.restore_jobs)
         for worker, report in zip(group.workers, reports):
@@ -234,6 +200,21 @@ class ProcessEngine(Engine):
                 group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
 
+    def _make_starts(self, check_not_closing: Callable[[str], None]) -> WorkerStarts:
+        return WorkerStarts(
+            *(self.env_fns, self._adapt, self._snapshotter, self._first_env_id, self.options),
+            implementation=self._implementation,
+            group=self._group,
+            num_workers=self.num_workers,
+            recovery=self.recovery,
+            check_not_closing=check_not_closing,
+        )
+
+    @property
+    def _open_starts(self) -> WorkerStarts:
+        assert self._starts is not None
+        return self._starts
+
     def _open_recovery(self) -> None:
         """Begin to decide about failures, if the policy allows it."""
         policy = self.options.failures
@@ -254,7 +235,7 @@ class ProcessEngine(Engine):
         }
         journal.restore(histories, self._resume.next_step_id)
 
-    def _choose_setting(self) -> None:
+    def _choose_setting(self, check_not_closing: Callable[[str], None]) -> None:
         """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
         prober = ProcessEngine(
             self.env_fns[:1],
@@ -263,9 +244,8 @@ class ProcessEngine(Engine):
             snapshotter=self._snapshotter,
             first_env_id=self._first_env_id,
         )
-        self.options = choose_options(self.options, self.num_envs, prober.measure(self._check_not_closing))
+        self.options = choose_options(self.options, self.num_envs, prober.measure(check_not_closing))
         self.num_workers = self._count_workers()
-        self._has_descriptors = has_descriptors_for(self.num_workers)
 
     def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
         """Build env 0 in a worker, measure it there, close it, and end the worker; in the place of `open`.
@@ -278,24 +258,17 @@ class ProcessEngine(Engine):
         Raises:
             Exception: as `open`, for the constructor of this env.
         """
-        self._check_not_closing = check_not_closing
         self._implementation = implementation()
         self._open_recovery()
         try:
-            common = self._common_boot()
-            boot = Boot(
-                worker_id=0,
-                env_ids=[0],
-                env_ids_by_thread=[[0]],
-                **self._pickle_share([0]),
-                measures=True,
-                **common,
-            )
-            worker = self._spawn(boot, [0], self._prepare_server(common))
-            self._await_reports([worker])
+            starts = self._starts = self._make_starts(check_not_closing)
+            functions = starts.pickle_functions([0])
+            starts.prepare()
+            worker = starts.spawn(starts.boot(0, [[0]], functions, measures=True), [0])
+            starts.await_reports([worker])
             worker = self._group.workers[0]
             try:
-                list(self._await([worker], _MEASURE_SECONDS))
+                list(starts.await_messages([worker], _MEASURE_SECONDS))
                 found: Measurement = worker.next_message()
                 return found
             except EOFError:
@@ -304,211 +277,6 @@ class ProcessEngine(Engine):
                 return Measurement(failure=f"its first steps took longer than {_MEASURE_SECONDS:g} s")
         finally:
             self._group.end(0.0)
-
-    def _pickle_share(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fields of `Boot` with the functions that a worker calls; `names` as for `pickle_env_fns`."""
-        shared = self._group.share_objects(self.options.context)
-        with shared.collecting():
-            return {
-                "env_fns": pickle_env_fns(self.env_fns, env_ids, shared.reduce, names),
-                "worker_init": pickle_worker_init(self.options.worker_init, shared.reduce),
-                "shared": shared,
-            }
-
-    def _common_boot(self) -> dict[str, Any]:
-        """Return the fields of `Boot` that are the same for all workers."""
-        parent_started = started_at(os.getpid())
-        if not parent_started and os.path.exists("/proc/self/stat"):
-            raise start_error("worker 0", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        if not parent_started:
-            raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
-        running, sources = running_modules(), find_sources()
-        return {
-            "adapt": dump_with_main(self._adapt),
-            "registrations": pickle_registrations(),
-            "environ": dict(os.environ),
-            "cwd": working_directory(),
-            "path": list(sys.path),
-            "num_threads": self.options.num_threads,
-            "worker_output": self.options.worker_output,
-            "log_levels": LogLevels.now(),
-            "parent_pid": os.getpid(),
-            "parent_started": parent_started,
-            "implementation": self._implementation,
-            "builds_serially": self.options.build == "serial",
-            "snapshotter": dump_with_main(self._snapshotter),
-            "keeps_records": self.recovery is not None,
-            "modules": modules_of(self._adapt, self._snapshotter),
-            "imports": find_env_modules(self.env_fns, running),
-            "pool_modules": running,
-            "sources": sources,
-            "first_env_id": self._first_env_id,
-            "exception_limit": self.options.failures.exception_limit,
-            "rng_entropy": self.options.rng_entropy,
-            "settings": self.options.settings,
-            "is_forked": self.options.context != "spawn",
-        }
-
-    def _prepare_server(self, common: Mapping[str, Any]) -> ForkedServer | None:
-        """Have the modules of the env factories imported for all workers, if these are started by a fork server."""
-        if self.options.context != "forkserver":
-            return None
-        server = prepare_server(
-            common["modules"],
-            common["imports"],
-            common["sources"],
-            surroundings_of(common["environ"], common["cwd"], common["path"]),
-            self.options.limits.construct,
-            functools.partial(self._check_not_closing, "construct"),
-        )
-        if server is not None:
-            self._group.keep_server(server)
-        return server
-
-    def _spawn(self, boot: Boot, slots: list[int], server: ForkedServer | None) -> Worker:
-        """Start a worker, as a further one of the group or in the place of the last one with its worker_id.
-
-        Args:
-            server: the fork server to start it; None: any.
-        """
-        if self.options.context == "fork":  # the worker inherits these modules
-            note_modules()
-        with signals_deferred():
-            worker = start_worker(
-                boot,
-                slots,
-                self.options.context,
-                self._group.descriptors(),
-                captures_output=self._output.captures and self._has_descriptors,
-                server=server,
-            )
-            self._group.put(worker)
-        worker.send_boot()
-        return worker
-
-    def _await_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
-        """Wait until every worker has built its envs, and show their output; raise the first error that arrives.
-
-        Workers that die before are replaced in the group; see `_start_again`.
-        """
-        has_failed = True
-        try:
-            reports = self._take_reports(workers)
-            has_failed = False
-        finally:
-            self._output.finish(self._present(workers), has_failed=has_failed)
-        return reports
-
-    def _take_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
-        reports: dict[int, BuildReport] = {}
-        progress = StartProgress(sum(len(worker.env_ids) for worker in workers))
-        waiting = list(workers)
-        for worker in self._await(waiting, self.options.limits.construct, progress):
-            try:
-                report: BuildReport = worker.next_message()
-            except EOFError:
-                waiting.append(self._start_again(worker))
-                continue
-            if report.error is not None:
-                env_id, packed = report.error
-                where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
-                error = unpack_error(packed, first_env_id=self._first_env_id, **where)
-                self._note_place(error, where)
-                raise error
-            reports[worker.worker_id] = report
-        return [reports[worker.worker_id] for worker in workers]
-
-    def _present(self, workers: Iterable[Worker]) -> list[Worker]:
-        """Return the workers that are now in the places of these."""
-        return [self._group.workers[worker.worker_id] for worker in workers]
-
-    def _start_again(self, worker: Worker) -> Worker:
-        """Start a worker in the place of one that has died before it served, and return it.
-
-        Raises:
-            WorkerDiedError: the policy allows no further attempt.
-        """
-        self._judge_start(worker, death_of(worker, "construct"))
-        assert worker.boot is not None
-        return self._spawn(dataclasses.replace(worker.boot), worker.slots, self._group.server)
-
-    def _judge_start(self, worker: Worker, error: WorkerDiedError | WorkerTimeoutError) -> None:
-        """Decide whether to start another worker for one that died or hung before it served; return if so.
-
-        Raises:
-            WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt. The text has the last output.
-        """
-        last_output = self._output.end_of(worker)
-        try:
-            if self.recovery is None:
-                raise error
-            self.recovery.judge_start(error, self.options.limits.construct)
-        except WorkerError:
-            if last_output:
-                error.args = (f"{error}\nThe last output of {worker.name}:\n{last_output}", *error.args[1:])
-            raise
-
-    def _await(
-        self, waiting: list[Worker], limit: float | None, progress: StartProgress | None = None
-    ) -> Iterator[Worker]:
-        """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
-
-        Args:
-            waiting: the workers; each is removed before it is yielded. The caller may add others meanwhile.
-            limit: seconds for each constructor; None for no limit.
-            progress: shows how many envs are built.
-        """
-        workers = list(waiting)
-        limits = StartLimits(limit)
-        reports = ConstructReports() if limit is None else None
-        while waiting:
-            self._check_not_closing("construct")
-            # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
-            ends: list[ControlSocket | Descriptor] = []
-            for worker in waiting:
-                ends += (worker.control, worker.pidfd, *worker.output_ends())
-            pause = Deadline(_START_POLL_SECONDS)
-            began_ns, planned_ns = now_ns(), pause.at_ns
-            ready = poll_briefly(ends, pause)
-            stopped_ns = pause.at_ns - planned_ns
-            limits.exclude(stopped_ns)
-            for worker in waiting:
-                worker.emit_log_records()
-            self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
-            found = [
-                worker
-                for worker in waiting
-                if (worker.control in ready and worker.has_message()) or worker.pidfd in ready
-            ]
-            for worker in found:
-                waiting.remove(worker)
-                yield worker
-            if found:  # the caller may have waited for the successor of a dead worker, so the others may be ready now
-                continue
-            late = [worker for worker in waiting if limits.is_over(worker)]
-            if late:
-                worker = min(late, key=lambda worker: worker.worker_id)
-                raise self._late_start(worker, limits.of(worker))
-            if reports is not None:
-                for worker in waiting:
-                    reports.show(worker, now_ns() - began_ns - stopped_ns)
-            if progress is not None:
-                progress.show(lambda: sum(_num_built(worker) for worker in self._present(workers)))
-
-    def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
-        running = running_constructors(worker.notes())
-        what, env_id = "construct of its envs", None
-        if running:
-            env_id = running[0].env_id
-            seconds = (now_ns() - running[0].began_ns) / 1e9
-            what = f"construct of env {self._first_env_id + env_id}, which it began {seconds:.3g} s ago,"
-        stack = worker.stack.request(worker.pid)
-        error = WorkerTimeoutError(
-            f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
-            f"constructors need longer{chr(10) if stack else ''}{stack}",
-            timeout=limit,
-        )
-        return worker.locate(error, "construct", env_id)
 
     def _compare(self, worker: Worker, report: BuildReport) -> None:
         """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
@@ -519,11 +287,6 @@ class ProcessEngine(Engine):
         if report.mismatch is not None:
             env_id, name, text = report.mismatch
             raise DifferentSpacesError(f"env {self._first_env_id + env_id}: {text}", path=name)
-
-    def _note_place(self, error: Exception, place: dict[str, Any]) -> None:
-        """Add a note that names the operation and the envs that raised an exception."""
-        env_ids = [self._first_env_id + env_id for env_id in place["env_ids"]]
-        add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 
     def _open_arena(
         self, spaces: EnvSpaces, report: BuildReport, slots: list[list[tuple[int, list[int]]]]
@@ -638,14 +401,15 @@ class ProcessEngine(Engine):
             workers: they have the arena.
             jobs: how to restore envs, by env_id.
         """
+        starts = self._open_starts
         waiting = list(workers)
         started: dict[int, Worker] = {}
-        for worker in self._await(waiting, self.options.limits.construct):
+        for worker in starts.await_messages(waiting, self.options.limits.construct):
             try:
                 worker.next_message()
             except EOFError:
-                report = self._await_reports([self._start_again(worker)])[0]
-                [started[worker.worker_id]] = self._present([worker])
+                report = starts.await_reports([starts.start_again(worker)])[0]
+                [started[worker.worker_id]] = starts.present([worker])
                 self._attach_built(started[worker.worker_id], report, jobs)
                 waiting.append(started[worker.worker_id])
         if self.recovery is not None:
@@ -707,19 +471,19 @@ class ProcessEngine(Engine):
                 self._try_successor(old, restore_jobs, then)
                 return
             except WorkerTimeoutError as error:
-                self._judge_start(self._group.workers[old.worker_id], error)
+                self._open_starts.judge(self._group.workers[old.worker_id], error)
 
     def _try_successor(self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]) -> None:
         """Do the same, but raise if the worker hangs."""
         assert old.boot is not None and self._opened is not None and self._waiter is not None
-        serves = False
+        starts, serves = self._open_starts, False
         try:
-            worker = self._spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots, self._group.server)
-            report = self._await_reports([worker])[0]
-            [worker] = self._present([worker])
+            worker = starts.spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots)
+            report = starts.await_reports([worker])[0]
+            [worker] = starts.present([worker])
             self._attach_built(worker, report, restore_jobs)
             self._await_ready([worker], restore_jobs)
-            [worker] = self._present([worker])
+            [worker] = starts.present([worker])
             with signals_deferred():
                 self._opened.hub.attach_worker(worker)
                 self._group.watch(worker)
@@ -774,8 +538,7 @@ class ProcessEngine(Engine):
             self._group.end()
             raise
         finally:
-            self._opened = self._waiter = self._supervisor = None
-            self._check_not_closing = _ignore
+            self._opened = self._waiter = self._supervisor = self._starts = None
         if self.recovery is not None:
             self.recovery.log_summary()
         for worker in workers:
@@ -784,7 +547,7 @@ class ProcessEngine(Engine):
                 env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
                 where = {"worker_id": worker.worker_id, "env_ids": env_ids, "op": "close"}
                 error = unpack_error(worker.exit_report.error, first_env_id=self._first_env_id, **where)
-                self._note_place(error, where)
+                note_place(error, where, self._first_env_id)
                 return error
         return None
 
@@ -853,6 +616,8 @@ class ProcessEngine(Engine):
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of operations."""
         super().set_limits(limits)
+        if self._starts is not None:
+            self._starts.set_options(self.options)
         self._group.set_close_seconds(limits.close)
         if self.recovery is not None:
             self.recovery.set_limits(limits)
@@ -936,10 +701,6 @@ class ProcessPool(Pool):
         super().__init__(ProcessEngine(env_fns, options, **others))
 
 
-def _num_built(worker: Worker) -> int:
-    return sum(note.num_done for note in worker.notes() if note is not None)
-
-
 def _warn_of_generators(modules: Iterable[str]) -> None:
     """Warn if one of these modules has a random generator that all forked workers would continue from one state."""
     generators = (find_generator(sys.modules[name]) for name in modules if name in sys.modules)
@@ -954,7 +715,3 @@ def _warn_of_generators(modules: Iterable[str]) -> None:
 
 def _identity(env: Any) -> Any:
     return env
-
-
-def _ignore(what: str) -> None:
-    """Check nothing before the start and after the end."""

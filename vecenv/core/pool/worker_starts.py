@@ -1,0 +1,353 @@
+"""WorkerStarts: starts the workers of one pool, the first ones and their successors.
+
+    boot -> spawn -> await_reports -> (`ProcessEngine` compares the reports, and hands over the arena) -> await_messages
+
+A worker that dies before it serves is started again, if the failure policy allows that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ...errors import ConfigError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...pickling import dump_with_main
+from ...registrations import pickle_registrations
+from ..host.replay import Snapshotter
+from ..layout.messages import describe_place, unpack_error
+from ..options import PoolOptions
+from ..processes.env_modules import find_env_modules
+from ..processes.import_client import prepare_server, surroundings_of
+from ..processes.worker import Worker, has_descriptors_for, start_error, start_worker
+from ..processes.worker_group import WorkerGroup
+from ..processes.worker_main import Boot, BuildReport, running_modules
+from ..processes.worker_output import WorkerOutput
+from ..recovery.policy import Recovery
+from ..system.clock import Deadline, now_ns
+from ..system.descriptor import Descriptor
+from ..system.log_records import LogLevels
+from ..system.module_files import note_modules
+from ..system.module_paths import find_sources
+from ..system.process_stat import started_at
+from ..system.signals import signals_deferred
+from ..system.start_process import modules_of
+from ..system.worker_socket import ControlSocket, poll_briefly
+from .starting import (
+    ConstructReports,
+    StartLimits,
+    StartProgress,
+    pickle_env_fns,
+    pickle_worker_init,
+    running_constructors,
+    working_directory,
+)
+from .supervisor import death_of
+
+__all__ = ["WorkerStarts", "note_place"]
+
+#: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
+_START_POLL_SECONDS = 0.1
+
+
+class WorkerStarts:
+    """Starts the workers of one pool, and waits until they have built their envs.
+
+    Args:
+        env_fns, adapt, snapshotter, first_env_id: as for `ProcessEngine`.
+        options: of the pool.
+        implementation: 'native' or 'python'.
+        group: gets the workers.
+        num_workers: how many are started at first.
+        recovery: decides whether a worker that has died before it served is started again; None: it is not.
+        check_not_closing: as for `Engine.open`.
+
+    Attributes:
+        imports: the modules that env factories need.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        adapt: Callable[[Any], Any],
+        snapshotter: Snapshotter | None,
+        first_env_id: int,
+        options: PoolOptions,
+        *,
+        implementation: str,
+        group: WorkerGroup,
+        num_workers: int,
+        recovery: Recovery | None,
+        check_not_closing: Callable[[str], None],
+    ) -> None:
+        self._env_fns, self._adapt, self._snapshotter = env_fns, adapt, snapshotter
+        self._first_env_id = first_env_id
+        self._options = options
+        self._implementation = implementation
+        self._group = group
+        self._recovery = recovery
+        self._check_not_closing = check_not_closing
+        self._output = WorkerOutput(options.worker_output)
+        self._has_descriptors = has_descriptors_for(num_workers)
+        self._common: dict[str, Any] = {}
+        self.imports: list[str] = []
+
+    def set_options(self, options: PoolOptions) -> None:
+        """Change the options, of which only limits differ."""
+        self._options = options
+
+    # ---- what workers receive --------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Read what all workers receive; called once, before any is started.
+
+        If workers are started by a fork server, the modules of the env factories are imported for all of them.
+        """
+        self._common = self._read_common()
+        self.imports = self._common["imports"]
+        if self._options.context == "forkserver":
+            self._prepare_server()
+
+    def _read_common(self) -> dict[str, Any]:
+        """Return the fields of `Boot` that are the same for all workers."""
+        parent_started = started_at(os.getpid())
+        if not parent_started and os.path.exists("/proc/self/stat"):
+            raise start_error("worker 0", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        if not parent_started:
+            raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
+        running, sources = running_modules(), find_sources()
+        return {
+            "adapt": dump_with_main(self._adapt),
+            "registrations": pickle_registrations(),
+            "environ": dict(os.environ),
+            "cwd": working_directory(),
+            "path": list(sys.path),
+            "num_threads": self._options.num_threads,
+            "worker_output": self._options.worker_output,
+            "log_levels": LogLevels.now(),
+            "parent_pid": os.getpid(),
+            "parent_started": parent_started,
+            "implementation": self._implementation,
+            "builds_serially": self._options.build == "serial",
+            "snapshotter": dump_with_main(self._snapshotter),
+            "keeps_records": self._recovery is not None,
+            "modules": modules_of(self._adapt, self._snapshotter),
+            "imports": find_env_modules(self._env_fns, running),
+            "pool_modules": running,
+            "sources": sources,
+            "first_env_id": self._first_env_id,
+            "exception_limit": self._options.failures.exception_limit,
+            "rng_entropy": self._options.rng_entropy,
+            "settings": self._options.settings,
+            "is_forked": self._options.context != "spawn",
+        }
+
+    def _prepare_server(self) -> None:
+        common = self._common
+        server = prepare_server(
+            common["modules"],
+            common["imports"],
+            common["sources"],
+            surroundings_of(common["environ"], common["cwd"], common["path"]),
+            self._options.limits.construct,
+            functools.partial(self._check_not_closing, "construct"),
+        )
+        if server is not None:
+            self._group.keep_server(server)
+
+    def pickle_functions(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields of `Boot` with the functions that a worker of these envs calls.
+
+        `names`: as for `pickle_env_fns`.
+        """
+        shared = self._group.share_objects(self._options.context)
+        with shared.collecting():
+            return {
+                "env_fns": pickle_env_fns(self._env_fns, env_ids, shared.reduce, names),
+                "worker_init": pickle_worker_init(self._options.worker_init, shared.reduce),
+                "shared": shared,
+            }
+
+    def boot(
+        self, worker_id: int, env_ids_by_thread: list[list[int]], functions: dict[str, Any], **others: Any
+    ) -> Boot:
+        """Return the message by which a worker begins.
+
+        Args:
+            worker_id: its number.
+            env_ids_by_thread: the envs of each of its threads.
+            functions: the result of `pickle_functions` for these envs.
+            others: further fields.
+        """
+        env_ids = sorted(env_id for share in env_ids_by_thread for env_id in share)
+        return Boot(
+            worker_id=worker_id,
+            env_ids=env_ids,
+            env_ids_by_thread=env_ids_by_thread,
+            **functions,
+            **self._common,
+            **others,
+        )
+
+    # ---- processes --------------------------------------------------------------------------
+
+    def spawn(self, boot: Boot, slots: list[int]) -> Worker:
+        """Start a worker, as a further one of the group or in the place of the last one with its worker_id."""
+        if self._options.context == "fork":  # the worker inherits these modules
+            note_modules()
+        with signals_deferred():
+            worker = start_worker(
+                boot,
+                slots,
+                self._options.context,
+                self._group.descriptors(),
+                captures_output=self._output.captures and self._has_descriptors,
+                server=self._group.server,
+            )
+            self._group.put(worker)
+        worker.send_boot()
+        return worker
+
+    def await_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
+        """Wait until every worker has built its envs, and show their output; raise the first error that arrives.
+
+        Workers that die before are replaced in the group; see `start_again`.
+        """
+        has_failed = True
+        try:
+            reports = self._take_reports(workers)
+            has_failed = False
+        finally:
+            self._output.finish(self.present(workers), has_failed=has_failed)
+        return reports
+
+    def _take_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
+        reports: dict[int, BuildReport] = {}
+        progress = StartProgress(sum(len(worker.env_ids) for worker in workers))
+        waiting = list(workers)
+        for worker in self.await_messages(waiting, self._options.limits.construct, progress):
+            try:
+                report: BuildReport = worker.next_message()
+            except EOFError:
+                waiting.append(self.start_again(worker))
+                continue
+            if report.error is not None:
+                env_id, packed = report.error
+                where = {"worker_id": worker.worker_id, "env_ids": (env_id,), "op": "construct"}
+                error = unpack_error(packed, first_env_id=self._first_env_id, **where)
+                note_place(error, where, self._first_env_id)
+                raise error
+            reports[worker.worker_id] = report
+        return [reports[worker.worker_id] for worker in workers]
+
+    def present(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Return the workers that are now in the places of these."""
+        return [self._group.workers[worker.worker_id] for worker in workers]
+
+    def start_again(self, worker: Worker) -> Worker:
+        """Start a worker in the place of one that has died before it served, and return it.
+
+        Raises:
+            WorkerDiedError: the policy allows no further attempt.
+        """
+        self.judge(worker, death_of(worker, "construct"))
+        assert worker.boot is not None
+        return self.spawn(dataclasses.replace(worker.boot), worker.slots)
+
+    def judge(self, worker: Worker, error: WorkerDiedError | WorkerTimeoutError) -> None:
+        """Decide whether to start another worker for one that died or hung before it served; return if so.
+
+        Raises:
+            WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt. The text has the last output.
+        """
+        last_output = self._output.end_of(worker)
+        try:
+            if self._recovery is None:
+                raise error
+            self._recovery.judge_start(error, self._options.limits.construct)
+        except WorkerError:
+            if last_output:
+                error.args = (f"{error}\nThe last output of {worker.name}:\n{last_output}", *error.args[1:])
+            raise
+
+    def await_messages(
+        self, waiting: list[Worker], limit: float | None, progress: StartProgress | None = None
+    ) -> Iterator[Worker]:
+        """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
+
+        Args:
+            waiting: the workers; each is removed before it is yielded. The caller may add others meanwhile.
+            limit: seconds for each constructor; None for no limit.
+            progress: shows how many envs are built.
+        """
+        workers = list(waiting)
+        limits = StartLimits(limit)
+        reports = ConstructReports() if limit is None else None
+        while waiting:
+            self._check_not_closing("construct")
+            # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
+            ends: list[ControlSocket | Descriptor] = []
+            for worker in waiting:
+                ends += (worker.control, worker.pidfd, *worker.output_ends())
+            pause = Deadline(_START_POLL_SECONDS)
+            began_ns, planned_ns = now_ns(), pause.at_ns
+            ready = poll_briefly(ends, pause)
+            stopped_ns = pause.at_ns - planned_ns
+            limits.exclude(stopped_ns)
+            for worker in waiting:
+                worker.emit_log_records()
+            self._output.take([worker for worker in waiting if not ready.isdisjoint(worker.output_ends())])
+            found = [
+                worker
+                for worker in waiting
+                if (worker.control in ready and worker.has_message()) or worker.pidfd in ready
+            ]
+            for worker in found:
+                waiting.remove(worker)
+                yield worker
+            if found:  # the caller may have waited for the successor of a dead worker, so the others may be ready now
+                continue
+            late = [worker for worker in waiting if limits.is_over(worker)]
+            if late:
+                worker = min(late, key=lambda worker: worker.worker_id)
+                raise self._late_start(worker, limits.of(worker))
+            if reports is not None:
+                for worker in waiting:
+                    reports.show(worker, now_ns() - began_ns - stopped_ns)
+            if progress is not None:
+                progress.show(lambda: sum(_num_built(worker) for worker in self.present(workers)))
+
+    def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
+        running = running_constructors(worker.notes())
+        what, env_id = "construct of its envs", None
+        if running:
+            env_id = running[0].env_id
+            seconds = (now_ns() - running[0].began_ns) / 1e9
+            what = f"construct of env {self._first_env_id + env_id}, which it began {seconds:.3g} s ago,"
+        stack = worker.stack.request(worker.pid)
+        error = WorkerTimeoutError(
+            f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
+            f"constructors need longer{chr(10) if stack else ''}{stack}",
+            timeout=limit,
+        )
+        return worker.locate(error, "construct", env_id)
+
+
+def note_place(error: Exception, place: dict[str, Any], first_env_id: int) -> None:
+    """Add a note that names the operation and the envs that raised an exception.
+
+    Args:
+        error: the exception.
+        place: its `op`, and `env_ids` within the pool.
+        first_env_id: number of env 0 in messages.
+    """
+    env_ids = [first_env_id + env_id for env_id in place["env_ids"]]
+    add_notes(error, [describe_place({**place, "env_ids": env_ids})])
+
+
+def _num_built(worker: Worker) -> int:
+    return sum(note.num_done for note in worker.notes() if note is not None)
