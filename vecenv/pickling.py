@@ -103,9 +103,9 @@ def dump_message(value: Any, known: Mapping[str, Any]) -> bytes:
     return _dump(value, _Pickler, known)
 
 
-def load(data: bytes | bytearray, start: int = 0) -> Any:
+def load(data: bytes | bytearray | memoryview, start: int = 0) -> Any:
     """Undo `dump_by_value` and `dump_message`; the pickle begins at byte `start`."""
-    if _adopted is None and _sent and (len(data) > _SHORT_NBYTES or _MAIN_MARK in data):
+    if _adopted is None and _sent and (len(data) > _SHORT_NBYTES or _MAIN_MARK in bytes(data)):
         with io.BytesIO(data) as file:
             file.seek(start)
             return _Unpickler(file).load()

@@ -9,6 +9,32 @@ One step of all envs passes these files (files of native/ in brackets):
     pool/waiter         wait until enough rows are committed                       [shm/wait, parent/hub_recv]
     parent/batch        make views of these rows for the caller
 
+A worker dies during a step. Its replacement passes these files:
+
+    pool/waiter         the wait ends, because the worker's pidfd is readable           [shm/wait]
+    pool/supervisor     reap the process and take its last messages: it can write no more
+    recovery/policy     `judge`: replace the worker, or raise; count failures; name an env that needs its own worker
+    parent/hub          `requeue`: list its unanswered commands, clear its claimed rows [parent/hub_state, shm/ring]
+    recovery/journal    `history`: the restore points and commands of each env
+    recovery/policy     `plan`: a `RestoreJob` for each env
+    pool/worker_starts  start the successor and wait until it has built the envs
+    pool/process        compare spaces and code, hand over the arena and the jobs, requeue the commands
+    host/replay         repeat the commands of an env, compare digests of its answers   [worker/slot_records]
+    host/host           carry out the unanswered command and mark its row; send the `Outcome`
+    parent/inbox        the outcome arrives with the row
+    recovery/policy     count it, and write one log line
+
+A rollout in a shard (`Collector` with where='shards') is one message down and one up per shard:
+
+    task_calls, shard_link   driver: a numbered request; the weights are a shared value, sent once per node
+    shard, task_runner       the shard executes the request once, in a thread of its own
+    collection/rollouts      policy and `Driver` step the pool of the shard; copy 1: rows into the columns of the batch
+    recorded_pool            the commands are recorded for the journal of the driver
+    shard, frames            copy 2: the columns are pickled; copy 3: into the frame, which is cut without a copy
+    carrier                  the transport sends the pieces
+    frames, shard_hub        driver: copy 4: the pieces are joined; copy 5: the columns are unpickled
+    collection/shard_work    copy 6: the columns of all shards go into one batch, unless there is one shard
+
 Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__init__.py` of each lists its files:
 
     shards      pools in other processes or on other machines, behind one pool

@@ -446,7 +446,7 @@ class ShardHub(Hub):
         for frame in link.receive(self._layout.unpack(event.data)):
             self._num_steps[event.shard] = frame.num_steps
             if len(frame.mail):
-                self._take_mail(event.shard, load(bytes(frame.mail)))
+                self._take_mail(event.shard, load(frame.mail))
             if "record" in frame.columns:
                 self._supervisor.note_records(event.shard, frame.columns["record"], frame.columns["env_id"])
             if frame.count:
