@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Statistics", "WorkerTimes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-#: The table lists so many envs and workers.
+#: Most envs, and most workers, in the printed table.
 _MOST_LINES = 8
 
 

@@ -21,7 +21,7 @@ SORTS: dict[str, Callable[[EnvLoad], float]] = {
     "return": lambda env: -env.mean_return,
     "env": lambda env: -float(env.env_id),
 }
-#: An operation that has run for so many times the 99th percentile, and for at least so many seconds, is marked.
+#: An operation is marked above this multiple of the 99th percentile of its durations, and above these seconds.
 _LONG_FACTOR, _LONG_SECONDS = 10.0, 1.0
 #: Lines of the screen beside the rows of the tables, and the fewest rows of envs.
 _FIXED_LINES, _FEWEST_ROWS = 13, 3

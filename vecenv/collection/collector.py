@@ -73,7 +73,7 @@ def collect(
             methods. An env that has its T transitions waits for the others. If False (default), columns are (B,): one
             round after the other, each in the order of env ids.
         min_count: None (default): each round waits for all envs, and the rows are a function of the seed. A number: a
-            round begins as soon as so many envs have finished; the order of rows depends on timing.
+            round begins as soon as this number of envs have finished; the order of rows depends on timing.
         overlap: True: the envs of even and of odd ids are two groups, and the policy computes the actions of one group
             while the other one steps. The rows are a function of the seed, too. This pays if the time of a policy
             depends on the number of rows, and if the policy leaves cores to the envs.

@@ -155,7 +155,7 @@ class Columns:
     # ---- parts of a batch ------------------------------------------------------------------
 
     def export(self, num_envs: int) -> ColumnsPart:
-        """Return the columns, which are time-major and have so many envs, for `put_part` in another process."""
+        """Return the columns, time-major and of `num_envs` envs, for `put_part` in another process."""
         return ColumnsPart(
             num_envs,
             *(self.obs, self.actions, self.rewards[:-1], self.terminated[:-1], self.truncated[:-1], self.lost[:-1]),

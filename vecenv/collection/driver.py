@@ -152,7 +152,7 @@ class Driver:
             send(number, group)
 
     def run_by_finish(self, min_count: int) -> None:
-        """Fill the batch; each round has the envs that finished, at least `min_count` as long as so many are asked."""
+        """Fill the batch; each round has the envs that finished, at least `min_count`, or all that still step."""
         self._begin_run()
         self._send(self._all_ids, self._progress.obs, self._all_ids)
         while num_owed := self._envs.num_outstanding:

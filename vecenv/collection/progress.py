@@ -44,7 +44,7 @@ class SteppedEnvs(Protocol):
         """Begin to reset some envs."""
 
     def recv(self, min_count: int) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Wait for the results of at least so many envs."""
+        """Wait for the results of at least this number of envs."""
 
 
 class ProgressPart(NamedTuple):

@@ -61,7 +61,7 @@ class ShardEnvs:
         self._pool.reset(env_id)
 
     def recv(self, min_count: int) -> _Step:
-        """Wait for the results of at least so many envs."""
+        """Wait for the results of at least this number of envs."""
         try:
             return self._deliver(self._pool.recv(min_count))
         except Exception as error:

@@ -33,7 +33,7 @@ from .result import EpisodeResult, as_number
 
 __all__ = ["Episodes"]
 
-#: An episode of so many steps is reported if there is no `max_steps`: it may never end.
+#: Steps after which an episode is reported if there is no `max_steps`: it may never end.
 _MANY_STEPS = 100_000
 
 

@@ -16,7 +16,7 @@ from .bootstrap import mean_interval, standard_error
 
 __all__ = ["EpisodeResult", "Evaluation"]
 
-#: The table lists so many episodes.
+#: Most episodes in the printed table.
 _MOST_LINES = 20
 
 

@@ -14,7 +14,7 @@ __all__ = ["MOST_SEED", "read_seeds"]
 
 #: Largest seed. Generators of simulators in C take an int32.
 MOST_SEED = 2**31 - 1
-#: So many wrong seeds are named in an error.
+#: Most wrong seeds that an error names.
 _MOST_NAMED = 5
 
 

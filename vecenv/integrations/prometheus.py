@@ -34,7 +34,7 @@ _float_to_text: Any = require("prometheus_client.utils", "metrics").floatToGoStr
 _MAX_PORT = 65535
 #: Seconds after which a request ends whose client sends nothing.
 _REQUEST_SECONDS = 5.0
-#: Every so many buckets of `Durations` become one: four buckets are an octave.
+#: Number of buckets of `Durations` that become one: four buckets are an octave.
 _BUCKETS_PER_OCTAVE = 4
 
 #: Name of a count in `Statistics` -> name and help text of the counter.

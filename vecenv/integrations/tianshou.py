@@ -99,7 +99,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
         Args:
             env_fns: one constructor per env. They are sent to the workers by value.
             wait_num: `step` returns as soon as this many envs have finished, from 1 to N. None (default): all.
-            timeout: `step` returns after so many seconds, with the envs that have finished, at least one. None
+            timeout: seconds after which `step` returns, with the envs that have finished, at least one. None
                 (default): no limit.
             shared_memory: False: observations and rewards may be of any form, such as the dicts and the lists of
                 rewards of Tianshou's `PettingZooEnv`. They are pickled, which takes longer.

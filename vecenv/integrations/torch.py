@@ -28,7 +28,7 @@ torch: Any = require("torch", "torch")
 
 #: Kinds of NumPy dtypes that are numbers; arrays of others stay arrays.
 _NUMBERS = "biufc"
-#: With so many batches a view outlives the receiving of the next batch.
+#: Least `depth` with which a view outlives the receiving of the next batch.
 _MIN_DEPTH = 3
 
 

@@ -12,9 +12,9 @@ from vecenv.core.pool.sizing import SERIAL, Setting, Workload, round_ns
 
 __all__ = ["Candidate", "calls", "full_grid", "likely_settings", "settings", "variants"]
 
-#: A setting is left out if a round of all envs takes so many times as long as with the best one, by the estimate.
+#: A setting is left out if the estimated time of a round is this multiple of that with the best setting.
 _MOST_TIMES_THE_BEST = 2.0
-#: So many settings are tried in any case: the estimate is that of average envs.
+#: Least number of settings that are tried: the estimate is that of average envs.
 _LEAST_SETTINGS = 5
 #: The gain that is worth a change of the program, or the cores that worker processes keep busy.
 _LEAST_GAIN = 0.015

@@ -20,7 +20,7 @@ __all__ = ["OpenCandidate", "Halving"]
 _TURNS = 4
 #: A window is at least as long, in seconds.
 _LEAST_WINDOW = 0.01
-#: A rung ends after a turn if it has taken so many times as long as planned: windows of slow envs are long.
+#: A rung ends after a turn if it has taken this multiple of the planned time: windows of slow envs are long.
 _MOST_TIMES_AS_LONG = 1.25
 
 

@@ -50,7 +50,7 @@ _OPEN_UNTIL, _WORKERS_UNTIL, _VARIANTS_OPEN_UNTIL = 0.35, 0.65, 0.8
 _LEAST_SHARE = 0.1
 #: The plain loop is measured if the estimate of a round is below this share of the time.
 _MOST_PLAIN_SHARE = 0.02
-#: Slow envs get fewer candidates: each one steps all envs so many times in the first rungs, warm-ups included.
+#: Rounds of all envs that a candidate takes in the first rungs, warm-ups included; slow envs get fewer candidates.
 _STEPS_PER_CANDIDATE, _LEAST_CANDIDATES = 6, 4
 #: Further candidates are opened while this share of the memory that was free at the start is left.
 _MEMORY_LEFT = 0.5

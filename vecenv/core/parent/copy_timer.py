@@ -32,7 +32,7 @@ class CopyTimer:
         self.sum_ns = 0
 
     def run(self, num_rows: int, copy: Callable[..., _Result], *args: Any) -> _Result:
-        """Return `copy(*args)`, which copies the observations of so many envs; time it if they are large."""
+        """Return `copy(*args)`, which copies the observations of `num_envs` envs; time it if they are large."""
         if num_rows < self._min_rows:
             return copy(*args)
         began_ns = now_ns()

@@ -9,7 +9,7 @@ from ..layout.info_cells import leaves_of
 
 __all__ = ["PickledInfos"]
 
-#: One info of so many is examined, key by key. The first ones are not typical: their numbers have no cells yet.
+#: Number of infos of which one is examined, key by key. The first are not typical: their numbers have no cells yet.
 _INTERVAL = 16
 
 

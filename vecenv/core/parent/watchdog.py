@@ -24,7 +24,7 @@ _NS = 1_000_000_000
 #: Longest sleep between two checks, with and without a limit.
 POLL_NS = 50_000_000
 _LAZY_POLL_NS = _NS
-#: Between two checks at most so many poll intervals count: if more have passed, this process did something else.
+#: Most poll intervals that count between two checks: if more have passed, this process did something else.
 _MOST_POLLS = 4
 #: The effect of a limit, in reports of operations without one.
 _REPLACED, _RAISED = "a worker that takes longer is then replaced", "a longer operation then raises TimeoutError"

@@ -20,7 +20,7 @@ from .sizing import SERIAL, Workload, round_ns
 
 __all__ = ["Case", "examine", "as_text"]
 
-#: A verdict needs so many steps in all, steps of each env on average, and seconds of the caller.
+#: Least steps in all, steps of each env on average, and seconds of the caller, for a verdict.
 _STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
 _NS = 1e9
 
@@ -57,11 +57,11 @@ class Case:
         return self.statistics.caller.seconds > 0
 
     def gain_of(self, waiting: float) -> float:
-        """Return the gain if the caller waited only so many seconds per env step."""
+        """Return the gain if the caller waited only this number of seconds per env step."""
         return self.total / max(1e-9, waiting + self.copying + self.outside)
 
     def by_worker(self, seconds: Array) -> Array:
-        """Return for how long each worker runs operations that take so many seconds in each env, float64 (W,)."""
+        """Return the time of each worker for operations with these seconds in each env, float64 (W,)."""
         worker_id = np.maximum(0, self.statistics.envs.worker_id)  # -1: of an env whose worker is being replaced
         num_envs = np.bincount(worker_id)
         at_once = np.clip(num_envs, 1, self.facts.setting.threads_per_worker)

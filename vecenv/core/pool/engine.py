@@ -92,7 +92,7 @@ class EnvSpaces:
         Args:
             num_envs: how many envs.
             num_slots: how many slots serve them, slots that are kept in reserve included.
-            envs_per_slot: at most so many envs are served by one slot.
+            envs_per_slot: most envs that one slot serves.
             options: depth, leases, room for final observations.
         """
         return ArenaPlan(

@@ -321,7 +321,7 @@ class Pool:
 
         Args:
             min_count: between 1 and the number of envs that owe an answer; None for all of these.
-            max_count: return at most so many rows and keep the others for the next call.
+            max_count: most rows to return; others are kept for the next call.
             exact: return exactly `min_count` rows.
             timeout: seconds; answers that have arrived are kept.
             env_ids: wait for exactly these envs, distinct ids, and return their rows in this order. Rows of other envs

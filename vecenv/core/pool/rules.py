@@ -20,14 +20,14 @@ from .waiting import LEAST_GAIN, advise, find_better
 
 __all__ = ["judge", "recommend_serial"]
 
-#: Steps of so many seconds may cost less than their hand-over to workers.
+#: Seconds of a step that may cost less than its transfer to a worker.
 _CHEAP_STEP = 200e-6
-#: Workers are recommended to the serial backend only if they promise so many times the speed: their hand-over costs
+#: Least gain for which workers are recommended to the serial backend: their hand-over costs
 #: more where cores are shared.
 _WORKERS_GAIN = 1.5
 #: Stragglers: p99 of steps over p50. Quicker ones than `_MIN_P99` seconds are noise of the system.
 _TAIL, _MIN_P99 = 4.0, 200e-6
-#: A reset is slow if it takes so many times a step.
+#: Least ratio of the times of a slow reset and a step.
 _SLOW_RESET = 3.0
 #: The share of the caller's time from which a policy is slow, and copies are expensive.
 _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
@@ -35,9 +35,9 @@ _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
 _FRONT_END, _FRONT_END_PER_ENV = 50e-6, 5e-6
 #: The share of steps whose info is pickled, and the gain without, from which infos are a cause.
 _MANY_INFOS, _INFO_GAIN = 0.1, 1.05
-#: A worker needs so many times the time of unpickling to copy and pickle an info.
+#: Ratio of the time in which a worker copies and pickles an info, and that of unpickling.
 _PICKLING = 2.0
-#: The envs of a slow core take so many times the time of the others. Below `_MIN_STEP` seconds that is noise.
+#: Least ratio of the times of envs on a slow core and on others. Below `_MIN_STEP` seconds that is noise.
 _SLOW_CORE, _MIN_STEP = 1.5, 50e-6
 _NS = 1e9
 

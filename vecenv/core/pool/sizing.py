@@ -89,7 +89,7 @@ def choose_setting(
     """
     setting = Setting(min(num_envs, cores))
     if workload.is_waiting:
-        # so many envs at once keep the cores busy; more of them only switch more often
+        # this number of envs keeps the cores busy; more of them only switch more often
         at_once = 2 * cores * workload.step_ns / (workload.busy_ns + _SWITCH_NS)
         per_slot = max(1, int(num_envs / max(at_once, cores)))
         num_slots = math.ceil(num_envs / per_slot)

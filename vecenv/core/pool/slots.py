@@ -34,7 +34,7 @@ class SlotTable:
 
         Args:
             shares: the env ids of each worker.
-            threads_per_worker: at most so many slots for each.
+            threads_per_worker: most slots of a worker.
 
         Returns:
             By worker: its slots, each with a run of the worker's env ids.

@@ -19,7 +19,7 @@ __all__ = ["read_caller", "read_envs", "read_threads", "read_workers", "running_
 _NS = 1e9
 #: A class of operations without a measured one has no CPU share, above this part of an env's time.
 _UNMEASURED_SHARE = 0.2
-#: A thread has computed if it used so many seconds of CPU time, and this part of that of the busiest one.
+#: Least CPU time of a thread that has computed, in seconds, and as a part of that of the busiest thread.
 _LEAST_SECONDS, _LEAST_PART = 0.03, 0.1
 
 
@@ -91,7 +91,7 @@ def read_workers(
 
     Args:
         pids, env_ids: process id and envs of each worker.
-        threads_per_worker: at most so many threads of a worker run envs.
+        threads_per_worker: most threads of a worker that run envs.
         timings: as for `read_envs`; None: there are none.
         running: the state of each slot with an operation under way, by env_id; read after `timings` was.
         opened_ns: monotonic clock when the workers began to serve.
@@ -127,7 +127,7 @@ def read_threads(pids: Sequence[int], threads_per_worker: int) -> tuple[tuple[in
 
     Args:
         pids: process id of each worker.
-        threads_per_worker: so many threads of a worker run envs; those with most CPU time count as these.
+        threads_per_worker: number of threads of a worker that run envs; those with most CPU time count as these.
     """
     if not pids:
         return (), 0.0

@@ -43,7 +43,7 @@ __all__ = [
 
 #: Longest sleep of a wait while a payload is still to be sent in pieces.
 _PAYLOAD_POLL_NS = 1_000_000
-#: After so many receives of some rows the limits of operations are checked, if that is due.
+#: Number of receives of some rows after which the limits of operations are checked, if that is due.
 _MOST_UNCHECKED = 15
 #: Types of the arguments of `recv` that need no further check.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))

@@ -16,13 +16,13 @@ from .slots import SlotTable
 __all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_better", "read_workload"]
 
 _LOG = logging.getLogger("vecenv")
-#: The verdict needs so many steps of each env, nanoseconds since the first request, and measured operations.
+#: Least steps of each env, nanoseconds since the first request, and measured operations, for the verdict.
 _STEPS, _SINCE_NS, _MEASURED = 20, 200_000_000, 5
-#: After so many steps of each env without enough measured operations there is no verdict.
+#: Steps of each env after which there is no verdict if too few operations were measured.
 _MOST_STEPS = 2_000
 #: A class of operations without any measured one counts as computing, up to this share of the time.
 _UNMEASURED_SHARE = 0.2
-#: A setting is recommended only if it promises so many times the speed.
+#: Least gain for which a setting is recommended.
 LEAST_GAIN = 1.2
 
 

@@ -497,7 +497,7 @@ def _limits() -> str:
 
 
 def has_descriptors_for(num_workers: int) -> bool:
-    """Return whether the output of so many new workers can be captured: that takes two descriptors more for each."""
+    """Return whether the output of this number of workers can be captured: each needs two descriptors more."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         num_open = len(os.listdir("/proc/self/fd"))

@@ -11,7 +11,7 @@ from ...own_log import own_logger
 __all__ = ["FailureLog"]
 
 _LOG = own_logger()
-#: Lines about an env are left out after so many failures within a minute.
+#: Failures within a minute after which lines about an env are left out.
 _MOST_FAILURES, _WINDOW_NS = 3, 60_000_000_000
 #: Most envs that the summary names.
 _MOST_NAMED = 5

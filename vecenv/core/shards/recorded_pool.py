@@ -73,7 +73,7 @@ class RecordedPool:
         self._executed.append(command._replace(names=[None] * count, seeded=[False] * count))
 
     def recv(self, min_count: int) -> Batch:
-        """Return rows of at least so many envs, as they finish."""
+        """Return rows of at least this number of envs, as they finish."""
         return self._receive(min_count)
 
     def _receive(self, min_count: int | None) -> Batch:

@@ -157,7 +157,7 @@ class Request(NamedTuple):
         seq: its number; the requests to a shard count up from 1.
         ack: the driver has the replies to all requests up to this number.
         ops: operations, in their order.
-        least: the shard answers as soon as it has so many rows; 0: as soon as all calls under way are answered.
+        least: number of rows with which the shard answers; 0: it answers as soon as all calls under way are answered.
         patience: seconds after which it answers in any case, also without any row.
     """
 

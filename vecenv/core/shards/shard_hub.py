@@ -260,7 +260,7 @@ class ShardHub(Hub):
         Args:
             shard: number of the shard.
             all_rows: whether the shard answers only when it has all rows.
-            least: else with so many.
+            least: number of rows with which it answers else.
         """
         owed = self._ledger.num_missing_of[shard]
         most_nbytes = max([self._most_nbytes[shard], *(call.most_nbytes for call in self._tasks[shard])])

@@ -47,7 +47,7 @@ class TaskRunner:
         self._thread.submit(self._tasks.pop, task_id, None)
 
     def take(self, seconds: float) -> bytes | None:
-        """Return the mail of the oldest task; None if it has not ended within so many seconds."""
+        """Return the mail of the oldest task; None if it has not ended within this number of seconds."""
         if not wait([self._running[0]], seconds).done:
             return None
         return self._running.popleft().result()

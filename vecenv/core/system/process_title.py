@@ -9,7 +9,7 @@ from .process_stat import StatField, stat_fields
 
 __all__ = ["set_title"]
 
-#: The kernel cuts the name of a thread to so many bytes.
+#: Most bytes of the name of a thread; the kernel cuts it.
 _NAME_NBYTES = 15
 
 

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 MAX_STEPS = 10_000
-KEPT_OBSERVATIONS = 8  # each observation is compared with so many before it
+KEPT_OBSERVATIONS = 8  # observations before each one that it is compared with
 DETERMINISM_STEPS = 50
 Report = Callable[[str], None]
 

@@ -56,7 +56,7 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
     Args:
         env_fn: builds the env; called three times.
         seed: seed of the first episode and of the actions.
-        max_steps: episodes are stopped after so many steps.
+        max_steps: number of steps after which an episode is stopped.
 
     Raises:
         ConfigError: `env_fn` is not callable.
