@@ -294,6 +294,20 @@ def test_incomplete_states_take_room_only_for_the_newest() -> None:
         assert journal.nbytes == before + 1000
 
 
+def test_state_of_a_pending_restore_point_is_counted_once() -> None:
+    journal = two_envs()
+    before = journal.nbytes
+    for size in (1000, 500):  # the second one comes from the worker that repeated the command
+        journal.note_restore_point(0, RestorePoint(7, b"x" * size), is_answered=False)
+        assert journal.nbytes == before + size
+    journal.forget(0, keeps_calls=True)
+    journal._compact()
+    compacted = journal.nbytes
+    journal.note_restore_point(1, RestorePoint(8, b"x" * 1000), is_answered=False)
+    journal.forget(1, keeps_calls=True)
+    assert journal.nbytes <= compacted
+
+
 def test_restore_points_in_messages_are_read_before_anything_is_dropped() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [1])

@@ -241,6 +241,7 @@ class Journal:
             self._pending_restore_points[env_id] = later
             return
         self._was_reset[env_id] = True
+        self._drop_pending(env_id)
         self._nbytes += len(point.state or b"")
         self._pending_restore_points[env_id] = point
         if not point.is_complete:
@@ -264,7 +265,7 @@ class Journal:
 
         `keeps_calls`: whether the new env gets the calls of the old one.
         """
-        self._pending_restore_points.pop(env_id, None)
+        self._drop_pending(env_id)
         self._drop_older(env_id)
         self._set_restore_point(env_id, RestorePoint(self.next_step_id))
         if not keeps_calls:
