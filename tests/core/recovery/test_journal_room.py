@@ -294,6 +294,15 @@ def test_incomplete_states_take_room_only_for_the_newest() -> None:
         assert journal.nbytes == before + 1000
 
 
+def test_commands_before_incomplete_restore_points_are_dropped_if_none_is_complete() -> None:
+    journal = two_envs()
+    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
+    journal.note_restore_point(0, RestorePoint(9, b"a", False), is_answered=True)
+    reset(journal, 10, [0], [None])
+    journal.note_restore_point(0, RestorePoint(10, b"b", False), is_answered=True)
+    assert repeated(journal, 0) == [(10, ["reset 10"])] and journal.num_steps()[0] == 1
+
+
 def test_state_of_a_pending_restore_point_is_counted_once() -> None:
     journal = two_envs()
     before = journal.nbytes

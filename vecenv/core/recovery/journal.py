@@ -285,7 +285,8 @@ class Journal:
         if point is None:
             return
         before = self._restore_points[env_id]
-        if point.is_complete or before.step_id == _NEVER or self._is_barrier(env_id, point):
+        complete = before if before.is_complete else self._older_points.get(env_id, before)
+        if point.is_complete or before.step_id == _NEVER or not complete.is_complete or self._is_barrier(env_id, point):
             self._drop_older(env_id)
             self._set_restore_point(env_id, point)
             return
