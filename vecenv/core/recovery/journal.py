@@ -6,6 +6,7 @@ The journal is in the parent, outside the workers, so that it survives them:
     resets                 one entry each, in the list of its env
     calls                  for the life of the env, or until they are known to have no effect (`lasting_calls`)
     restore points         per env: a seeded reset, or a snapshot of its state, mostly between episodes
+                           (`restore_points`)
 
 Recording a request of steps takes one copy per action leaf, for any number of envs. Pages that precede the
 restore points of all envs are dropped. After a crash, the rows of one env are gathered from the remaining pages.
@@ -24,6 +25,7 @@ from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
 from .action_pages import Page
+from .restore_points import RestorePoints
 
 __all__ = ["Journal"]
 
@@ -70,12 +72,11 @@ class Journal:
         self._calls = LastingCalls(max_nbytes)
         self._has_warned = False
         self._was_reset = [False] * num_envs
-        self._restore_points = [RestorePoint(0)] * num_envs
-        self._older_points: dict[int, RestorePoint] = {}  # the complete restore point before incomplete ones
-        self._incomplete: dict[int, list[int]] = {}  # step_ids of the incomplete ones since then
-        self._pending_restore_points: dict[int, RestorePoint] = {}  # restore points whose command is not answered yet
-        self._cancelled: dict[int, set[int]] = {}  # by env: step_ids of cancelled commands, executed or not
-        self._first_needed = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
+        self._points = [RestorePoints(RestorePoint(0)) for _ in range(num_envs)]
+        self._state_nbytes = [0] * num_envs  # by env: size of the states of its restore points
+        self._unconfirmed: set[int] = set()  # envs with a pending restore point
+        #: by env: first step_id still needed, as of the last drop; _NEVER for none
+        self._first_needed = np.zeros(num_envs, np.int64)
         #: by env: step_id and payload of its last reset or step with a payload; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
         self.next_step_id = 1
@@ -102,7 +103,7 @@ class Journal:
             form: the type in which envs receive actions of shape ().
         """
         self._is_noting = True
-        if self._pending_restore_points:
+        if self._unconfirmed:
             self._confirm(env_ids)
         if env_ids is not None:
             self._note_some(leaves, env_ids, form)
@@ -137,10 +138,9 @@ class Journal:
 
         An env can be restored again as soon as it has a new restore point.
         """
-        self._pending_restore_points.clear()
-        self._older_points.clear()
-        self._incomplete.clear()
-        self._restore_points = [RestorePoint(int(_NEVER))] * self._num_envs
+        for env_id, points in enumerate(self._points):
+            points.begin_at(None)
+            self._update(env_id, has_dropped=False)
         self._first_needed[:] = _NEVER
         self._rare_entries = [[] for _ in range(self._num_envs)]
         self._pages.clear()
@@ -214,8 +214,9 @@ class Journal:
             entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payload)
             self._rare_entries[env_id].append(entry)
             self._nbytes += _nbytes_of(entry)
+            self._points[env_id].note_reset(first + i, flags[i], seeded[i])
             if seeded[i]:
-                self._pending_restore_points[env_id] = RestorePoint(first + i)
+                self._unconfirmed.add(env_id)
         self._until_prune -= 1
         if self._until_prune <= 0 or self._is_over(1.0):
             self._prune()
@@ -225,100 +226,58 @@ class Journal:
 
         `is_answered`: whether that command has been answered.
         """
-        has_restore_point = self._restore_points[env_id].step_id != _NEVER
-        if point.step_id < (self._restore_points[env_id].step_id if has_restore_point else self._dropped_before):
+        points = self._points[env_id]
+        if not points.accepts(point, self._dropped_before):
             return
-        if point.step_id in self._cancelled.get(env_id, ()):
-            return
-        if not has_restore_point:
-            # commands from here on are needed again
+        if points.newest is None:  # commands from here on are needed again
             self._first_needed[env_id] = min(point.step_id, self._first_needed[env_id])
-        later = self._pending_restore_points.get(env_id)
-        # the message was read after the env's next command was sent
-        if later is not None and point.step_id < later.step_id:
-            del self._pending_restore_points[env_id]
-            self.note_restore_point(env_id, point, True)
-            self._pending_restore_points[env_id] = later
-            return
         self._was_reset[env_id] = True
-        self._drop_pending(env_id)
-        self._nbytes += len(point.state or b"")
-        self._pending_restore_points[env_id] = point
-        if not point.is_complete:
-            self._incomplete.setdefault(env_id, []).append(point.step_id)
-        if is_answered:
-            self._confirm_one(env_id)
+        self._update(env_id, has_dropped=points.add(point, is_answered=is_answered))
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:
         """Record that a command was cancelled: it may have been executed or not, so it cannot be a restore point."""
-        self._cancelled.setdefault(env_id, set()).add(step_id)
-        pending = self._pending_restore_points.get(env_id)
-        if pending is not None and pending.step_id == step_id:
-            self._drop_pending(env_id)
+        self._points[env_id].note_cancelled(step_id)
+        self._update(env_id, has_dropped=False)
 
     def has_cancelled(self, env_id: int) -> bool:
         """Return whether a command was cancelled since the env's restore point; a new restore point is then useful."""
-        return env_id in self._cancelled
+        return bool(self._points[env_id].cancelled)
 
     def forget(self, env_id: int, *, keeps_calls: bool) -> None:
         """Start the journal of an env again, because it was built again.
 
         `keeps_calls`: whether the new env gets the calls of the old one.
         """
-        self._drop_pending(env_id)
-        self._drop_older(env_id)
-        self._set_restore_point(env_id, RestorePoint(self.next_step_id))
+        self._points[env_id].begin_at(RestorePoint(self.next_step_id))
+        self._update(env_id, has_dropped=True)
         if not keeps_calls:
             self._calls.forget(env_id)
         self._was_reset[env_id] = False
 
     def _confirm(self, env_ids: Array | None) -> None:
-        for env_id in list(self._pending_restore_points) if env_ids is None else env_ids.tolist():
+        for env_id in list(self._unconfirmed) if env_ids is None else self._unconfirmed.intersection(env_ids.tolist()):
             self._confirm_one(env_id)
 
     def _confirm_one(self, env_id: int) -> None:
-        """Make an env's pending restore point its restore point.
+        if env_id in self._unconfirmed:
+            self._update(env_id, has_dropped=self._points[env_id].confirm())
 
-        Called before the env's next command, when the command of that point must have been answered.
+    def _update(self, env_id: int, *, has_dropped: bool) -> None:
+        """Follow a change of an env's restore points.
+
+        `has_dropped`: whether earlier points were dropped. Then the commands before the others are dropped, except
+        steps, whose pages are dropped later.
         """
-        point = self._pending_restore_points.pop(env_id, None)
-        if point is None:
+        points = self._points[env_id]
+        (self._unconfirmed.discard if points.pending is None else self._unconfirmed.add)(env_id)
+        nbytes = points.nbytes
+        self._nbytes += nbytes - self._state_nbytes[env_id]
+        self._state_nbytes[env_id] = nbytes
+        if not has_dropped:
             return
-        before = self._restore_points[env_id]
-        complete = before if before.is_complete else self._older_points.get(env_id, before)
-        if point.is_complete or before.step_id == _NEVER or not complete.is_complete or self._is_barrier(env_id, point):
-            self._drop_older(env_id)
-            self._set_restore_point(env_id, point)
-            return
-        if before.is_complete:
-            self._older_points[env_id] = before
-        else:
-            self._nbytes -= len(before.state or b"")
-        self._restore_points[env_id] = point
-
-    def _is_barrier(self, env_id: int, point: RestorePoint) -> bool:
-        """Return whether a restore point is a reset that superseded a step.
-
-        It is unknown whether that step was executed, so commands before it cannot be repeated.
-        """
-        resets = [entry for entry in self._rare_entries[env_id] if entry.flags & CommandFlag.SNAPSHOT]
-        return any(entry.step_id == point.step_id for entry in resets)
-
-    def _drop_older(self, env_id: int) -> None:
-        self._incomplete.pop(env_id, None)
-        older = self._older_points.pop(env_id, None)
-        if older is not None:
-            self._nbytes -= len(older.state or b"")
-
-    def _set_restore_point(self, env_id: int, point: RestorePoint, first_needed: int | None = None) -> None:
-        """Set the restore point of an env, and drop its commands before that, or before `first_needed`."""
-        first_needed = point.step_id if first_needed is None else first_needed
-        self._nbytes -= len(self._restore_points[env_id].state or b"")
-        self._restore_points[env_id] = point
+        first_needed = _NEVER if points.first_needed is None else points.first_needed
         self._first_needed[env_id] = first_needed
-        if env_id in self._cancelled:
-            left = {step_id for step_id in self._cancelled.pop(env_id) if step_id >= first_needed}
-            self._cancelled.update({env_id: left} if left else {})
+        points.forget_before(first_needed)
         rare_entries = self._rare_entries[env_id]
         if rare_entries and rare_entries[0].step_id < first_needed:
             self._rare_entries[env_id] = [entry for entry in rare_entries if entry.step_id >= first_needed]
@@ -356,18 +315,11 @@ class Journal:
         rare = [_as_noted(one) for one in entries if one.op != Op.CALL and not isinstance(one.payload, tuple)]
         self._rare_entries[env_id] = rare
         self._nbytes += sum(_nbytes_of(entry) for entry in rare)
-        self._restore_points[env_id] = RestorePoint(int(_NEVER))
+        points = [attempt.restore_point for attempt in history.attempts]
+        self._points[env_id] = RestorePoints.from_history(points, entries)
         self._first_needed[env_id] = _NEVER
-        for point in sorted((attempt.restore_point for attempt in history.attempts), key=_step_id_of):
-            self._nbytes += len(point.state or b"")
-            self._pending_restore_points[env_id] = point
-            self._confirm_one(env_id)
-        needed = [entry for entry in entries if entry.step_id >= self._first_needed[env_id]]
-        cancelled = {entry.step_id for entry in needed if entry.flags & CommandFlag.CANCELLED}
-        self._cancelled.update({env_id: cancelled} if cancelled else {})
-        digest_starts = [entry.step_id for entry in needed if entry.flags & CommandFlag.NEW_DIGEST]
-        self._incomplete.update({env_id: digest_starts} if digest_starts else {})
-        return needed
+        self._update(env_id, has_dropped=bool(points))
+        return [entry for entry in entries if entry.step_id >= self._first_needed[env_id]]
 
     # ---- limiting the size ---------------------------------------------------------------
 
@@ -416,9 +368,7 @@ class Journal:
         """Drop the commands of envs without a restore point, except those from a pending one on."""
         for env_id in np.flatnonzero(self._first_needed == _NEVER).tolist():
             if self._rare_entries[env_id] or self._calls.has_unsettled(env_id):
-                pending = self._pending_restore_points.get(env_id)
-                first_needed = int(_NEVER) if pending is None else pending.step_id
-                self._set_restore_point(env_id, self._restore_points[env_id], first_needed)
+                self._update(env_id, has_dropped=True)
 
     def _compact(self) -> None:
         """Keep only the rows of pages that an env still needs."""
@@ -430,10 +380,8 @@ class Journal:
             if wanted.any():
                 kept.append(page.select(wanted))
         self._pages = kept
-        self._nbytes = sum(page.nbytes for page in kept)
+        self._nbytes = sum(page.nbytes for page in kept) + sum(self._state_nbytes)
         self._nbytes += sum(_nbytes_of(entry) for rare_entries in self._rare_entries for entry in rare_entries)
-        for point in (*self._restore_points, *self._older_points.values(), *self._pending_restore_points.values()):
-            self._nbytes += len(point.state or b"")
 
     def _drop_oldest_restore_points(self) -> bool:
         """Drop every restore point in the older half of the journal. Return False if there was none.
@@ -446,26 +394,9 @@ class Journal:
             return False
         newest = max(oldest, self.next_step_id)  # a pool that resumes another one sends old commands again
         for env_id in np.flatnonzero(self._first_needed <= (oldest + newest) // 2).tolist():
-            self._drop_older(env_id)
-            point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
-            if not point.is_complete and self._first_needed[env_id] < point.step_id:
-                self._set_restore_point(env_id, point)  # first, drop commands before an incomplete restore point
-            elif pending is not None and self._first_needed[env_id] < pending.step_id:
-                self._set_restore_point(
-                    env_id, RestorePoint(int(_NEVER)), pending.step_id
-                )  # the pending restore point is kept until last
-            else:  # its command is dropped now, so the pending restore point is useless
-                self._drop_pending(env_id)
-                self._set_restore_point(env_id, RestorePoint(int(_NEVER)))
+            self._points[env_id].drop_until(int(self._first_needed[env_id]))
+            self._update(env_id, has_dropped=True)
         return True
-
-    def _drop_pending(self, env_id: int) -> None:
-        pending = self._pending_restore_points.pop(env_id, None)
-        if pending is None:
-            return
-        self._nbytes -= len(pending.state or b"")
-        if pending.step_id in self._incomplete.get(env_id, ()):
-            self._incomplete[env_id].remove(pending.step_id)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -485,32 +416,14 @@ class Journal:
 
         `queued`: step_ids of the commands that will be executed again.
         """
-        points = [self._restore_points[env_id]]
-        if env_id in self._older_points:
-            points.append(self._older_points[env_id])
-        pending = self._pending_restore_points.get(env_id)
-        if pending is not None and pending.step_id not in queued:
-            points = [pending] if self._is_barrier(env_id, pending) else [pending, *points]
-        elif pending is not None and pending.state is not None:
-            # Its command will be executed again, and is a restore point only if a new snapshot is taken then.
-            self._drop_pending(env_id)
-        points = [point for point in points if point.step_id != _NEVER]
-        points.sort(key=lambda point: not point.is_complete)
+        mine = self._points[env_id]
+        mine.note_requeued(queued)
+        self._update(env_id, has_dropped=False)
+        points = mine.choose(queued)
         history = History([], self._calls.all_of(env_id, queued), self._calls.lost(env_id))
-        if not points:
-            return history
-        oldest = min(point.step_id for point in points)
+        oldest = min((point.step_id for point in points), default=_NEVER)
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
-        cancelled = self._cancelled.get(env_id, ())
-        entries = [
-            entry._replace(flags=entry.flags | CommandFlag.CANCELLED) if entry.step_id in cancelled else entry
-            for entry in entries
-        ]
-        digest_starts = {_first_answer(point, entries) for point in points}.union(self._incomplete.get(env_id, ()))
-        entries = [
-            entry._replace(flags=entry.flags | CommandFlag.NEW_DIGEST) if entry.step_id in digest_starts else entry
-            for entry in entries
-        ]
+        entries = mine.mark(entries, points)
         for point in points:
             rest = [entry for entry in entries if entry.step_id >= point.step_id]
             calls = self._calls.before(env_id, point.step_id, queued)
@@ -532,7 +445,7 @@ class Journal:
 
     def is_seeded_reset(self, env_id: int, step_id: int) -> bool:
         """Return whether an unanswered reset brings a new env to the same state by itself."""
-        pending = self._pending_restore_points.get(env_id)
+        pending = self._points[env_id].pending
         return pending is not None and pending.step_id == step_id and pending.state is None
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
@@ -559,14 +472,6 @@ class Journal:
         return found
 
 
-def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
-    """Return the step_id of the command at whose answer the digest of an env restarts."""
-    if not point.is_mid_episode:
-        return point.step_id
-    asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
-    return next(asked, point.step_id)
-
-
 def _has_reset(history: History) -> bool:
     """Return whether a reset was ever sent to an env; True if its commands were dropped."""
     if not history.attempts or not all(call.is_first for call in history.lasting_calls):
@@ -580,10 +485,6 @@ def _has_reset(history: History) -> bool:
 def _as_noted(entry: Entry) -> Entry:
     """Return an entry without the flags that `Journal.history` adds."""
     return entry._replace(flags=entry.flags & ~(CommandFlag.CANCELLED | CommandFlag.NEW_DIGEST))
-
-
-def _step_id_of(point: RestorePoint) -> int:
-    return point.step_id
 
 
 def _page_of(num_envs: int, form: int, steps: Sequence[tuple[int, int, tuple[bytes, ...]]]) -> Page:
