@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.core.recovery.journals import MANY, call, lasting, reset, steps
+from tests.core.recovery.journals import MANY, call, lasting, reset, steps, two_envs
 from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
@@ -65,6 +65,17 @@ def test_histories_are_continued() -> None:
             act(journal, rng)
             act(other, same)
             assert everything_of(other) == everything_of(journal), seed
+
+
+def test_snapshot_before_the_first_command_of_a_new_env_is_continued() -> None:
+    """The construction of that env has the same step_id, but repeats the reset with another generator."""
+    journal = two_envs()
+    journal.forget(0, keeps_calls=False)
+    reset(journal, 9, [0], [None])
+    journal.note_restore_point(0, RestorePoint(9, b"state"), False)
+    other = continued(journal)
+    steps(other, [13], [0])
+    assert [attempt.restore_point for attempt in other.history(0, ()).attempts] == [RestorePoint(9, b"state")]
 
 
 def test_names_of_calls_are_continued() -> None:

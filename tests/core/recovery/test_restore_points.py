@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -164,6 +166,15 @@ class AllPoints(RuleBasedStateMachine):
             starts.update(later[:1] if point.is_mid_episode else [point.step_id])
         assert starts.intersection(asked) == steps_and_resets(marked, CommandFlag.NEW_DIGEST)
         assert self.cancelled.intersection(asked) == steps_and_resets(marked, CommandFlag.CANCELLED)
+
+    @invariant()
+    def points_are_continued_from_a_history(self) -> None:
+        points = self.points.choose(())
+        continued = RestorePoints.from_history(points, self.points.mark(self.commands, points))
+        same = copy.deepcopy(self.points)
+        same.confirm()
+        points = same.choose(())
+        assert continued.choose(()) == points and continued.first_needed == same.first_needed
 
 
 def steps_and_resets(entries: list[Entry], flag: int) -> set[int]:

@@ -74,7 +74,8 @@ class RestorePoints:
         self = cls(None)
         self._superseding = {entry.step_id for entry in entries if entry.flags & CommandFlag.SNAPSHOT}
         self.cancelled = {entry.step_id for entry in entries if entry.flags & CommandFlag.CANCELLED}
-        for point in sorted(points, key=lambda point: point.step_id):
+        # A snapshot before the first command of a new env is newer than the construction of that env.
+        for point in sorted(points, key=lambda point: (point.step_id, point.state is not None)):
             self.pending = point
             self.confirm()
         if self.complete is not None:
