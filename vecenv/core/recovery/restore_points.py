@@ -79,7 +79,7 @@ class RestorePoints:
             self.pending = point
             self.confirm()
         if self.complete is not None:
-            self._digest_starts = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
+            self._incomplete = [RestorePoint(one.step_id) for one in entries if one.flags & CommandFlag.NEW_DIGEST]
         return self
 
     @property
@@ -104,7 +104,7 @@ class RestorePoints:
     def _keep_only(self, newest: RestorePoint | None) -> None:
         self.newest = newest
         self.complete: RestorePoint | None = None
-        self._digest_starts: list[int] = []  # step_ids of the incomplete points that were confirmed since `complete`
+        self._incomplete: list[RestorePoint] = []  # those confirmed since `complete`, without their states
 
     def note_reset(self, step_id: int, flags: int, is_seeded: bool) -> None:
         """Record that a reset was sent, after `confirm`.
@@ -152,7 +152,7 @@ class RestorePoints:
             self._keep_only(point)
             return True
         self.newest, self.complete = point, complete
-        self._digest_starts.append(point.step_id)
+        self._incomplete.append(point._replace(state=None))
         return False
 
     def note_cancelled(self, step_id: int) -> None:
@@ -192,9 +192,7 @@ class RestorePoints:
 
     def mark(self, entries: Sequence[Entry], points: Sequence[RestorePoint]) -> list[Entry]:
         """Return the commands from these points on, with `CommandFlag.CANCELLED` and `CommandFlag.NEW_DIGEST`."""
-        digest_starts = {_digest_start(point, entries) for point in points}.union(self._digest_starts)
-        if self.pending is not None and not self.pending.is_complete:
-            digest_starts.add(self.pending.step_id)
+        digest_starts = {_digest_start(point, entries) for point in (*points, *self._incomplete)}
         marked = []
         for entry in entries:
             flags = CommandFlag.CANCELLED if entry.step_id in self.cancelled else 0
