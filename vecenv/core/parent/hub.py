@@ -20,11 +20,11 @@ from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 
-__all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
+__all__ = ["METHODS_OF_C", "Event", "Hub", "NativeHub", "Refusal", "SlotState"]
 
 
 #: Methods of a `NativeHub` that are those of `_native.Hub`, without a call in between.
-_METHODS_OF_C = (
+METHODS_OF_C = (
     *("send", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
     *("continue_from", "pending", "lend", "take_back", "stop", "take_stray_words", "reset_claims", "add_info_key"),
 )
@@ -292,7 +292,7 @@ class NativeHub(Hub):
         self._delayed: set[int] = set()  # slots whose ring had too little room for all of their payloads
         self._unblocked_ns = [0] * plan.num_slots
         self._notice = plan.notice(memory)
-        for name in _METHODS_OF_C:
+        for name in METHODS_OF_C:
             setattr(self, name, getattr(self._hub, name))
 
     def has_answered_all(self, slot: int, /) -> bool:
