@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import SimulatedCluster
-from vecenv import Collector
+from vecenv import Collector, RayOptions
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv
 from vecenv.measurement import measure
 from vecenv.measurement.measure import Mode, Window
@@ -142,9 +142,9 @@ def _local(env_fns: Sequence[EnvFn]) -> Callable[[], Mode]:
 def _sharded(
     env_fns: Sequence[EnvFn], num_shards: int, cpus: int, name: str = "", placement: str = "SPREAD"
 ) -> Callable[[], Mode]:
-    options = {"num_shards": num_shards, "cpus_per_shard": cpus, "placement": placement}
+    options = RayOptions(num_shards=num_shards, cpus_per_shard=cpus, placement=placement)
     name = name or f"{num_shards} x {cpus}"
-    return functools.partial(measure.vecenv_sync, env_fns, name=name, backend="ray", ray=options)
+    return functools.partial(measure.vecenv_sync, env_fns, name=name, backend=options)
 
 
 def _round_seconds(window: Window) -> float:
@@ -223,8 +223,8 @@ def async_gain(bench: Bench) -> Readings:
     """Return the speed of `recv(32)` of 48 envs in 3 shards, one ten times slower, divided by that of lockstep."""
     slow = functools.partial(FixedSleepEnv, 10 * _SLEEP_SECONDS)
     env_fns = [slow] * 16 + [FixedSleepEnv] * 32
-    options = {"num_shards": 3, "cpus_per_shard": 1}
-    first = functools.partial(measure.vecenv_async, env_fns, wait_num=32, name="async", backend="ray", ray=options)
+    options = RayOptions(num_shards=3, cpus_per_shard=1)
+    first = functools.partial(measure.vecenv_async, env_fns, wait_num=32, name="async", backend=options)
     rounds = bench.take_turns(first, _sharded(env_fns, 3, 1))
     return (_ratios(rounds, "async", "3 x 1"),)
 
@@ -257,8 +257,8 @@ class _CollectorMode(Mode):
 
     def __init__(self, name: str, num_envs: int, num_steps: int, *, over_ray: bool) -> None:
         super().__init__(name)
-        ray = {"num_shards": 2, "cpus_per_shard": 1}
-        options: dict[str, Any] = {"backend": "ray", "ray": ray} if over_ray else {"num_workers": 2}
+        backend = RayOptions(num_shards=2, cpus_per_shard=1)
+        options: dict[str, Any] = {"backend": backend} if over_ray else {"num_workers": 2}
         policy: dict[str, Any] = (
             {"where": "shards", "make_policy": LinearPolicy} if over_ray else {"policy": LinearPolicy()}
         )
@@ -314,8 +314,8 @@ def node_seconds(bench: Bench) -> Readings:
 
 def _seconds_after(bench: Bench, disturb: Callable[[VectorEnv], None], repeats: int, num_nodes: int = 2) -> list[float]:
     found = []
-    options = {"num_shards": 2, "cpus_per_shard": 1, "placement": "STRICT_SPREAD"}
-    with contextlib.closing(VectorEnv([_CARTPOLE] * 32, backend="ray", ray=options)) as envs:
+    options = RayOptions(num_shards=2, cpus_per_shard=1, placement="STRICT_SPREAD")
+    with contextlib.closing(VectorEnv([_CARTPOLE] * 32, backend=options)) as envs:
         actions = action_batches(envs.single_action_space, envs.num_envs)
         envs.reset(seed=0)
         for _ in range(repeats):

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.simulated_cluster import SimulatedCluster, find_leftovers, pool_processes, simulated_cluster
 from benchmarks.soak import Run, collect, env_and_count
+from vecenv import RayOptions
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import natural, seconds
 from vecenv.errors import require
@@ -32,7 +33,7 @@ from vecenv.measurement.target import check_env, registered_env
 __all__ = ["Faults", "collect_under_faults"]
 
 _DEFAULTS = ("CartPole-v1:256", "HalfCheetah-v5:32")
-_SHARDS = {"num_shards": 2, "cpus_per_shard": 1}
+_SHARDS = RayOptions(num_shards=2, cpus_per_shard=1)
 _NODE_CPUS = 2
 #: How long the remains of killed actors and of the removed node may take to disappear, in seconds.
 _EXIT_GRACE_SECONDS = 20.0
@@ -75,8 +76,7 @@ def collect_under_faults(
                     *(collect, env_name, num_envs),
                     seconds=seconds,
                     is_stopped=functools.partial(is_stopped, kind),
-                    backend="ray",
-                    ray=_SHARDS,
+                    backend=_SHARDS,
                 )
                 for kind, (env_name, num_envs) in enumerate(envs)
             ]

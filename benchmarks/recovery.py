@@ -6,7 +6,7 @@
     episode     `step` that finds its worker dead: 64 CartPoles, 400 steps into their episodes
     simulators  the same for 32 HalfCheetahs, 1000 steps into theirs
 
-Medians; `recovery off` in the first means `on_failure="raise"`.
+Medians; `recovery off` in the first means `failures="raise"`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cost(pairs: int, seconds: float) -> tuple[float, float, float]:
     with contextlib.ExitStack() as stack:
         modes = []
         for on_failure in ("recover", "raise"):
-            envs = stack.enter_context(contextlib.closing(_make("CartPole-v1", 64, on_failure=on_failure)))
+            envs = stack.enter_context(contextlib.closing(_make("CartPole-v1", 64, failures=on_failure)))
             envs.reset(seed=0)
             modes.append((envs, action_batches(envs.single_action_space, 64)))
         for pair in range(pairs):
@@ -87,7 +87,7 @@ def hang(times: int, limit: float) -> float:
     found = []
     for _ in range(times):
         fns: list[Callable[[], Any]] = [toys.CountEnv, functools.partial(toys.HangInC, 1)]
-        envs = VectorEnv(fns, num_workers=2, step_timeout=limit, on_failure="raise", close_timeout=0.1)
+        envs = VectorEnv(fns, num_workers=2, failures="raise", timeouts={"step": limit, "close": 0.1})
         with contextlib.closing(envs):
             envs.reset(seed=0)
             start = time.perf_counter()

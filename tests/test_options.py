@@ -1,4 +1,4 @@
-"""`Timeouts` and `FailurePolicy`: their values, and how each front end reads them."""
+"""`Timeouts`, `FailurePolicy` and `EngineOptions`: their values, and how each front end reads them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import gc
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,17 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
 from tests.managers.fakes import actors
-from vecenv import BatchedVectorEnv, ConfigError, FailurePolicy, Timeouts, VectorEnv, alf, make_vec, register_vec
+from vecenv import (
+    BatchedVectorEnv,
+    ConfigError,
+    EngineOptions,
+    FailurePolicy,
+    Timeouts,
+    VectorEnv,
+    alf,
+    make_vec,
+    register_vec,
+)
 from vecenv.alf import ParallelAlfEnvironment, ThreadEnvironment, create_environment
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
@@ -47,10 +58,12 @@ FIELDS = {
         "recycle_after",
         "reproducer_dir",
     ],
+    EngineOptions: ["depth", "build", "timings", "monitor", "worker_output", "worker_init"],
 }
 VALUES = [
     Timeouts(step=5, construct=math.inf),
     FailurePolicy(max_restarts=3, recycle_after={"rss_mb": 100.5}, on_repeat="raise"),
+    EngineOptions(depth=4, monitor=False, worker_output="none", worker_init=gc.collect),
 ]
 WORKER_MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 MANAGERS = [BaseEnvManager, BaseEnvManagerV2, *WORKER_MANAGERS]
@@ -72,7 +85,7 @@ def test_values_have_these_fields_and_none_is_the_default_of_each(cls: Any) -> N
 
 def test_values_show_the_fields_that_are_given() -> None:
     assert repr(Timeouts()) == "Timeouts()" and repr(FailurePolicy()) == "FailurePolicy()"
-    assert [repr(value) for value in VALUES] == [
+    assert [repr(value) for value in VALUES[:2]] == [
         "Timeouts(step=5, construct=inf)",
         "FailurePolicy(on_repeat='raise', max_restarts=3, recycle_after={'rss_mb': 100.5})",
     ]
@@ -84,10 +97,11 @@ def test_values_are_frozen_compared_hashed_replaced_and_pickled(value: Any) -> N
         value.step = 1.0
     for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), dataclasses.replace(value)):
         assert again == value and again is not value and hash(again) == hash(value)
-    name = {Timeouts: "call", FailurePolicy: "max_restarts"}[type(value)]
+    name = {Timeouts: "call", FailurePolicy: "max_restarts", EngineOptions: "depth"}[type(value)]
     other = dataclasses.replace(value, **{name: 9})
     assert other != value and getattr(other, name) == 9
-    assert eval(repr(value), {**globals(), "inf": math.inf}) == value
+    if value is not VALUES[2]:  # functions have no such form
+        assert eval(repr(value), {**globals(), "inf": math.inf}) == value
 
 
 def test_values_become_those_of_python() -> None:
@@ -194,8 +208,14 @@ FRONT_ENDS: dict[str, Callable[[Mapping[str, Any]], PoolOptions]] = {
     **{cls.__name__: functools.partial(_of_manager, cls) for cls in MANAGERS},
     "GymVectorEnvManager": _of_gym_vector,
 }
+#: Front ends with keywords or keys for the fields of values.
+HAVE_KEYWORDS = [name for name in FRONT_ENDS if "Manager" in name or name.endswith("nvironment")]
 HANGS_RAISE = {cls.__name__ for cls in MANAGERS}
 IN_PROCESS = {"BaseEnvManager", "BaseEnvManagerV2"}
+
+
+def _engine(front_end: str, **options: Any) -> dict[str, Any]:
+    return options if front_end in HAVE_KEYWORDS else {"engine": options}
 
 
 @pytest.fixture(params=FRONT_ENDS)
@@ -224,17 +244,17 @@ def test_defaults_of_each_front_end_are_those_of_the_table(front_end: str) -> No
 
 def test_worker_output_is_an_option_of_each_front_end(front_end: str) -> None:
     assert FRONT_ENDS[front_end]({}).worker_output == "once"
-    assert FRONT_ENDS[front_end]({"worker_output": "none"}).worker_output == "none"
+    assert FRONT_ENDS[front_end](_engine(front_end, worker_output="none")).worker_output == "none"
 
 
 def test_timings_are_an_option_of_each_front_end(front_end: str) -> None:
     assert FRONT_ENDS[front_end]({}).timings is True
-    assert FRONT_ENDS[front_end]({"timings": False}).timings is False
+    assert FRONT_ENDS[front_end](_engine(front_end, timings=False)).timings is False
 
 
 def test_monitor_is_an_option_of_each_front_end(front_end: str) -> None:
     assert FRONT_ENDS[front_end]({}).monitor is True
-    assert FRONT_ENDS[front_end]({"monitor": False}).monitor is False
+    assert FRONT_ENDS[front_end](_engine(front_end, monitor=False)).monitor is False
 
 
 @pytest.mark.parametrize("timeouts, failures", [(Timeouts(), FailurePolicy()), ({}, {}), (None, None)], ids=repr)
@@ -263,6 +283,16 @@ def test_infinity_is_no_limit(front_end: str) -> None:
     assert [getattr(limits, name) for name in FIELDS[Timeouts]] == [None] * 5
 
 
+def test_number_limits_steps_and_resets(front_end: str) -> None:
+    limits = FRONT_ENDS[front_end]({"timeouts": 7}).limits
+    assert limits == FRONT_ENDS[front_end]({"timeouts": Timeouts(step=7, reset=7)}).limits and limits.step == 7
+
+
+def test_string_is_the_reaction_to_failures(front_end: str) -> None:
+    assert FRONT_ENDS[front_end]({"failures": "raise"}).failures.on_failure == "raise"
+
+
+@pytest.mark.parametrize("front_end", HAVE_KEYWORDS, indirect=True)
 def test_single_keywords_go_together_with_values_for_other_fields(front_end: str) -> None:
     given = {"step_timeout": 9, "timeouts": Timeouts(reset=8)}
     if front_end != "GymVectorEnvManager":
@@ -273,6 +303,7 @@ def test_single_keywords_go_together_with_values_for_other_fields(front_end: str
         assert (options.failures.on_failure, options.failures.max_restarts) == ("raise", 5)
 
 
+@pytest.mark.parametrize("front_end", HAVE_KEYWORDS, indirect=True)
 def test_option_given_twice_is_refused_with_both_names(front_end: str) -> None:
     with pytest.raises(ConfigError, match=r"step_timeout=1\.5 and timeouts=Timeouts\(step=2\)") as caught:
         FRONT_ENDS[front_end]({"step_timeout": 1.5, "timeouts": {"step": 2}})
@@ -282,7 +313,7 @@ def test_option_given_twice_is_refused_with_both_names(front_end: str) -> None:
             FRONT_ENDS[front_end]({"on_failure": "raise", "failures": FailurePolicy(on_failure="recover")})
 
 
-@pytest.mark.parametrize("front_end", [name for name in FRONT_ENDS if "Manager" not in name], indirect=True)
+@pytest.mark.parametrize("front_end", [name for name in HAVE_KEYWORDS if "Manager" not in name], indirect=True)
 def test_keyword_counts_as_given_where_it_has_its_default(front_end: str) -> None:
     """The keys of managers do not: configs there are often merged over all defaults first."""
     for given in (
@@ -297,12 +328,14 @@ def test_keyword_counts_as_given_where_it_has_its_default(front_end: str) -> Non
 @pytest.mark.parametrize(
     "given, says",
     [
-        ({"timeouts": 5.0}, "timeouts: expected a Timeouts or a dict, got 5.0"),
-        ({"timeouts": FailurePolicy()}, r"timeouts: expected a Timeouts or a dict, got FailurePolicy\(\)"),
+        ({"timeouts": True}, "timeouts: expected seconds, a Timeouts or a dict, got True"),
+        ({"timeouts": -5.0}, "Timeouts: step: expected seconds above 0, got -5.0"),
+        ({"timeouts": FailurePolicy()}, r"timeouts: expected seconds, a Timeouts or a dict, got FailurePolicy\(\)"),
         ({"timeouts": {"steps": 5.0}}, "timeouts: unknown key 'steps'; did you mean 'step'?"),
         ({"timeouts": {"wait": 5.0}}, r"timeouts: unknown key 'wait'; known are \['step', 'reset'"),
         ({"timeouts": {"step": 0}}, "Timeouts: step: expected seconds above 0, got 0"),
-        ({"failures": "raise"}, "failures: expected a FailurePolicy or a dict, got 'raise'"),
+        ({"failures": "stop"}, "FailurePolicy: on_failure: expected one of .*, got 'stop'"),
+        ({"failures": 5}, "failures: expected 'recover', 'raise', a FailurePolicy or a dict, got 5"),
         ({"failures": {"max_restart": 5}}, "failures: unknown key 'max_restart'; did you mean 'max_restarts'?"),
         ({"failures": {"max_restarts": -5}}, "FailurePolicy: max_restarts: expected a whole number"),
     ],

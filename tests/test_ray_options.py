@@ -67,6 +67,7 @@ def test_wrong_arguments_are_refused(given: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("make", [VectorEnv, BatchedVectorEnv])
+@pytest.mark.filterwarnings("ignore:ray= has moved:DeprecationWarning")
 def test_options_without_the_backend_are_refused(make: Any) -> None:
     with pytest.raises(ConfigError, match="ray: only with backend='ray', and backend is 'serial'"):
         make([ToyEnv], backend="serial", ray={"num_shards": 1})

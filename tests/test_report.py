@@ -219,7 +219,7 @@ def test_report_without_steps_and_after_close():
     assert envs.report().note.startswith("too little was measured")
     envs.close()
     assert "not open" in envs.report().note and len(envs.report()) == 0
-    with VectorEnv([NullEnv] * 2, num_workers=1, timings=False) as envs:
+    with VectorEnv([NullEnv] * 2, num_workers=1, engine={"timings": False}) as envs:
         envs.reset()
         assert "timings=False" in envs.report().note
 

@@ -174,7 +174,7 @@ def test_counts_go_on_in_the_successor_of_a_worker(implementation: None) -> None
 
 @pytest.mark.extended
 def test_timings_false_writes_nothing(implementation: None) -> None:
-    with VectorEnv([Naps, NullEnv], num_workers=1, timings=False) as envs:
+    with VectorEnv([Naps, NullEnv], num_workers=1, engine={"timings": False}) as envs:
         envs.reset()
         for _ in range(5):
             envs.step(np.zeros(2, np.int64))
@@ -189,7 +189,7 @@ def test_timings_false_writes_nothing(implementation: None) -> None:
 
 def test_timings_other_than_a_flag_are_refused() -> None:
     with pytest.raises(ConfigError, match="timings"):
-        VectorEnv([NullEnv], timings="yes")  # type: ignore[arg-type]
+        VectorEnv([NullEnv], engine={"timings": "yes"})  # type: ignore[arg-type]
 
 
 @pytest.mark.extended

@@ -34,6 +34,7 @@ _MODULE_OF = {
     "DependencyError": "errors",
     "DifferentSpacesError": "errors",
     "Durations": "statistics",
+    "EngineOptions": "options",
     "EnvError": "errors",
     "EnvTimes": "statistics",
     "EpisodeResult": "evaluation",

@@ -1,7 +1,7 @@
-"""Options that every front end takes: time limits, and the policy for workers that fail.
+"""Options that every front end takes: time limits, and the policy for workers that fail; and those of the engine.
 
-    Timeouts, FailurePolicy         the values that users pass as `timeouts=` and `failures=`
-    read_timeouts, read_failures    such a value, or a dict, and the single keywords of a front end, as one value
+    Timeouts, FailurePolicy, EngineOptions          the values that users pass as `timeouts=`, `failures=`, `engine=`
+    read_timeouts, read_failures, read_engine       such a value, or what stands for one, and single keywords
 
 Each option is defined and checked here only. The defaults of the front ends are in `core/options.py` and
 `managers/options.py`.
@@ -10,16 +10,18 @@ Each option is defined and checked here only. The defaults of the front ends are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .checks import check_choice, check_flag, check_seconds, check_whole, is_positive, nearest
+from .checks import check_callable, check_choice, check_flag, check_seconds, check_whole, is_positive, nearest
 from .errors import ConfigError
 
-__all__ = ["FailurePolicy", "Timeouts"]
+__all__ = ["EngineOptions", "FailurePolicy", "Timeouts"]
 
 
 class _Unset:
@@ -34,7 +36,7 @@ UNSET: Any = _Unset()
 
 
 class _Options:
-    """Base of the two classes: checks the fields that are given, and shows only these."""
+    """Base of the three classes: checks the fields that are given, and shows only these."""
 
     def __post_init__(self) -> None:
         for name, value in given_fields(self).items():
@@ -49,11 +51,11 @@ class _Options:
 class Timeouts(_Options):
     """Time limits in seconds, the argument `timeouts=` of every front end.
 
-    Each limit is a number above 0, or None for the default of the front end. `math.inf` switches a limit off.
-    A limit holds for one operation of one env; `close` holds for all envs together. With
-    `BatchedVectorEnv` one batch counts as one env. After a step, reset or call over its limit, a front end that
-    recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise WorkerTimeoutError, which
-    is a TimeoutError.
+    A number in its place, `timeouts=10.0`, limits `step` and `reset`. Each limit is a number above 0, or None for the
+    default of the front end. `math.inf` switches a limit off. A limit holds for one operation of one env; `close` holds
+    for all envs together. With `BatchedVectorEnv` one batch counts as one env. After a step, reset or call over its
+    limit, a front end that recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise
+    WorkerTimeoutError, which is a TimeoutError.
 
     A step, reset or call of a worker that has no limit is reported in the log and by a RuntimeWarning when it is 10 s
     old, again when it is 60 s old, and then every 10 minutes. The report contains the Python stack of the worker.
@@ -102,10 +104,11 @@ class Timeouts(_Options):
 class FailurePolicy(_Options):
     """Policy for workers that die or hang, the argument `failures=` of every front end.
 
-    A field that is None has the default of the front end, so `FailurePolicy(max_restarts=5)` changes one number and
-    recovery stays on. The defaults below are those of all front ends, except where a field names another one;
-    `GymVectorEnvManager` has those of the `VectorEnv` that it builds. Where envs live in this process, only
-    `on_exception` and its limit have an effect: with `backend="serial"`, and not in managers without workers.
+    A string in its place, `failures="raise"`, is `on_failure`. A field that is None has the default of the front end,
+    so `FailurePolicy(max_restarts=5)` changes one number and recovery stays on. The defaults below are those of all
+    front ends, except where a field names another one; `GymVectorEnvManager` has those of the `VectorEnv` that it
+    builds. Where envs live in this process, only `on_exception` and its limit have an effect: with `backend="serial"`,
+    and not in managers without workers.
 
     Example:
         >>> import gymnasium, vecenv
@@ -172,6 +175,54 @@ class FailurePolicy(_Options):
     reproducer_dir: str | os.PathLike[str] | None = None
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EngineOptions(_Options):
+    """Options of the engine that most programs leave alone, the argument `engine=` of vector envs.
+
+    A field that is None has its default. Managers and ALF's environments have options of these names instead.
+
+    Example:
+        >>> import gymnasium, vecenv
+        >>> engine = EngineOptions(depth=4, monitor=False)
+        >>> engine
+        EngineOptions(depth=4, monitor=False)
+        >>> envs = vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")], backend="serial", engine=engine)
+        >>> envs.close()
+
+    Attributes:
+        depth: number of batches in shared memory, at least 2. Default: 3. See `copy=False` of `VectorEnv`.
+        build: how a worker with several threads builds its envs. 'parallel' (default): all threads at the same time. An
+            env that draws from the global random generators (`random`, `numpy.random`) in its constructor is closed and
+            built again by itself, so that its random values do not depend on other envs. 'serial': one env after the
+            other, for constructors that must not run at the same time.
+        timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
+            Default: True. If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
+        monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or the
+            temporary folder. It costs nothing while `vecenv top` does not run. Default: True.
+        worker_output: the output of workers. 'once' (default): equal lines that workers print while envs are built,
+            such as banners, are shown once with their number; later lines are shown as they are. 'all': all lines are
+            shown as they are. 'none': lines are shown only if building the envs fails.
+        worker_init: a function without arguments. Each worker, and each successor of a worker, calls it before it
+            builds envs. It sets what does not travel by itself, such as settings of modules and patches. With
+            `backend="serial"`, it is not called: that process is the program's own. Default: there is none.
+
+    Raises:
+        ConfigError: a field has a value that it cannot have.
+    """
+
+    depth: int | None = None
+    build: str | None = None
+    timings: bool | None = None
+    monitor: bool | None = None
+    worker_output: str | None = None
+    worker_init: Callable[[], object] | None = None
+
+
+#: What front ends take as `timeouts`, `failures` and `engine`.
+TimeoutsLike = Timeouts | Mapping[str, Any] | float | None
+FailuresLike = FailurePolicy | Mapping[str, Any] | str | None
+EngineLike = EngineOptions | Mapping[str, Any] | None
+
 _Values = TypeVar("_Values")
 
 
@@ -186,8 +237,14 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _count(name: str, value: Any) -> int:
-    return check_whole(name, value, 0)
+def _count(name: str, value: Any, low: int = 0) -> int:
+    return check_whole(name, value, low)
+
+
+def _callable(name: str, value: Any) -> Callable[[], object]:
+    check_callable(name, value)
+    found: Callable[[], object] = value
+    return found
 
 
 def _recycling(name: str, value: Any) -> dict[str, float]:
@@ -226,6 +283,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "recovery_timeout": check_seconds,
     "recycle_after": _recycling,
     "reproducer_dir": _folder,
+    "depth": functools.partial(_count, low=2),
+    "build": _choice("parallel", "serial"),
+    "timings": check_flag,
+    "monitor": check_flag,
+    "worker_output": _choice("once", "all", "none"),
+    "worker_init": _callable,
 }
 
 
@@ -233,7 +296,7 @@ def check_option(option: str, value: Any, *, name: str | None = None, owner: str
     """Return the value of an option, not None, in Python's types.
 
     Args:
-        option: field of `Timeouts` or `FailurePolicy`.
+        option: field of `Timeouts`, `FailurePolicy` or `EngineOptions`.
         value: as the user gave it.
         name: name of the option in messages, where that is another one.
         owner: class that takes the option, for messages.
@@ -253,7 +316,7 @@ def check_option(option: str, value: Any, *, name: str | None = None, owner: str
 
 
 def given_fields(options: Any) -> dict[str, Any]:
-    """Return the fields of a `Timeouts` or `FailurePolicy` that are not None, by name."""
+    """Return the fields of a `Timeouts`, `FailurePolicy` or `EngineOptions` that are not None, by name."""
     values = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -262,20 +325,22 @@ def read_timeouts(timeouts: Any, *, owner: str = "", **limits: Any) -> Timeouts:
     """Return the argument `timeouts` of a front end and its single limits as one value.
 
     Args:
-        timeouts: a `Timeouts`, a dict of its fields, or None.
+        timeouts: a `Timeouts`, a dict of its fields, a number for `step` and `reset`, or None.
         owner: class of the front end, for messages.
         **limits: `step_timeout` and so on: seconds, None for no limit, or `UNSET`.
 
     Raises:
         ConfigError: a value is wrong, or a limit is given twice.
     """
-    found = read_fields("timeouts", Timeouts, timeouts, owner)
+    if not isinstance(timeouts, bool) and isinstance(timeouts, numbers.Real):
+        timeouts = {"step": timeouts, "reset": timeouts}
+    found = read_fields("timeouts", Timeouts, timeouts, owner, "seconds, ")
     given: dict[str, Any] = {}
     for name, value in limits.items():
         if value is not UNSET:
             option = name.removesuffix("_timeout")
             given[option] = math.inf if value is None else check_option(option, value, name=name, owner=owner)
-            _check_once(name, value, "timeouts", getattr(found, option), found, owner)
+            check_once(name, value, "timeouts", getattr(found, option), found, owner)
     return dataclasses.replace(found, **given)
 
 
@@ -283,23 +348,34 @@ def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePo
     """Return the argument `failures` of a front end and its single options as one value.
 
     Args:
-        failures: a `FailurePolicy`, a dict of its fields, or None.
+        failures: a `FailurePolicy`, a dict of its fields, a value of `on_failure`, or None.
         owner: class of the front end, for messages.
         **single: `on_failure` and so on: values, not None, or `UNSET`.
 
     Raises:
         ConfigError: a value is wrong, or an option is given twice.
     """
-    found = read_fields("failures", FailurePolicy, failures, owner)
+    if isinstance(failures, str):
+        failures = {"on_failure": failures}
+    found = read_fields("failures", FailurePolicy, failures, owner, "'recover', 'raise', ")
     given: dict[str, Any] = {}
     for name, value in single.items():
         if value is not UNSET:
             given[name] = check_option(name, value, owner=owner)
-            _check_once(name, value, "failures", getattr(found, name), found, owner)
+            check_once(name, value, "failures", getattr(found, name), found, owner)
     return dataclasses.replace(found, **given)
 
 
-def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "") -> _Values:
+def read_engine(engine: Any) -> EngineOptions:
+    """Return the argument `engine` of a front end, an `EngineOptions`, a dict of its fields, or None, as one value.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is wrong.
+    """
+    return read_fields("engine", EngineOptions, engine)
+
+
+def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "", others: str = "") -> _Values:
     """Return an argument that is a value of a dataclass, a dict of its fields, or None for the defaults.
 
     Args:
@@ -307,6 +383,7 @@ def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "") 
         cls: the dataclass.
         value: as the user gave it.
         owner: class of the front end, for messages.
+        others: what else the front end takes, for messages; it ends in a comma and a space.
 
     Raises:
         ConfigError: a key is unknown, or a value is wrong.
@@ -315,7 +392,8 @@ def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "") 
         return value
     where = f"{owner}: {argument}" if owner else argument
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: expected a {cls.__name__} or a dict, got {value!r}", key=argument)
+        kind = f"{'an' if cls is EngineOptions else 'a'} {cls.__name__}"
+        raise ConfigError(f"{where}: expected {others}{kind} or a dict, got {value!r}", key=argument)
     given = dict(value or {})
     known = [one.name for one in dataclasses.fields(cls)]  # type: ignore[arg-type]  # it is a dataclass
     for key in given:
@@ -326,7 +404,15 @@ def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "") 
     return cls(**given)
 
 
-def _check_once(name: str, value: Any, argument: str, other: Any, found: Any, owner: str) -> None:
+def check_once(name: str, value: Any, argument: str, other: Any, found: Any, owner: str = "") -> None:
+    """Raise ConfigError if an option is given by a keyword of its own, and by another argument.
+
+    Args:
+        name, value: the keyword.
+        argument, found: the other argument, for messages.
+        other: the value of the option in that argument; None: it is not given there.
+        owner: class of the front end, for messages.
+    """
     if other is not None:
         where = f"{owner}: " if owner else ""
         raise ConfigError(

@@ -18,7 +18,7 @@ PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK")
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """Options of `backend="ray"`, the argument `ray=` of front ends: shards, and their places in a Ray cluster.
+    """Options of the backend "ray", as the argument `backend=` of vector envs: shards, and their places in a cluster.
 
     A shard is an actor of Ray with a part of the envs and worker processes of its own. Results do not depend on the
     number of shards or on their places. The program calls `ray.init()` itself. See docs/ray.md.
@@ -83,7 +83,7 @@ class RayOptions:
 
 
 def read_ray_options(ray: Any) -> RayOptions:
-    """Return the argument `ray` of a front end.
+    """Return the argument or key `ray` of a front end.
 
     Args:
         ray: a `RayOptions`, a dict of its fields, or None for the defaults.
@@ -92,6 +92,26 @@ def read_ray_options(ray: Any) -> RayOptions:
         ConfigError: a key is unknown, or a value is wrong.
     """
     return read_fields("ray", RayOptions, ray)
+
+
+def read_backend(backend: Any, ray: Any) -> Any:
+    """Return the backend of a front end that takes the options of "ray" in an argument of their own.
+
+    Args:
+        backend: its name.
+        ray: as for `read_ray_options`.
+
+    Returns:
+        A `RayOptions` if the backend is "ray", else `backend`.
+
+    Raises:
+        ConfigError: a key is unknown, a value is wrong, or the backend is another one.
+    """
+    if backend == "ray":
+        return read_ray_options(ray)
+    if ray is not None:
+        raise ConfigError(f"ray: only with backend='ray', and backend is {backend!r}", key="ray")
+    return backend
 
 
 def _count(name: str, value: Any) -> int | None:

@@ -145,7 +145,7 @@ def test_top_counts_exceptions_that_ended_an_episode(
 
 @pytest.mark.extended
 def test_top_without_timings_shows_steps_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
-    with stepped(num_workers=2, timings=False):
+    with stepped(num_workers=2, engine={"timings": False}):
         found = numbers(capsys)
         assert found["steps"] == 20 and found["episodes"] is None
         assert [one["busy_share"] for one in found["workers"]] == [None, None]
@@ -172,7 +172,7 @@ class HangsInStep(NullEnv):
 
 @pytest.mark.extended
 def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
-    with VectorEnv([NullEnv, HangsInStep, NullEnv], num_workers=3, close_timeout=0.1) as envs:
+    with VectorEnv([NullEnv, HangsInStep, NullEnv], num_workers=3, timeouts={"close": 0.1}) as envs:
         envs.async_reset()
         envs.recv(3)
         envs.send(np.zeros(3, np.int64))
@@ -207,7 +207,7 @@ def test_top_counts_restarts_and_new_workers(capsys: pytest.CaptureFixture[str])
 def test_top_without_pools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no pool of this user is running" in fails(capsys, "--json")
     assert f"process {os.getpid()} has no pool" in fails(capsys, str(os.getpid()), "--json")
-    with stepped(0, num_workers=1, monitor=False), stepped(0, backend="serial", monitor=False):
+    with stepped(0, num_workers=1, engine={"monitor": False}), stepped(0, backend="serial", engine={"monitor": False}):
         assert "monitor=False" in fails(capsys, str(os.getpid()), "--json")
     assert "there is no process 4194305" in fails(capsys, "4194305", "--json")  # above the largest pid of Linux
 
@@ -524,7 +524,7 @@ class Terminal:
 @pytest.mark.extended
 def test_screen_of_cartpoles_sleepers_and_a_hanging_env() -> None:
     env_fns = [functools.partial(gymnasium.make, "CartPole-v1")] * 64 + [Sleeper] * 16 + [Hanging]
-    with VectorEnv(env_fns, num_workers=27, batch_size=64, step_timeout=None, close_timeout=0.1) as envs:
+    with VectorEnv(env_fns, num_workers=27, batch_size=64, timeouts={"close": 0.1}) as envs:
         envs.async_reset(seed=0)
         ids = envs.recv(81)[4]["env_id"]
         envs.send(np.zeros(81, np.int64), ids)

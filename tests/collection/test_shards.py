@@ -251,7 +251,7 @@ def test_policy_without_state_begins_again_and_the_batch_marks_it() -> None:
 
 @pytest.mark.extended
 def test_shard_that_is_not_replaced_is_an_error_with_the_rollouts_of_others() -> None:
-    with sharded(on_failure="raise") as envs:
+    with sharded(failures="raise") as envs:
         collector = collector_of(envs)
         next(collector)
         envs.carrier.lose(1)

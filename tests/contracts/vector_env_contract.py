@@ -151,7 +151,7 @@ class VectorEnvContract:
         assert [obs[1] for obs in kept] == [*range(1, 9)]  # episodes
 
     def test_views_are_valid_until_depth_minus_one_later_batches(self, open_envs):
-        envs = open_envs(functools.partial(CountEnv, length=None), copy=False, depth=4)
+        envs = open_envs(functools.partial(CountEnv, length=None), copy=False, engine={"depth": 4})
         kept = [envs.reset(seed=0)[0]]
         for i in range(20):
             kept.append(envs.step([0, 0, 0])[0])
@@ -367,7 +367,7 @@ class VectorEnvContract:
         assert envs.step([0] * 3)[0][:, STEPS].tolist() == [1, 3, 3]
 
     def test_masked_resets_one_after_another(self, open_envs):
-        envs = open_envs([CountEnv] * 3, autoreset_mode=DISABLED, copy=False, depth=2)
+        envs = open_envs([CountEnv] * 3, autoreset_mode=DISABLED, copy=False, engine={"depth": 2})
         envs.reset(seed=0)
         envs.step([0] * 3)
         for env_id in range(3):
@@ -500,7 +500,7 @@ class VectorEnvContract:
     @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
     @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
     def test_an_env_that_raises_has_shown_what_it_did_before(self, open_envs, mode, copy):
-        envs = open_envs([functools.partial(Reluctant, None)] * 3, autoreset_mode=mode, copy=copy, depth=2)
+        envs = open_envs([functools.partial(Reluctant, None)] * 3, autoreset_mode=mode, copy=copy, engine={"depth": 2})
         envs.reset(seed=0)
         for _ in range(4):
             shown = envs.step([0] * 3)[0].copy()
@@ -571,14 +571,14 @@ class VectorEnvContract:
             envs.send([0], 0)
 
     def test_limits(self, open_envs):
-        envs = open_envs([CountEnv, HangAtStep], step_timeout=1.0, close_timeout=0.1, on_failure="raise")
+        envs = open_envs([CountEnv, HangAtStep], failures="raise", timeouts={"step": 1.0, "close": 0.1})
         envs.reset(seed=0)
         with pytest.raises(WorkerTimeoutError, match=r"step .* of env 1|env 1 .*step") as caught:
             envs.step([0, 0])
         assert isinstance(caught.value, multiprocessing.TimeoutError) and caught.value.env_ids == (1,)
 
     def test_limits_of_resets(self, open_envs):
-        envs = open_envs([CountEnv, HangAtReset], reset_timeout=0.1, close_timeout=0.1, on_failure="raise")
+        envs = open_envs([CountEnv, HangAtReset], failures="raise", timeouts={"reset": 0.1, "close": 0.1})
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset(seed=0)
 
@@ -614,7 +614,7 @@ class VectorEnvContract:
         with pytest.warns(UserWarning, match="action: float64 is pickled each time"):
             envs.step(np.zeros((3, 2)))
         envs.step(np.zeros((3, 2)))
-        strict = open_envs(functools.partial(SpaceEnv, None, Box(-1, 1, (2,), np.float32)), strict=True)
+        strict = open_envs(functools.partial(SpaceEnv, None, Box(-1, 1, (2,), np.float32)), checks="strict")
         strict.reset(seed=0)
         with pytest.raises(SpaceError, match="action: expected float32"):
             strict.step(np.zeros((3, 2)))
@@ -636,9 +636,9 @@ class VectorEnvContract:
             ({"max_concurrency": True}, "max_concurrency: expected a whole number"),
             ({"batch_size": True}, "batch_size: expected a whole number"),
             ({"threads_per_worker": 0}, "threads_per_worker"),
-            ({"build": "threads"}, "build: expected one of"),
-            ({"depth": 1}, "depth"),
-            ({"step_timeout": -1.0}, "step_timeout"),
+            ({"engine": {"build": "threads"}}, "build: expected one of"),
+            ({"engine": {"depth": 1}}, "depth"),
+            ({"timeouts": {"step": -1.0}}, "step: expected seconds"),
             ({"worker": print}, "worker"),
         ],
     )

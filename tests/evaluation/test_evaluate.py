@@ -574,7 +574,7 @@ def test_evaluation_after_a_failed_one_drops_its_commands():
 
 
 def test_evaluation_drops_the_reset_of_an_env_that_the_last_one_has_cut():
-    with VectorEnv([functools.partial(SeedEnv, {1: hang})], step_timeout=2.0) as envs:
+    with VectorEnv([functools.partial(SeedEnv, {1: hang})], timeouts={"step": 2.0}) as envs:
         for _ in range(2):
             assert evaluate(envs, zeros, seeds=[1], timeout=0.2).cut.tolist() == ["timeout"]
             assert envs.num_outstanding == 1

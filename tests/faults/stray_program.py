@@ -67,8 +67,8 @@ class Stray(gymnasium.Env[Any, Any]):
 def run(seed: int) -> str:
     """Return the outcome of one vector env."""
     made = [lambda number=number: Stray(number, seed) for number in range(4)]
-    limits: dict[str, Any] = dict.fromkeys(("step_timeout", "call_timeout", "reset_timeout", "close_timeout"), 2.0)
-    envs = vecenv.VectorEnv(made, num_workers=2, failures={"max_restarts": 3}, **limits)
+    limits = vecenv.Timeouts(step=2.0, call=2.0, reset=2.0, close=2.0)
+    envs = vecenv.VectorEnv(made, num_workers=2, failures={"max_restarts": 3}, timeouts=limits)
     envs.reset(seed=0)
     zeros = np.zeros(4, np.int64)
     try:

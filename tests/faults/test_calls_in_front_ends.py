@@ -106,7 +106,7 @@ def play_hanging(name: str, mark: Path, moment: str, **options: Any) -> Rows:
     env_fns = [functools.partial(HangsOnce, mark, moment, 4), functools.partial(HangsOnce, mark, "")]
     if name in MANAGERS:
         options.update(max_retry=3, retry_waiting_time=0.0)
-    return play(name, env_fns, call, ROUNDS, num_workers=1, step_timeout=2.0, reset_timeout=2.0, **options)
+    return play(name, env_fns, call, ROUNDS, num_workers=1, timeouts=2.0, **options)
 
 
 @pytest.mark.extended

@@ -226,7 +226,7 @@ def test_reset_after_a_cancelled_command_is_a_restore_point(implementation: str,
 
 
 def test_cancelled_reset_leaves_no_message(implementation: str, site: Site) -> None:
-    envs = VectorEnv(site.envs(2), num_workers=2, close_timeout=0.2)
+    envs = VectorEnv(site.envs(2), num_workers=2, timeouts={"close": 0.2})
     try:
         envs.reset(seed=3)
         pool = envs._pool

@@ -164,7 +164,7 @@ def test_recycled_worker_gives_the_same_warning(write: Write) -> None:
 
 def test_restarted_worker_gives_the_same_warning(write: Write) -> None:
     env_fn = write(RNG, 1.0)
-    with VectorEnv([env_fn] * 2, num_workers=2, on_failure="raise") as envs:
+    with VectorEnv([env_fn] * 2, num_workers=2, failures="raise") as envs:
         envs.reset(seed=1)
         write(RNG, 23.0)
         with pytest.warns(UserWarning, match="have changed"):

@@ -193,7 +193,9 @@ def test_close_error_of_an_env_in_a_handler_is_raised_at_the_end() -> None:
 @pytest.mark.parametrize("end", ["returns", "exits"])
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_handler_closes_a_vector_env(backend: str, end: str) -> None:
-    envs = VectorEnv([functools.partial(Calls, "step", BOSS)] * 4, num_workers=2, backend=backend, close_timeout=0.01)
+    envs = VectorEnv(
+        [functools.partial(Calls, "step", BOSS)] * 4, num_workers=2, backend=backend, timeouts={"close": 0.01}
+    )
 
     def handler() -> None:
         envs.close()
@@ -255,7 +257,8 @@ def test_sigterm_handler_that_closes_and_exits_ends_the_program(start_method: st
             if {start_method!r} == "fork":
                 warnings.simplefilter("ignore")
             warnings.filterwarnings("ignore", "Calling `close` while waiting")  # the signal may come before `step_wait`
-            envs = vecenv.VectorEnv([toys.HangAtStep] * 2, num_workers=2, context={start_method!r}, close_timeout=0.1)
+            limits = vecenv.Timeouts(close=0.1)
+            envs = vecenv.VectorEnv([toys.HangAtStep] * 2, num_workers=2, context={start_method!r}, timeouts=limits)
             def end(*_):
                 envs.close()
                 print("closed", flush=True)

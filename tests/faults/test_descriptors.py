@@ -43,9 +43,9 @@ def test_helpers_that_end_at_any_time_cost_neither_a_file_nor_a_recovery(
 
 @pytest.mark.parametrize("worker_output", ["none", "all"])
 def test_output_that_is_dropped_or_not_captured_costs_no_file(worker_output: str, helpers: Helpers) -> None:
-    expected = play("VectorEnv", helpers.env_fns, worker_output=worker_output)
+    expected = play("VectorEnv", helpers.env_fns, engine={"worker_output": worker_output})
     with canaries():
-        assert play("VectorEnv", helpers.env_fns, helpers.disturb, worker_output=worker_output) == expected
+        assert play("VectorEnv", helpers.env_fns, helpers.disturb, engine={"worker_output": worker_output}) == expected
 
 
 def test_helpers_cost_no_file_without_c(implementation: str, start_method: str, helpers: Helpers) -> None:

@@ -122,7 +122,7 @@ class HangsAtExit(Folders):
 def test_exit_function_that_hangs_ends_with_the_close_limit(
     context: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    envs = vecenv.VectorEnv([functools.partial(HangsAtExit, tmp_path)], context=context, close_timeout=1.0)
+    envs = vecenv.VectorEnv([functools.partial(HangsAtExit, tmp_path)], context=context, timeouts={"close": 1.0})
     envs.reset(seed=0)
     envs.close()
     assert "did not end when its envs had closed within 1 s" in caplog.text

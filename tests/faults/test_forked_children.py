@@ -102,7 +102,7 @@ def run(env_fn: Callable[[], Any], **options: Any) -> list[Any]:
     timeouts = dict.fromkeys(("construct", "reset", "step", "call", "close"), GENEROUS_TIMEOUT)
     env_fns = [functools.partial(Forks, (), Path(), return_from_env), env_fn]
     steps: list[Any] = []
-    with VectorEnv(env_fns, timeouts=timeouts, on_failure="raise", num_workers=1, **options) as envs:
+    with VectorEnv(env_fns, timeouts=timeouts, failures="raise", num_workers=1, **options) as envs:
         envs.reset(seed=7)
         for _ in range(12):
             obs, rewards, terminated, truncated, _ = envs.step(np.zeros(2, np.int64))
@@ -188,7 +188,7 @@ class UsesProcesses(toys.CountEnv):
 
 
 def test_children_that_stay_in_an_env_are_left_alone(implementation: str) -> None:
-    with VectorEnv([UsesProcesses] * 2, num_workers=1, step_timeout=GENEROUS_TIMEOUT, on_failure="raise") as envs:
+    with VectorEnv([UsesProcesses] * 2, num_workers=1, failures="raise", timeouts={"step": GENEROUS_TIMEOUT}) as envs:
         envs.reset(seed=0)
         for number in (1, 2):
             obs = envs.step(np.zeros(2, np.int64))[0]

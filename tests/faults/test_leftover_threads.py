@@ -47,7 +47,7 @@ class KeepsThread(toys.CountEnv):
 
 
 def close_after_a_step(env_fn: Any, start_method: str, close_timeout: float) -> None:
-    with VectorEnv([env_fn], num_workers=1, context=start_method, close_timeout=close_timeout) as envs:
+    with VectorEnv([env_fn], num_workers=1, context=start_method, timeouts={"close": close_timeout}) as envs:
         envs.reset(seed=0)
         envs.step([0])
 

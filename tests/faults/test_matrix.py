@@ -18,6 +18,7 @@ import pytest
 from tests.faults import fault_cases
 from tests.faults.fault_cases import FaultCase
 from tests.faults.front_ends import FRONT_ENDS, FrontEnd, Rows
+from vecenv import Timeouts
 from vecenv.envs import toys
 
 FAULTY, NUM_ENVS, LENGTH = 1, 3, 3
@@ -63,9 +64,8 @@ def run_case(case: FaultCase, folder: Any) -> None:
     healthy = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
     env_fns = [healthy, fault_of(case, folder), healthy]
     construct = CONSTRUCT_LIMIT if case.moment == "construct" and case.fault in fault_cases.HANGS else 60.0
-    limits = {f"{op}_timeout": LIMIT for op in ("reset", "step", "call")}
-    limits.update(construct_timeout=construct, close_timeout=CLOSE_LIMIT)
-    front_end = FRONT_ENDS[case.front_end](env_fns, context=case.start, **limits)
+    limits = Timeouts(reset=LIMIT, step=LIMIT, call=LIMIT, construct=construct, close=CLOSE_LIMIT)
+    front_end = FRONT_ENDS[case.front_end](env_fns, context=case.start, timeouts=limits)
     error: BaseException | None = None
     restarts = 0
     try:

@@ -175,7 +175,7 @@ def test_keyboard_interrupt_in_a_serial_vector_env_is_raised_as_such() -> None:
 
 @pytest.mark.extended
 def test_keyboard_interrupt_of_an_env_in_a_worker_is_an_error_of_the_vector_env() -> None:
-    envs = VectorEnv([functools.partial(Interrupts, at=2), toys.ToyEnv], num_workers=1, step_timeout=20.0)
+    envs = VectorEnv([functools.partial(Interrupts, at=2), toys.ToyEnv], num_workers=1, timeouts={"step": 20.0})
     with contextlib.closing(envs):
         envs.reset(seed=0)
         envs.step([0, 0])

@@ -57,7 +57,7 @@ RAISED = {"dies": WorkerDiedError, "hangs": WorkerTimeoutError}
 @pytest.mark.parametrize("how", RAISED)
 def test_error_names_the_seed_and_the_action_under_way(how: str, implementation: str) -> None:
     env_fns = [functools.partial(toys.ToyEnv, 5), functools.partial(Fails, how, 3)]
-    with VectorEnv(env_fns, num_workers=2, on_failure="raise", step_timeout=0.5, close_timeout=0.1) as envs:
+    with VectorEnv(env_fns, num_workers=2, failures="raise", timeouts={"step": 0.5, "close": 0.1}) as envs:
         envs.reset(seed=7)
         for _ in range(2):
             envs.step([0, 0])

@@ -126,7 +126,7 @@ def die(launcher: str, folder: Path, death: str, context: str = "forkserver") ->
         with pytest.raises(RuntimeError, match="cannot be built"):
             vecenv.VectorEnv([env_fn], num_workers=1, context=context)
         return
-    envs = vecenv.VectorEnv([env_fn], num_workers=1, context=context, step_timeout=1.0, close_timeout=1.0)
+    envs = vecenv.VectorEnv([env_fn], num_workers=1, context=context, timeouts={"step": 1.0, "close": 1.0})
     try:
         envs.reset(seed=0)
         assert len(running(folder)) == 1

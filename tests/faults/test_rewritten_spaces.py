@@ -132,9 +132,9 @@ def play_plainly(name: str, env: Any, **options: Any) -> Rows:
 CLASSES = {**FRONT_ENDS, "VecNormalize": Normalized}
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in CLASSES if name != "V2"),  # its trees are not those of Dict observations
-    ("VectorEnv", {"autoreset_mode": AutoresetMode.SAME_STEP, "debug": True}),
+    ("VectorEnv", {"autoreset_mode": AutoresetMode.SAME_STEP, "checks": "debug"}),
     ("VectorEnv", {"observation_mode": "different"}),
-    ("VectorEnv", {"num_spare_envs": NUM_ENVS, "strict": True}),
+    ("VectorEnv", {"num_spare_envs": NUM_ENVS, "checks": "strict"}),
 ]
 # VecNormalize replaces the entries of a Dict space only.
 CASES = [(*case, env) for case in OPTIONS for env in (Camera, Pose) if (case[0], env) != ("VecNormalize", Pose)]
@@ -167,7 +167,7 @@ def test_rewritten_spaces_change_no_row_in_one_process(name: str, options: dict[
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_rewritten_action_space_does_not_change_which_actions_are_refused(backend: str) -> None:
-    with VectorEnv([Pose] * 2, backend=backend, strict=True) as envs:
+    with VectorEnv([Pose] * 2, backend=backend, checks="strict") as envs:
         envs.reset(seed=0)
         envs.single_action_space.high[:] = envs.action_space.high[:] = 9
         with pytest.raises(SpaceError, match="action: env 0: expected a member of Box"):

@@ -68,11 +68,11 @@ def count_workers() -> int:
 
 def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    name = register("fast-cartpole", "CartPole-v1", step_timeout=60.0)
+    name = register("fast-cartpole", "CartPole-v1", timeouts={"step": 60.0})
     own = register("own", make_env)
     tune.register_env("plain", make_env)
     tune.register_env("agents", MultiAgentCartPole)
-    runner_cls = multi_agent_runner(step_timeout=60.0)
+    runner_cls = multi_agent_runner(timeouts={"step": 60.0})
     print(
         json.dumps(
             {

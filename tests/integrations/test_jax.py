@@ -35,7 +35,7 @@ PROGRAM = """
             return np.asarray(jax.numpy.ones(2) * int(action), np.float32)
 
     def play(context):
-        with VectorEnv([JaxEnv] * 2, context=context, num_workers=2, reset_timeout=60.0, step_timeout=60.0) as envs:
+        with VectorEnv([JaxEnv] * 2, context=context, num_workers=2, timeouts=60.0) as envs:
             envs.reset(seed=0)
             return envs.step([0, 1])[0].tolist()
 

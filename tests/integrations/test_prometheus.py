@@ -156,7 +156,7 @@ def test_exporter_does_not_keep_envs_alive() -> None:
 
 @pytest.mark.extended
 def test_timings_false_leaves_out_the_times() -> None:
-    with VectorEnv([NullEnv], timings=False) as envs, exporter(envs, 0, name="plain") as served:
+    with VectorEnv([NullEnv], engine={"timings": False}) as envs, exporter(envs, 0, name="plain") as served:
         names = _names(_scrape(served))
         envs.reset()
         envs.step(np.zeros(1, np.int64))

@@ -330,7 +330,7 @@ def test_envs_of_other_libraries_are_refused():
 
 
 def test_options_of_vector_env_by_partial_and_no_pickle():
-    backend = functools.partial(VecenvBackend, backend="serial", step_timeout=10.0)
+    backend = functools.partial(VecenvBackend, backend="serial", timeouts={"step": 10.0})
     with make(SPACES["cartpole"], backend) as envs:
         assert "backend='serial'" in repr(envs)
         envs.reset(1)

@@ -164,7 +164,7 @@ def test_float_actions_for_integer_spaces(space, actions, backend):
 
 def test_float_actions_are_refused_by_a_strict_vec_env():
     with contextlib.closing(
-        SB3VecEnv([functools.partial(EchoEnv, Discrete(3))] * 2, backend="serial", strict=True)
+        SB3VecEnv([functools.partial(EchoEnv, Discrete(3))] * 2, backend="serial", checks="strict")
     ) as envs:
         envs.reset()
         with pytest.raises(SpaceError):
@@ -613,7 +613,7 @@ def test_exception_of_an_env_keeps_its_type(backend):
 
 @pytest.mark.extended
 def test_dead_worker_is_named():
-    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2, on_failure="raise")) as envs:
+    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2, failures="raise")) as envs:
         envs.reset()
         with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGSEGV"):
             for _ in range(10):
@@ -622,8 +622,8 @@ def test_dead_worker_is_named():
 
 @pytest.mark.extended
 def test_hanging_env_is_a_timeout():
-    limits = {"step_timeout": 0.2, "close_timeout": 0.2}
-    with contextlib.closing(SB3VecEnv([HangAtStep] * 2, on_failure="raise", **limits)) as envs:
+    limits = {"step": 0.2, "close": 0.2}
+    with contextlib.closing(SB3VecEnv([HangAtStep] * 2, failures="raise", timeouts=limits)) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="step"):
             for _ in range(10):

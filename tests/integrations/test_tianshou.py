@@ -386,7 +386,7 @@ def test_reset_abandons_steps(gated, gate):
 
 
 def test_limit_of_an_env_is_not_the_timeout_of_step():
-    options = {"timeout": 60.0, "step_timeout": 0.1, "on_failure": "raise", "close_timeout": 0.1}
+    options = {"timeout": 60.0, "timeouts": {"step": 0.1, "close": 0.1}, "failures": "raise"}
     with contextlib.closing(VecenvVectorEnv([functools.partial(HangAtStep, at=1)], **options)) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="step"):

@@ -146,7 +146,7 @@ def test_to_device_needs_a_vecenv_env():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pinned_copies_equal_the_rows(backend, depth):
     env_fns = [functools.partial(CountEnv, 5)] * 8
-    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False, depth=depth)) as envs:
+    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False, engine={"depth": depth})) as envs:
         with ToDevice(envs, "cuda") as to_cuda:
             assert to_cuda.is_pinned == in_arena(envs)
             obs, _ = envs.reset(seed=1)

@@ -130,8 +130,7 @@ def test_ctrl_c_in_any_operation_allows_a_new_reset(backend: str, implementation
     """Steps, resets with and without options, calls, sends and receives: a later reset works normally."""
     source = program(CUT.replace("SEED", "3") + ENV) + textwrap.dedent(
         f"""
-        timeouts = {{}} if "{backend}" == "serial" else dict.fromkeys(["step_timeout", "reset_timeout"], 20.0)
-        kwargs = dict(timeouts, num_workers=2) if timeouts else {{}}
+        kwargs = {{}} if "{backend}" == "serial" else dict(timeouts=20.0, num_workers=2)
         envs = vecenv.VectorEnv([Env] * 4, backend="{backend}", **kwargs)
         alone = [Env() for _ in range(4)]
         actions = np.zeros(4, np.int64)

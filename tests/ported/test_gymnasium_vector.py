@@ -21,7 +21,7 @@ from vecenv.envs.toys import CountEnv, HangAtReset, HangAtStep, SpaceEnv, ToyEnv
 
 CLASSES: dict[str, Any] = {
     "gymnasium": AsyncVectorEnv,
-    "process": functools.partial(VectorEnv, backend="process", num_workers=2, close_timeout=0.2),
+    "process": functools.partial(VectorEnv, backend="process", num_workers=2, timeouts={"close": 0.2}),
     "serial": functools.partial(VectorEnv, backend="serial"),
 }
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
@@ -400,7 +400,7 @@ def test_calls_after_close_are_errors(make):
 def test_timeouts_are_raised(make):
     if make.name == "serial":
         env_fns = [functools.partial(HangAtStep, at=1)]  # the env's own limit can interrupt it in this thread
-        envs = make(env_fns, step_timeout=0.1)
+        envs = make(env_fns, timeouts={"step": 0.1})
         envs.reset(seed=0)
         with pytest.raises(multiprocessing.TimeoutError):
             envs.step(np.array([0]))

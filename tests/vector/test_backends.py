@@ -49,7 +49,7 @@ class TestProcess(VectorEnvContract):
         assert len(open_envs([ToyEnv] * 5, max_concurrency=3).worker_pids) == 3
 
     def test_step_timeout(self, open_envs):
-        envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1)
+        envs = open_envs([CountEnv, HangAtStep], num_workers=2, timeouts={"close": 0.1})
         envs.reset(seed=0)
         envs.step_async([0, 0])
         with pytest.raises(multiprocessing.TimeoutError):
@@ -58,7 +58,7 @@ class TestProcess(VectorEnvContract):
     @pytest.mark.parametrize("moment", ["step", "reset"])
     def test_partial_reset_keeps_pending_steps_of_others(self, open_envs, moment):
         hang = HangAtStep if moment == "step" else functools.partial(HangAtReset, at=2)
-        envs = open_envs([functools.partial(CountEnv, None), hang], num_workers=2, close_timeout=0.1)
+        envs = open_envs([functools.partial(CountEnv, None), hang], num_workers=2, timeouts={"close": 0.1})
         envs.reset(seed=0)
         envs.step_async([0, 0]) if moment == "step" else envs.reset_async()
         with pytest.raises(multiprocessing.TimeoutError):
@@ -70,7 +70,7 @@ class TestProcess(VectorEnvContract):
 
     @pytest.mark.extended
     def test_other_envs_continue_while_one_hangs(self, open_envs):
-        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, close_timeout=0.1)
+        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, timeouts={"close": 0.1})
         envs.reset(seed=0)
         envs.send([0, 0])
         for i in range(5):
@@ -83,14 +83,14 @@ class TestProcess(VectorEnvContract):
 
     @pytest.mark.extended
     def test_recv_waits_for_the_requested_batch_size_until_the_timeout(self, open_envs):
-        envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1, batch_size=2)
+        envs = open_envs([CountEnv, HangAtStep], num_workers=2, timeouts={"close": 0.1}, batch_size=2)
         envs.reset(seed=0)
         envs.send([0, 0])
         with pytest.raises(multiprocessing.TimeoutError, match=r"fewer than 2 answers within 0.05 s"):
             envs.recv(timeout=0.05)
 
     def test_reset_timeout(self, open_envs):
-        envs = open_envs([CountEnv, functools.partial(HangAtReset, at=2)], num_workers=2, close_timeout=0.1)
+        envs = open_envs([CountEnv, functools.partial(HangAtReset, at=2)], num_workers=2, timeouts={"close": 0.1})
         envs.reset(seed=0)
         envs.reset_async(seed=1)
         with pytest.raises(multiprocessing.TimeoutError):
@@ -121,26 +121,26 @@ class TestProcess(VectorEnvContract):
 
     @pytest.mark.parametrize("how", [{"timeout": 0.05}, {"terminate": True}], ids=["timeout", "terminate"])
     def test_close_does_not_wait_for_a_hang(self, open_envs, how):
-        envs = open_envs([HangAtStep] * 2, close_timeout=300.0)
+        envs = open_envs([HangAtStep] * 2, timeouts={"close": 300.0})
         envs.reset(seed=0)
         envs.send([0, 0])
         envs.close(**how)
         assert envs.closed and not any(os.path.exists(f"/proc/{pid}") for pid in envs.worker_pids)
 
     def test_close_waits_for_envs_to_be_closed(self, open_envs, tmp_path):
-        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], close_timeout=0.001)
+        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], timeouts={"close": 0.001})
         envs.close(timeout=60.0)
         assert (tmp_path / "closed").read_text() == "closed"
 
     def test_close_has_the_limit_that_was_set_last(self, open_envs, tmp_path):
-        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], close_timeout=0.001)
+        envs = open_envs([functools.partial(WritesToPipe, tmp_path / "closed")], timeouts={"close": 0.001})
         envs.pool.set_limits(Limits(close=60.0))
         envs.close()
         assert (tmp_path / "closed").read_text() == "closed"
 
     @pytest.mark.extended
     def test_dead_worker_is_an_error(self, open_envs):
-        envs = open_envs([CountEnv, ExitAtStep], num_workers=2, on_failure="raise")
+        envs = open_envs([CountEnv, ExitAtStep], num_workers=2, failures="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             envs.step([0, 0])
@@ -148,7 +148,7 @@ class TestProcess(VectorEnvContract):
     @pytest.mark.extended
     def test_step_that_always_hangs_truncates_its_episode(self, open_envs):
         """When another worker replays it, the step timeout applies, not the timeout of the replayed reset."""
-        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=1.0, num_workers=2)
+        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], timeouts={"step": 1.0}, num_workers=2)
         envs.reset(seed=0)
         obs, rewards, terminations, truncations, infos = envs.step([0, 0])
         assert truncations.tolist() == [False, True] and not terminations.any() and obs[0, STEPS] == 1

@@ -16,22 +16,22 @@ from vecenv.alf import create_environment
 from vecenv.ding import create_env_manager
 from vecenv.envs.toys import ToyEnv
 
-LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")
+LIMITS = ("construct", "reset", "step", "call", "close")
 
 
 @pytest.mark.parametrize("value", ["a", 0, -1, float("nan"), [1]], ids=repr)
 @pytest.mark.parametrize("name", LIMITS)
 def test_timeout_of_wrong_type_is_refused(name, value):
     with pytest.raises(ConfigError, match=f"{name}: expected seconds above 0, got") as caught:
-        VectorEnv([ToyEnv], **{name: value})
+        VectorEnv([ToyEnv], timeouts={name: value})
     assert caught.value.key == name
 
 
 @pytest.mark.parametrize(
     "failures, says",
     [
-        (3, "failures: expected a FailurePolicy or a dict, got 3"),
-        ("truncate", "failures: expected a FailurePolicy or a dict, got 'truncate'"),
+        (3, "failures: expected 'recover', 'raise', a FailurePolicy or a dict, got 3"),
+        ("truncate", "on_failure: expected one of .*, got 'truncate'"),
         ({5: 5}, r"failures: unknown key 5; known are \['on_failure', 'on_repeat'"),
         ({"recycle_after": 5}, "recycle_after: expected a dict, got 5"),
         ({"recycle_after": {"episodes": "x"}}, r"recycle_after\['episodes'\]: expected a number above 0, got 'x'"),
@@ -48,14 +48,14 @@ def test_on_failure_of_wrong_value_is_refused(failures, says):
 
 
 @pytest.mark.parametrize("value", ["no", 2, None], ids=repr)
-@pytest.mark.parametrize("name", ["shared_memory", "copy", "daemon", "episode_statistics", "strict", "debug"])
+@pytest.mark.parametrize("name", ["shared_memory", "copy", "daemon", "episode_statistics", "mark_autoreset"])
 def test_flag_of_wrong_type_is_refused(name, value):
     with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got {value!r}$") as caught:
         VectorEnv([ToyEnv], **{name: value})
     assert caught.value.key == name
 
 
-@pytest.mark.parametrize("name", ["copy", "strict", "debug"])
+@pytest.mark.parametrize("name", ["copy", "mark_autoreset"])
 def test_batched_flag_of_wrong_type_is_refused(name):
     with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got 'no'$"):
         BatchedVectorEnv([ToyEnv], **{name: "no"})
@@ -176,7 +176,7 @@ def test_keys_outside_the_space_are_dropped_with_a_warning(backend, implementati
 
 def test_keys_outside_the_space_are_refused_in_strict_mode():
     with (
-        contextlib.closing(VectorEnv([ChattyEnv] * 2, backend="serial", strict=True)) as envs,
+        contextlib.closing(VectorEnv([ChattyEnv] * 2, backend="serial", checks="strict")) as envs,
         pytest.raises(SpaceError, match="expected a dict with keys"),
     ):
         envs.reset(seed=0)
@@ -192,9 +192,7 @@ class TakesAnything(ToyEnv):
         super().__init__(**kwargs)
 
 
-@pytest.mark.parametrize(
-    "name, near", [("num_worker", "num_workers"), ("step_timout", "step_timeout"), ("num_env", "num_envs")]
-)
+@pytest.mark.parametrize("name, near", [("num_worker", "num_workers"), ("timout", "timeouts"), ("num_env", "num_envs")])
 @pytest.mark.parametrize("mode", ["serial", "process"])
 def test_misspelt_option_of_make_vec_is_named_with_its_nearest_name(mode, name, near):
     """It was passed to the env, whose TypeError does not mention the option."""

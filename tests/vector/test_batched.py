@@ -366,8 +366,8 @@ def test_exception_of_an_env_keeps_its_type(backend):
 @pytest.mark.extended
 def test_hanging_env_times_out_and_a_reset_abandons_it():
     env_fns = batches([HangAtStep] * 2, 1)
-    limits = {"step_timeout": 0.2, "close_timeout": 0.2}
-    with contextlib.closing(BatchedVectorEnv(env_fns, on_failure="raise", **limits)) as envs:
+    limits = {"step": 0.2, "close": 0.2}
+    with contextlib.closing(BatchedVectorEnv(env_fns, failures="raise", timeouts=limits)) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="step"):
             envs.step([0] * 2)
@@ -505,7 +505,7 @@ class RaisesAtFour(CountEnv):
 @pytest.mark.parametrize("copy", [True, False])
 def test_reset_by_mask_keeps_last_delivered_rows_outside_the_mask(copy, num_failures):
     env_fns = batches([RaisesAtFour] * 4, 2, autoreset_mode=AutoresetMode.DISABLED)
-    with contextlib.closing(BatchedVectorEnv(env_fns, copy=copy, backend="serial", debug=True)) as envs:
+    with contextlib.closing(BatchedVectorEnv(env_fns, copy=copy, backend="serial", checks="debug")) as envs:
         envs.reset(seed=1)
         shown = [envs.step(np.zeros(4, np.int64))[0].copy() for _ in range(2)][-1]
         for _ in range(num_failures):
@@ -546,7 +546,7 @@ def test_reset_that_raises_in_one_batch_leaves_the_others(mode, is_masked):
 
 def test_partial_reset_keeps_pending_steps_of_other_batches():
     env_fns = batches([CountEnv, HangAtStep], 1)
-    with contextlib.closing(BatchedVectorEnv(env_fns, num_workers=2, close_timeout=0.1)) as envs:
+    with contextlib.closing(BatchedVectorEnv(env_fns, num_workers=2, timeouts={"close": 0.1})) as envs:
         envs.reset(seed=1)
         envs.step_async([0, 0])
         with pytest.raises(WorkerTimeoutError):

@@ -366,7 +366,7 @@ def test_batch_restored_from_a_snapshot_is_reset_in_part() -> None:
 @pytest.mark.usefixtures("keeps_often")
 def test_step_is_refused_at_once_while_one_is_pending() -> None:
     """The same holds before a step that would take snapshots, for which the pool calls the workers."""
-    with opened([SumEnv], failures={"max_restarts": 0}, step_timeout=3.0) as envs:
+    with opened([SumEnv], failures={"max_restarts": 0}, timeouts={"step": 3.0}) as envs:
         envs.reset(seed=1)
         for _ in range(8):
             envs.step(np.ones(3, np.int64))
@@ -394,7 +394,7 @@ def test_crash_after_a_loss_replays_only_the_new_episode() -> None:
 @pytest.mark.extended
 def test_hang_is_recovered_like_a_crash() -> None:
     hangs = [functools.partial(SyncVectorEnv, [functools.partial(HangAtStep, at=3), functools.partial(CountEnv, 9)])]
-    with opened(hangs, step_timeout=1.0, close_timeout=0.3) as envs:
+    with opened(hangs, timeouts={"step": 1.0, "close": 0.3}) as envs:
         envs.reset(seed=1)
         for _ in range(2):
             envs.step(np.zeros(2, np.int64))
@@ -423,7 +423,7 @@ def test_repeated_crash_writes_a_reproducer(tmp_path: Any) -> None:
 
 @pytest.mark.extended
 def test_on_failure_raise() -> None:
-    with opened([cart_poles] * 2, on_failure="raise") as envs:
+    with opened([cart_poles] * 2, failures="raise") as envs:
         envs.reset(seed=1)
         kill(envs, 1)
         with pytest.raises(WorkerDiedError, match="SIGKILL"):

@@ -51,7 +51,7 @@ def warnings_of_steps(envs: Any, count: int) -> list[str]:
 @pytest.mark.parametrize("depth", [2, 3, 5])
 @pytest.mark.filterwarnings("ignore:.*arrays of an expired batch:RuntimeWarning")
 def test_expired_views_show_by_their_values(backend, depth):
-    with VectorEnv([ManyLeaves] * 2, backend=backend, copy=False, debug=True, depth=depth) as envs:
+    with VectorEnv([ManyLeaves] * 2, backend=backend, copy=False, engine={"depth": depth}, checks="debug") as envs:
         envs.reset(seed=0)
         obs, rewards, terminations, truncations, _ = envs.step(ZEROS)
         for _ in range(depth - 2):
@@ -66,7 +66,7 @@ def test_expired_views_show_by_their_values(backend, depth):
 
 
 def test_expired_env_ids_are_no_ids(backend):
-    with VectorEnv([ToyEnv] * 2, backend=backend, copy=False, debug=True, depth=2) as envs:
+    with VectorEnv([ToyEnv] * 2, backend=backend, copy=False, engine={"depth": 2}, checks="debug") as envs:
         envs.reset(seed=0)
         envs.send(ZEROS)
         env_ids = envs.recv()[4]["env_id"]
@@ -78,7 +78,7 @@ def test_expired_env_ids_are_no_ids(backend):
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_view_in_use_is_named_when_its_memory_is_reused(backend, depth):
-    with VectorEnv([ManyLeaves] * 2, backend=backend, copy=False, debug=True, depth=depth) as envs:
+    with VectorEnv([ManyLeaves] * 2, backend=backend, copy=False, engine={"depth": depth}, checks="debug") as envs:
         envs.reset(seed=0)
         kept = envs.step(ZEROS)[0]["camera"][0]
         assert warnings_of_steps(envs, depth - 1) == []
@@ -93,7 +93,7 @@ def test_view_in_use_is_named_when_its_memory_is_reused(backend, depth):
 @pytest.mark.parametrize("share", ["from_numpy", "as_tensor"])
 def test_tensor_that_shares_memory_is_in_use(share):
     torch = pytest.importorskip("torch")
-    with VectorEnv([ToyEnv] * 2, backend="serial", copy=False, debug=True) as envs:
+    with VectorEnv([ToyEnv] * 2, backend="serial", copy=False, checks="debug") as envs:
         envs.reset(seed=0)
         kept = getattr(torch, share)(envs.step(ZEROS)[0])
         (text,) = warnings_of_steps(envs, 5)
@@ -111,7 +111,9 @@ def test_loops_that_use_views_in_time_do_not_warn(backend, copy, depth, calls):
     """Variables of the caller refer to a batch until the next one has been received."""
     with (
         warnings.catch_warnings(),
-        VectorEnv([functools.partial(ToyEnv, 3)] * 2, backend=backend, copy=copy, debug=True, depth=depth) as envs,
+        VectorEnv(
+            [functools.partial(ToyEnv, 3)] * 2, backend=backend, copy=copy, engine={"depth": depth}, checks="debug"
+        ) as envs,
     ):
         warnings.simplefilter("error")
         obs, infos = envs.reset(seed=0)
@@ -132,7 +134,7 @@ def test_batched_loops_do_not_warn_but_views_in_use_do(copy, depth):
     batch = functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, 3)] * 2)
     with (
         warnings.catch_warnings(),
-        BatchedVectorEnv([batch] * 2, copy=copy, debug=True, depth=depth, backend="serial") as envs,
+        BatchedVectorEnv([batch] * 2, copy=copy, engine={"depth": depth}, checks="debug", backend="serial") as envs,
     ):
         warnings.simplefilter("error")
         obs, _ = envs.reset(seed=0)
@@ -148,7 +150,7 @@ def test_tensors_of_the_newest_batch_do_not_warn():
     pytest.importorskip("torch")
     from vecenv.integrations.torch import ToDevice
 
-    with warnings.catch_warnings(), VectorEnv([ToyEnv] * 2, backend="serial", copy=False, debug=True) as envs:
+    with warnings.catch_warnings(), VectorEnv([ToyEnv] * 2, backend="serial", copy=False, checks="debug") as envs:
         warnings.simplefilter("error")
         with ToDevice(envs, "cpu") as to_device:
             obs, _ = to_device(envs.reset(seed=0))

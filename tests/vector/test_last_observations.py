@@ -101,14 +101,14 @@ def test_views_are_unchanged_if_the_next_step_raises() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("debug", [False, True])
-def test_lost_episode_ends_with_the_last_delivered_observation(implementation: str, debug: bool) -> None:
+@pytest.mark.parametrize("checks", [None, "debug"])
+def test_lost_episode_ends_with_the_last_delivered_observation(implementation: str, checks: str | None) -> None:
     """The ring has reused its row many times since, and the episode ended with zeros.
 
     Debug mode overwrites the row, too.
     """
     env_fns = [functools.partial(ToyEnv, 99)] * 2
-    envs = VectorEnv(env_fns, num_workers=2, failures={"max_log_bytes": 0}, debug=debug)
+    envs = VectorEnv(env_fns, num_workers=2, failures={"max_log_bytes": 0}, checks=checks)
     with contextlib.closing(envs):
         envs.reset(seed=5)
         for _ in range(3):
@@ -127,7 +127,7 @@ def test_lost_episode_ends_with_the_last_delivered_observation(implementation: s
 def test_saved_rows_ignore_env_ids_modified_by_the_caller() -> None:
     """In debug mode, env ids that the caller had overwritten made the next batch raise IndexError."""
     env_fns = [functools.partial(ToyEnv, 99)] * 2
-    with contextlib.closing(VectorEnv(env_fns, num_workers=1, copy=False, debug=True)) as envs:
+    with contextlib.closing(VectorEnv(env_fns, num_workers=1, copy=False, checks="debug")) as envs:
         envs.reset(seed=5)
         for _ in range(8):
             envs.send(np.ones(1, np.int64), [1])

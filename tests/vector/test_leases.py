@@ -178,7 +178,7 @@ def test_lease_with_resets_by_mask_copies(batched):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    "options", [{"copy": False}, {"debug": True}, {"num_envs": 3}], ids=["views", "debug", "small"]
+    "options", [{"copy": False}, {"checks": "debug"}, {"num_envs": 3}], ids=["views", "debug", "small"]
 )
 def test_lease_is_not_used_for_these_options(options):
     """Views need no lease, debug mode overwrites old blocks, and small batches are cheap to copy."""

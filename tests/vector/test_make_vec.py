@@ -63,7 +63,7 @@ def test_make_vec_passes_arguments_to_their_place(make):
 
 
 def test_spec_rebuilds_the_vector_env(make):
-    envs = make("CartPole-v1", 2, "serial", {"depth": 4}, (TimeAwareObservation,), sutton_barto_reward=True)
+    envs = make("CartPole-v1", 2, "serial", {"engine": {"depth": 4}}, (TimeAwareObservation,), sutton_barto_reward=True)
     again = make(envs.spec)
     assert again.num_envs == 2 and again.worker_pids == () and again.single_observation_space.shape == (5,)
     assert again.call("_sutton_barto_reward") == (True, True)

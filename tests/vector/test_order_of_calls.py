@@ -157,7 +157,7 @@ def test_close_closes_although_its_warning_is_an_error(backend):
 
 
 def test_close_warns_of_a_step_that_hangs():
-    envs = VectorEnv([HangAtStep] * 2, num_workers=1, close_timeout=0.1)
+    envs = VectorEnv([HangAtStep] * 2, num_workers=1, timeouts={"close": 0.1})
     envs.reset(seed=0)
     envs.step_async(ACTIONS)
     with pytest.warns(UserWarning, match=WARNING.format("step")):
@@ -178,7 +178,7 @@ def test_close_is_silent_about_sends_without_recv(backend):
 @pytest.mark.extended
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_close_is_silent_after_a_wait_that_timed_out(backend):
-    envs = VectorEnv([HangAtStep, ToyEnv], num_workers=2, close_timeout=0.1)
+    envs = VectorEnv([HangAtStep, ToyEnv], num_workers=2, timeouts={"close": 0.1})
     envs.reset(seed=0)
     envs.step_async(ACTIONS)
     with pytest.raises(multiprocessing.TimeoutError):

@@ -107,11 +107,11 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("option", ["strict", "debug"])
+@pytest.mark.parametrize("checks", ["strict", "debug"])
 @pytest.mark.parametrize("space, good, bad, text", OUTSIDE, ids=lambda value: type(value).__name__)
-def test_action_outside_its_space_names_env_value_and_space(space, good, bad, text, option):
+def test_action_outside_its_space_names_env_value_and_space(space, good, bad, text, checks):
     build = functools.partial(SpaceEnv, None, space)
-    with VectorEnv([build] * 2, backend="serial", **{option: True}) as envs:
+    with VectorEnv([build] * 2, backend="serial", checks=checks) as envs:
         envs.reset(seed=0)
         envs.step(good)
         with pytest.raises(SpaceError, match=text) as caught:
@@ -128,9 +128,9 @@ def test_actions_outside_their_space_reach_the_envs_by_default():
         envs.step([0, 99])
 
 
-@pytest.mark.parametrize("option", ["strict", "debug"])
-def test_ids_of_envs_with_actions_outside_are_those_of_send(option):
-    with VectorEnv([ToyEnv] * 4, num_workers=1, **{option: True}) as envs:
+@pytest.mark.parametrize("checks", ["strict", "debug"])
+def test_ids_of_envs_with_actions_outside_are_those_of_send(checks):
+    with VectorEnv([ToyEnv] * 4, num_workers=1, checks=checks) as envs:
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match="env 3: "):
             envs.send([0, 99], [1, 3])
@@ -138,18 +138,18 @@ def test_ids_of_envs_with_actions_outside_are_those_of_send(option):
         envs.recv()
 
 
-@pytest.mark.parametrize("option", ["strict", "debug"])
-def test_action_outside_its_space_is_refused_by_sb3_vec_env(option):
-    with contextlib.closing(sb3_vec_env([ToyEnv] * 2, backend="serial", **{option: True})) as envs:
+@pytest.mark.parametrize("checks", ["strict", "debug"])
+def test_action_outside_its_space_is_refused_by_sb3_vec_env(checks):
+    with contextlib.closing(sb3_vec_env([ToyEnv] * 2, backend="serial", checks=checks)) as envs:
         envs.reset()
         with pytest.raises(SpaceError, match="env 1: .*got 99"):
             envs.step(np.array([0, 99]))
 
 
-@pytest.mark.parametrize("option", ["strict", "debug"])
-def test_action_outside_its_space_is_refused_by_batched_vector_env(option):
+@pytest.mark.parametrize("checks", ["strict", "debug"])
+def test_action_outside_its_space_is_refused_by_batched_vector_env(checks):
     batches = [functools.partial(CartPoleVectorEnv, 2)] * 2
-    with BatchedVectorEnv(batches, backend="serial", **{option: True}) as envs:
+    with BatchedVectorEnv(batches, backend="serial", checks=checks) as envs:
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match="env 1: .*got 7 at index 1"):
             envs.step([0, 0, 0, 7])

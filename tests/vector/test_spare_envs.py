@@ -224,7 +224,7 @@ def test_spare_env_that_fails_in_its_reset_is_recovered(make, mode, tmp_path):
     env_fns = [
         functools.partial(make, at=2, moment="autoreset", once=tmp_path / f"fault {i}", length=2) for i in range(3)
     ]
-    limits = {} if make is Exits else {"reset_timeout": 1.0}
+    limits = {} if make is Exits else {"timeouts": {"reset": 1.0}}
     found = play(env_fns, 15, **limits, **options)
     assert all((tmp_path / f"fault {i}").exists() for i in range(3))
     assert_same([result[:-1] for result in found], [result[:-1] for result in expected])

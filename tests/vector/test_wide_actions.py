@@ -73,13 +73,13 @@ def test_float64_actions_of_some_envs_are_sent():
         assert envs.recv(1)[1].tolist() == [0.1 + 0.2]
 
 
-@pytest.mark.parametrize("option, text", [("strict", "expected float32"), ("debug", "env 1")])
-def test_float64_actions_are_checked(option, text):
-    with contextlib.closing(VectorEnv([PENDULUM] * 2, backend="serial", **{option: True})) as envs:
+@pytest.mark.parametrize("checks, text", [("strict", "expected float32"), ("debug", "env 1")])
+def test_float64_actions_are_checked(checks, text):
+    with contextlib.closing(VectorEnv([PENDULUM] * 2, backend="serial", checks=checks)) as envs:
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match=text):
             envs.step(np.array([[0.5], [2.5]]))
-        if option == "debug":
+        if checks == "debug":
             envs.step(np.array([[0.5], [1.5]]))
 
 
@@ -107,11 +107,11 @@ def test_float64_actions_are_not_rounded_while_a_spare_env_takes_over():
         assert [envs.step(np.full((2, 1), 0.1))[1][1] for _ in range(6)] == [0.1] * 6
 
 
-@pytest.mark.parametrize("option", ["strict", "debug"])
-def test_actions_outside_their_space_name_the_row_that_a_spare_env_serves(option):
+@pytest.mark.parametrize("checks", ["strict", "debug"])
+def test_actions_outside_their_space_name_the_row_that_a_spare_env_serves(checks):
     env_fns = [functools.partial(RewardIsAction, length) for length in (1, 100)]
     wrong = np.full((2, 1), 2, np.float32)
-    with contextlib.closing(VectorEnv(env_fns, backend="serial", num_spare_envs=2, **{option: True})) as envs:
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", num_spare_envs=2, checks=checks)) as envs:
         envs.reset(seed=0)
         envs.step(wrong / 4)
         with pytest.raises(SpaceError, match="env 0: expected a member"):  # it begins an episode

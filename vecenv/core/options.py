@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..checks import MAKE, check_callable, check_choice, check_flag, check_whole, describe_wrong_env_fn
+from ..checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
-from ..options import FailurePolicy, Timeouts, given_fields
+from ..options import EngineOptions, FailurePolicy, Timeouts, check_option, given_fields
 from .host.global_rngs import pool_entropy
 from .layout.flags import Autoreset, Op
 from .layout.info_cells import Infos
@@ -31,7 +31,6 @@ __all__ = [
 #: Value of `num_workers` and `backend`: measure an env, then choose.
 AUTO = "auto"
 START_METHODS = ("forkserver", "spawn", "fork")
-WORKER_OUTPUTS = ("once", "all", "none")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -196,7 +195,7 @@ def check_options(options: PoolOptions) -> PoolOptions:
     Raises:
         ConfigError: a value makes no sense.
     """
-    least = {"num_workers": 1, "threads_per_worker": 1, "depth": 2, "leases": 0, "num_threads": 1}
+    least = {"num_workers": 1, "threads_per_worker": 1, "leases": 0, "num_threads": 1}
     if options.num_workers is None or options.num_workers == AUTO:
         del least["num_workers"]
     elif isinstance(options.num_workers, str):
@@ -209,13 +208,12 @@ def check_options(options: PoolOptions) -> PoolOptions:
             key="threads_per_worker",
         )
     plain: dict[str, Any] = {name: check_whole(name, getattr(options, name), low) for name, low in least.items()}
-    for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "timings", "monitor", "warns_of_views"):
+    for name in ("final_obs", "strict", "ignores_extra_keys", "debug", "warns_of_views"):
         plain[name] = check_flag(name, getattr(options, name))
+    for name in (field.name for field in dataclasses.fields(EngineOptions)):
+        if name != "worker_init" or options.worker_init is not None:
+            plain[name] = check_option(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
-    check_choice("worker_output", options.worker_output, WORKER_OUTPUTS)
-    check_choice("build", options.build, ("parallel", "serial"))
-    if options.worker_init is not None:
-        check_callable("worker_init", options.worker_init)
     infos: Any = options.infos
     if not isinstance(infos, Infos):
         known = [f"Infos.{one.name}" for one in Infos]

@@ -13,8 +13,10 @@ from ..checks import describe_wrong_env_fn
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
 from ..errors import ConfigError, StateError
+from ..options import given_fields, read_timeouts
 from ..vector.env import VectorEnv, describe_wrong_vector_env
 from ..vector.errors import ClosedVectorEnvError
+from ..vector.options import move_options
 from .videos import Videos
 
 __all__ = ["open_envs"]
@@ -68,15 +70,15 @@ def open_envs(
             setattr(env, _ATTRIBUTE, _position(env))
         return
     env_fn = _read_env(env, {"render_mode": "rgb_array"} if videos.seeds else {})
+    options = move_options(options)
+    limits: dict[str, Any] = {"close": _CLOSE_SECONDS} if videos.seeds else {"step": timeout}  # steps write the videos
     settings: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.DISABLED,
         "infos": "all" if has_limit else "done",  # an episode that is cut has its last info from an ordinary step
-        **({} if timeout is None or videos.seeds else {"step_timeout": timeout}),  # files are written in steps
-        **({"close_timeout": _CLOSE_SECONDS} if videos.seeds else {}),
+        **options,
+        "timeouts": {**limits, **given_fields(read_timeouts(options.get("timeouts")))},
     }
-    if "timeouts" in options:
-        settings = {name: value for name, value in settings.items() if not name.endswith("_timeout")}
-    with VectorEnv([videos.record(env_fn) if videos.seeds else env_fn] * num_envs, **{**settings, **options}) as envs:
+    with VectorEnv([videos.record(env_fn) if videos.seeds else env_fn] * num_envs, **settings) as envs:
         videos.find_paths(envs)
         yield envs
 

@@ -65,8 +65,8 @@ def evaluate(
         num_envs: number of envs that are built, at most one per seed. Not used with a vector env of the caller.
         timeout: seconds that the steps of an episode may take, from each request to the receipt of its answer. Resets
             and the policy do not count. An episode over this limit is cut: its result is marked 'timeout', and its env
-            is reset by force. Envs that are built here also get it as `step_timeout`, so that a hung worker is
-            replaced. None (default): no limit. Episodes that are cut by time differ from run to run.
+            is reset by force. Envs that are built here also get it as their limit of a step, so that a hung
+            worker is replaced. None (default): no limit. Episodes that are cut by time differ from run to run.
         max_steps: largest number of steps of an episode. Longer ones are cut and marked 'max_steps'. None (default): no
             limit, and one RuntimeWarning when an episode lasts 100,000 steps.
         videos: seeds whose episodes are recorded, or a number K for the first K seeds. The envs must be built here, and

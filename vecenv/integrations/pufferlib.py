@@ -116,7 +116,7 @@ class VecenvBackend(PoolFace):
                 than cores do no harm.
             seed: the first env's `seed`.
             **options: options of `vecenv.VectorEnv`, such as `timeouts`; `make` accepts a
-                `functools.partial(VecenvBackend, step_timeout=10.0)` as `backend`.
+                `functools.partial(VecenvBackend, timeouts=10.0)` as `backend`.
 
         Raises:
             APIUsageError: a creator returns no env of PufferLib.

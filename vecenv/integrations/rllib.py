@@ -17,7 +17,9 @@ import gymnasium
 
 from ..envs.factory import EnvFactory
 from ..errors import ConfigError, require
+from ..ray_options import RayOptions
 from ..vector.env import VectorEnv, check_options
+from ..vector.options import move_options
 
 __all__ = ["EnvCreator", "assigned_workers", "env_creator", "register"]
 
@@ -42,14 +44,15 @@ class EnvCreator:
         if not isinstance(env, str) and not callable(env):
             raise ConfigError(f"env: expected an id or a function of the context, got {type(env).__name__}", key="env")
         check_options("env_creator", options)
-        if options.get("backend") == "ray":
+        options = move_options(options)
+        if options.get("backend") == "ray" or isinstance(options.get("backend"), RayOptions):
             raise ConfigError(
                 "backend='ray': a runner of RLlib has its place in the cluster already; leave backend out, and set "
                 "num_env_runners and num_cpus_per_env_runner",
                 key="backend",
             )
         self._env = env
-        self._options = dict(options)
+        self._options = options
 
     def __call__(self, context: Mapping[str, Any]) -> gymnasium.Env[Any, Any] | VectorEnv:
         """Make the env or the envs that RLlib asks for.
@@ -79,7 +82,7 @@ def env_creator(env: Source, **options: Any) -> EnvCreator:
     Args:
         env: an id of Gymnasium's registry, which gets the values of `env_config` as keyword arguments; or a function
             that gets RLlib's `EnvContext` and makes one env. It travels to the workers by cloudpickle.
-        options: options of `VectorEnv`, such as `num_workers` or `step_timeout`.
+        options: options of `VectorEnv`, such as `num_workers` or `timeouts`.
 
     Example:
         >>> creator = env_creator("CartPole-v1", num_workers=1)

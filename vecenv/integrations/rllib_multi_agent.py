@@ -18,6 +18,7 @@ import gymnasium
 from ..envs.spaces import ObjectSpace
 from ..errors import convert_rows, require
 from ..vector.env import VectorEnv, check_options
+from ..vector.options import move_options
 from .rllib import assigned_workers
 
 __all__ = ["MultiAgentRunner", "ParallelMultiAgentEnv", "multi_agent_runner"]
@@ -173,10 +174,10 @@ class MultiAgentRunner(_runner_module.MultiAgentEnvRunner):
 
 
 def multi_agent_runner(**options: Any) -> type[MultiAgentRunner]:
-    """Return a `MultiAgentRunner` with options of `VectorEnv`, such as `num_workers` or `step_timeout`.
+    """Return a `MultiAgentRunner` with options of `VectorEnv`, such as `num_workers` or `timeouts`.
 
     Raises:
         ConfigError: an unknown option.
     """
     check_options("multi_agent_runner", options)
-    return type("MultiAgentRunner", (MultiAgentRunner,), {"options": options})
+    return type("MultiAgentRunner", (MultiAgentRunner,), {"options": move_options(options)})

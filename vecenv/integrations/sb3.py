@@ -363,7 +363,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
         return self._pool.outstanding() > 0
 
     def close(self) -> None:
-        """End envs and workers within `close_timeout` seconds; idempotent."""
+        """End envs and workers within the `close` limit; idempotent."""
         self.vector_env.close()
 
 

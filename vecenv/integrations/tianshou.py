@@ -354,7 +354,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             raise ClosedError(f"{what}: the vector env is closed")
 
     def close(self) -> None:
-        """End envs and workers within `close_timeout` seconds; a second call has no effect."""
+        """End envs and workers within the `close` limit; a second call has no effect."""
         self.vector_env.close()
 
 

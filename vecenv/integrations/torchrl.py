@@ -465,7 +465,7 @@ class VecenvEnv(PoolFace, _EnvBase):
         return self.vector_env.num_envs
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """End envs and workers within `close_timeout` seconds.
+        """End envs and workers within the `close` limit.
 
         Raises:
             RuntimeError: it is closed already and `raise_if_closed` is True, as of `GymWrapper`.

@@ -30,6 +30,7 @@ from ..envs.factory import EnvFactory
 from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, take_rows, warn_caller
+from ..options import read_timeouts
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
 from ..statistics import Statistics
@@ -179,11 +180,15 @@ class GymVectorEnvManager(EnvManager):
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
-        names = ("backend", "num_workers", "context", "worker_output", "worker_init", "timings", "monitor")
-        options = {key: self._cfg[key] for key in (*names, "timeouts", "failures")}
+        names = ("worker_output", "worker_init", "timings", "monitor")
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
+        options = {
+            **{key: self._cfg[key] for key in ("backend", "num_workers", "context", "failures")},
+            "timeouts": read_timeouts(self._cfg["timeouts"], **limits),
+            "engine": {key: self._cfg[key] for key in names},
+        }
         factories = [EnvFactory(_make_recordable, (env_fn, make_token())) for env_fn in env_fns]
-        return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)
+        return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
 
     # ---- properties ------------------------------------------------------------------------
 

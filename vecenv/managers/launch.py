@@ -15,6 +15,7 @@ from ..core.pool.spare_resets import SpareRule
 from ..envs.factory import EnvFactory
 from ..envs.seeding import episode_seed
 from ..errors import ClosedError, WorkerTimeoutError
+from ..ray_options import read_ray_options
 from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_for_spare
 from .options import limits_of, pool_options
 from .retry import RetryPolicy
@@ -96,12 +97,11 @@ class Launch:
         autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
         num_spares = self.num_spares_per_env * len(factories)
         pool = self.pool = make_pool(
-            self._backend,
+            read_ray_options(self._cfg["ray"]) if self._backend == "ray" else self._backend,
             factories,
             pool_options(self._cfg, autoreset),
             snapshotter=DriverSnapshotter(),
             spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
-            ray=self._cfg["ray"] if self._backend == "ray" else None,
         )
         try:
             pool.start()  # a signal handler may call `close` meanwhile

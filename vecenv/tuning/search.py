@@ -31,19 +31,20 @@ from vecenv.measurement import report
 from vecenv.measurement.machine import usable_cores
 from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
 from vecenv.measurement.target import quietly
-from vecenv.options import UNSET, read_timeouts
+from vecenv.options import given_fields, read_engine, read_timeouts
 from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
 from vecenv.tuning.env_code import EnvCode
 from vecenv.tuning.halving import Halving, OpenCandidate
 from vecenv.tuning.result import TuneCandidate, TuneResult
 from vecenv.vector.env import VectorEnv, check_options
+from vecenv.vector.options import move_options
 
 __all__ = ["tune"]
 
 #: Options that the search chooses, or that its loops cannot use.
 _CHOSEN = ("backend", "num_workers", "threads_per_worker", "max_concurrency", "batch_size", "autoreset_mode")
-#: Options of all candidates, unless they are given.
-_DEFAULTS = {"timings": False, "worker_output": "none"}
+#: Options of the engine of all candidates, unless they are given.
+_ENGINE = {"timings": False, "worker_output": "none"}
 #: Shares of the time: until they have passed, candidates are opened, workers are compared, variants are opened.
 _OPEN_UNTIL, _WORKERS_UNTIL, _VARIANTS_OPEN_UNTIL = 0.35, 0.65, 0.8
 #: The share of the time that the windows of a part have at least.
@@ -104,6 +105,7 @@ def tune(
         raise ConfigError(f"seconds: expected a finite number, got {seconds!r}", key="seconds")
     given = dict(options or {})
     check_options("options", given)
+    given = move_options(given)
     for name in _CHOSEN:
         if name in given:
             raise ConfigError(f"options: {name!r} cannot be given here", key=name)
@@ -179,11 +181,10 @@ class _Search:
     def _measure_env(self) -> tuple[Workload, bool]:
         """Return the cost of a step, and whether several envs may step at once in one process."""
         given = self._options
-        timeouts = read_timeouts(given.get("timeouts"), construct_timeout=given.get("construct_timeout", UNSET))
         options = PoolOptions(
             context=given.get("context") or "forkserver",
-            limits=resolve(timeouts, Limits()),
-            worker_init=given.get("worker_init"),
+            limits=resolve(read_timeouts(given.get("timeouts")), Limits()),
+            worker_init=read_engine(given.get("engine")).worker_init,
         )
         found = measure_first_env([self._env_fn], options, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
         per_step = found.per_step()
@@ -275,7 +276,8 @@ class _Search:
             yield key, self._make_plain_loop()
             return
         env_fn = quietly(self._env_fn) if key.backend == "serial" else self._env_fn
-        envs = VectorEnv([env_fn] * self._num_envs, **{**_DEFAULTS, **self._options, **key.options})
+        engine = {**_ENGINE, **given_fields(read_engine(self._options.get("engine")))}
+        envs = VectorEnv([env_fn] * self._num_envs, **{**self._options, **key.options, "engine": engine})
         for number, candidate in enumerate(group):
             shared: dict[str, Any] = {"policy": self._policy, "is_reset": number > 0}
             if candidate.min_count is None:

@@ -10,6 +10,7 @@ It stands above the pool: the pool returns batches, and this package turns them 
     infos      N info dicts as one dict of arrays
     dtypes     common dtypes without loss of values
     nested     nested observations, as batches and as single rows
+    options    how options become those of the pool; keywords that have moved
     arguments  checks and conversions of the caller's arguments
     errors     errors that belong to vecenv and to Gymnasium
     make       make_vec, register_vec: vector envs by registered name

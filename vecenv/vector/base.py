@@ -23,6 +23,7 @@ from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
+from ..ray_options import RayOptions
 from ..statistics import ShardInfo
 from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
 
@@ -115,7 +116,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # ---- start -------------------------------------------------------------------------------
 
     def _make_pool(
-        self, backend: str, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
+        self, backend: str | RayOptions, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
     ) -> Pool:
         pool = self._pool = make_pool(backend, env_fns, options, **parts)
         self.env_fns = pool.env_fns
@@ -200,7 +201,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Args:
             timeout: seconds to wait for the workers to finish and to close their envs. Workers that take longer are
-                killed. None (default): the constructor's `close_timeout`.
+                killed. None (default): the `close` of the constructor's `timeouts`.
             terminate: kill the workers at once, without closing their envs.
         """
         check_timeout("timeout", timeout)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -23,14 +23,14 @@ from ..checks import check_flag
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf, copy_spaces
-from ..core.options import RECOVERING, Limits, PoolOptions, resolve
+from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
 from ..core.system.clock import check_timeout
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
-from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..report import Report
 from ..reward_spaces import reward_shape_of
@@ -39,6 +39,7 @@ from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read
 from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
 from .nested import merge, own, view
+from .options import read_pool_options
 from .results import NUM_LEASES, Step
 
 __all__ = ["BatchedVectorEnv"]
@@ -89,41 +90,30 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self,
         env_fns: Sequence[Callable[[], gymnasium.vector.VectorEnv[Any, Any, Any]]],
         *,
-        backend: str = "process",
+        backend: str | RayOptions = "process",
         num_workers: int | str | None = None,
         copy: bool = True,
         mark_autoreset: bool = False,
         context: str | None = None,
-        depth: int = 3,
-        timeouts: Timeouts | Mapping[str, Any] | None = None,
-        failures: FailurePolicy | Mapping[str, Any] | None = None,
-        step_timeout: float | None = UNSET,
-        reset_timeout: float | None = UNSET,
-        construct_timeout: float | None = UNSET,
-        call_timeout: float | None = UNSET,
-        close_timeout: float | None = UNSET,
-        on_failure: str = UNSET,
-        strict: bool = False,
-        debug: bool = False,
-        worker_output: str = "once",
-        worker_init: Callable[[], object] | None = None,
-        timings: bool = True,
-        monitor: bool = True,
-        ray: RayOptions | Mapping[str, Any] | None = None,
+        timeouts: TimeoutsLike = None,
+        failures: FailuresLike = None,
+        checks: str | None = None,
+        engine: EngineLike = None,
+        **moved: Any,
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, depth, strict, debug, worker_output,
-                worker_init, timings, monitor, ray: as for `vecenv.VectorEnv`.
-            timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
-                `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
-            failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
-                for all envs of a batch. Of `recycle_after` only 'rss_mb' can be used.
+            backend, num_workers, copy, mark_autoreset, context, checks, engine, **moved: as for `vecenv.VectorEnv`.
+            timeouts: as for `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one
+                batch.
+            failures: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same for all envs
+                of a batch. Of `recycle_after` only 'rss_mb' can be used.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
+            WrongTypeError: a keyword is unknown (also a ConfigError and a TypeError).
             SpaceError: the batches' sizes or spaces differ (also a RuntimeError).
             TypeError: a constructor returned an object that is not a vector env.
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
@@ -131,16 +121,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """
         self.copy = check_flag("copy", copy)
         marks_autoreset = check_flag("mark_autoreset", mark_autoreset)
-        limits = read_timeouts(
-            timeouts,
-            step_timeout=step_timeout,
-            reset_timeout=reset_timeout,
-            construct_timeout=construct_timeout,
-            call_timeout=call_timeout,
-            close_timeout=close_timeout,
-        )
-        policy = resolve(read_failures(failures, on_failure=on_failure), RECOVERING)
-        if "episodes" in (policy.recycle_after or ()):
+        backend, common = read_pool_options(BatchedVectorEnv, backend, timeouts, failures, checks, engine, moved)
+        if "episodes" in (common["failures"].recycle_after or ()):
             raise ConfigError(
                 "recycle_after: episodes of batched envs are not counted, as they begin and end within a batch; use "
                 "'rss_mb'",
@@ -149,21 +131,12 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         options = PoolOptions(
             num_workers=num_workers,
             autoreset=Autoreset.NEXT_STEP,  # for abandoned batches only; the vector envs do their own autoresets
-            depth=depth,
             leases=NUM_LEASES if self.copy else 0,
-            strict=check_flag("strict", strict),
-            ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
-            debug=debug,
-            worker_output=worker_output,
-            worker_init=worker_init,
-            timings=timings,
-            monitor=monitor,
             warns_of_views=not self.copy,
-            limits=resolve(limits, Limits()),
-            failures=policy,
+            **common,
         )
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER, ray=ray)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})
         self.render_mode = pool.properties.get("render_mode")
@@ -260,7 +233,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: an env was never reset (also a StateError).
-            WorkerTimeoutError: a batch exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
+            WorkerTimeoutError: a batch exceeded its limit, and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             Exception: raised by a vector env, with the remote traceback as its cause.
         """

@@ -15,7 +15,6 @@ Gymnasium's rules about the order of calls.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,10 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
-from ..checks import check_flag, check_whole, nearest
+from ..checks import check_flag, check_whole
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
-from ..core.options import RECOVERING, Limits, PoolOptions, resolve
+from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.spare_resets import SpareRule
 from ..core.system.clock import check_timeout
@@ -37,7 +36,7 @@ from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError, convert_rows
-from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..registrations import has_own_batches
 from ..report import Report
@@ -57,6 +56,7 @@ from .arguments import (
 )
 from .calls import CallableVectorEnv
 from .infos import InfoReader, LegacyInfoReader
+from .options import find_names, read_pool_options, suggest
 from .results import NUM_LEASES, ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
@@ -106,31 +106,19 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
         *,
-        backend: str = "process",
+        backend: str | RayOptions = "process",
         num_workers: int | str | None = None,
         threads_per_worker: int = 1,
-        build: str = "parallel",
         infos: str = "all",
         num_spare_envs: int = 0,
         episode_statistics: bool = False,
         mark_autoreset: bool = False,
         batch_size: int | None = None,
-        depth: int = 3,
-        timeouts: Timeouts | Mapping[str, Any] | None = None,
-        failures: FailurePolicy | Mapping[str, Any] | None = None,
-        step_timeout: float | None = UNSET,
-        reset_timeout: float | None = UNSET,
-        construct_timeout: float | None = UNSET,
-        call_timeout: float | None = UNSET,
-        close_timeout: float | None = UNSET,
-        on_failure: str = UNSET,
-        strict: bool = False,
-        debug: bool = False,
-        worker_output: str = "once",
-        worker_init: Callable[[], object] | None = None,
-        timings: bool = True,
-        monitor: bool = True,
-        ray: RayOptions | Mapping[str, Any] | None = None,
+        timeouts: TimeoutsLike = None,
+        failures: FailuresLike = None,
+        checks: str | None = None,
+        engine: EngineLike = None,
+        **moved: Any,
     ) -> None:
         """Start the workers and build all envs.
 
@@ -142,7 +130,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 workers always end with this process and may have child processes, and a `worker` is refused.
             copy: if True (default) arrays are yours. Batches under 16 KiB are copied. Larger ones are lent without a
                 copy and reused once you drop them; beyond three on loan, they are copied. If False, arrays are views
-                of shared memory, valid until `depth - 1` later batches have been received.
+                of shared memory, valid until `depth - 1` later batches have been received; see `engine`.
             context: start method of the workers: 'forkserver' (default), 'spawn' or 'fork'.
             observation_mode: 'same' (default); 'different' for spaces of the same shapes and dtypes with other bounds;
                 or a pair (observation_space, single_observation_space).
@@ -150,7 +138,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             max_concurrency: AsyncVectorEnv's name of `num_workers`.
             backend: 'process' (default), or 'serial' for envs in this thread. 'auto' measures as `num_workers='auto'`,
                 and may choose 'serial' where steps are cheap and few. Serial envs survive no segmentation fault, and
-                a hang of one does not end. 'ray': workers on the nodes of a Ray cluster, see docs/ray.md.
+                a hang of one does not end. 'ray', or a `vecenv.RayOptions`: workers on the nodes of a Ray cluster, see
+                docs/ray.md.
             num_workers: number of processes. None (default): one per usable core, at most one per env; with spare envs
                 one per env, N + S, so that a slow reset delays no step. Envs with process-wide state, such as a
                 module-level counter or globals of a C library, disturb each other in one process: they need
@@ -162,10 +151,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
                 that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
                 Processes that envs start may run on any core.
-            build: how a worker with several threads builds its envs. 'parallel' (default): all threads at the same
-                time. An env that draws from the global random generators (`random`, `numpy.random`) in its constructor
-                is closed and built again by itself, so that its random values do not depend on other envs. 'serial':
-                one env after the other, for constructors that must not run at the same time.
             infos: which info dicts arrive.
                 'all' (default): everything, in the form of Gymnasium's vector envs. Numbers, arrays of up to 8
                 numbers, and dicts of those travel in shared memory; infos that contain anything else are pickled.
@@ -191,40 +176,31 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 equal those of Gymnasium.
             batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs with
                 an outstanding step or reset.
-            depth: number of batches in shared memory, at least 2, 3 by default; see `copy=False`.
-            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
-                no limit for the others.
-            failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
-                Default: both are recovered.
-            step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: the fields of `timeouts` one by
-                one, in seconds. Here None means no limit.
-            on_failure: the same field of `failures`. 'recover' (default): a worker that dies, or hangs beyond a limit,
-                is replaced, its envs are restored, and the call goes on. `infos["recovered"]` marks the rows.
+            timeouts: time limits: seconds for a step or a reset, a `vecenv.Timeouts`, or a dict of its fields. Default:
+                `construct` 60 s, `close` 5 s, no limit for the others.
+            failures: the policy for workers that die or hang: a `vecenv.FailurePolicy`, a dict of its fields, or a
+                value of `on_failure`. 'recover' (default): a worker that dies, or hangs beyond a limit, is replaced,
+                its envs are restored, and the call goes on. `infos["recovered"]` marks the rows.
                 'replayed': the episode goes on as before. 'unproven': it goes on from a state that may be incomplete,
                 or with code that has changed on disk.
                 'truncated': the episode could not be recovered and ends here; the next one is marked 'restarted'. If
                 the lost episode had already ended, only 'restarted' appears.
                 'raise': WorkerDiedError or WorkerTimeoutError.
-            strict: refuse actions and observations of other dtypes, or with keys that their space lacks, and actions
-                outside their space. If False (default), dtypes are converted and such keys left out, each with one
+            checks: None (default), 'strict', 'debug', or 'all' for both.
+                'strict': refuse actions and observations of other dtypes, or with keys that their space lacks, and
+                actions outside their space. Without it, dtypes are converted and such keys left out, each with one
                 warning, and envs get actions outside their space.
-            debug: find code that uses views too long, and refuse actions outside their space. Views are overwritten
-                when they expire: floats with NaN, the bytes of integers with 0xA5, bools with True and False in turns.
-                If an observation is still referenced when its memory is used again, one RuntimeWarning names its leaf.
-            worker_output: the output of workers. 'once' (default): equal lines that workers print while envs are built,
-                such as banners, are shown once with their number; later lines are shown as they are. 'all': all lines
-                are shown as they are. 'none': lines are shown only if building the envs fails.
-            worker_init: a function without arguments. Each worker, and each successor of a worker, calls it before it
-                builds envs. It sets what does not travel by itself, such as settings of modules and patches. With
-                `backend="serial"`, it is not called: that process is the program's own.
-            timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
-                If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
-            monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or
-                the temporary folder. It costs nothing while `vecenv top` does not run.
-            ray: options of `backend="ray"`, a `vecenv.RayOptions` or a dict of its fields. Default: its defaults.
+                'debug': find code that uses views too long, and refuse actions outside their space. Views are
+                overwritten when they expire: floats with NaN, the bytes of integers with 0xA5, bools with True and
+                False in turns. If an observation is still referenced when its memory is used again, one RuntimeWarning
+                names its leaf.
+            engine: options that most programs leave alone, such as `depth`, `monitor`, `worker_output` and
+                `worker_init`: a `vecenv.EngineOptions` or a dict of its fields.
+            **moved: keywords of earlier releases, each with a DeprecationWarning that names its new place.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
+            WrongTypeError: a keyword is unknown (also a ConfigError and a TypeError).
             DependencyError: with `backend="ray"`, Ray is not installed.
             SpaceError: the envs' spaces differ (also a RuntimeError).
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
@@ -242,40 +218,23 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._marks_received = self._marks_autoreset or self.autoreset_mode == AutoresetMode.NEXT_STEP
         self.max_concurrency = read_count("max_concurrency", max_concurrency)
         is_same = wants_same_spaces(observation_mode)
-        limits = read_timeouts(
-            timeouts,
-            step_timeout=step_timeout,
-            reset_timeout=reset_timeout,
-            construct_timeout=construct_timeout,
-            call_timeout=call_timeout,
-            close_timeout=close_timeout,
-        )
+        backend, common = read_pool_options(VectorEnv, backend, timeouts, failures, checks, engine, moved)
         options = PoolOptions(
             num_workers=self.max_concurrency if num_workers is None else num_workers,
             threads_per_worker=threads_per_worker,
-            build=build,
             autoreset=Autoreset[self.autoreset_mode.name],
             infos=read_infos(infos, self.autoreset_mode),
-            depth=depth,
             # In DISABLED mode ended envs are reset by mask, which repeats the other envs' last observations. The caller
             # could change these if they were lent, so nothing is lent.
             leases=NUM_LEASES if self.copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
-            strict=check_flag("strict", strict),
-            ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
-            debug=debug,
-            worker_output=worker_output,
-            worker_init=worker_init,
-            timings=timings,
-            monitor=monitor,
             warns_of_views=not self.copy,
-            limits=resolve(limits, Limits()),
-            failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
+            **common,
         )
         adapt = adapt_and_build if is_same else without_bounds
         num_spares = check_whole("num_spare_envs", num_spare_envs, 0)
         spares = SpareRule(num_spares, episode_seed) if num_spares else None
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares, ray=ray)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
         if num_spares % self.num_envs and self.batch_size not in (None, self.num_envs):
@@ -423,7 +382,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             ClosedEnvironmentError: the vector env is closed.
             StateError: an episode is over and autoreset_mode is DISABLED.
             ResetNeeded: an env was never reset (also a StateError).
-            WorkerTimeoutError: an env exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
+            WorkerTimeoutError: an env exceeded its limit, and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             ConfigError: there is no such env.
             Exception: raised by an env, with the remote traceback as its cause. The answers of the other envs are its
@@ -736,8 +695,8 @@ def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, 
     return obs, infos
 
 
-#: Names of the options of `VectorEnv`.
-OPTION_NAMES = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
+#: Names of the options of `VectorEnv`, and of those that have moved.
+OPTION_NAMES = find_names(VectorEnv)
 
 
 def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] = ()) -> None:
@@ -750,8 +709,7 @@ def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] =
     """
     for name in options:
         if name not in OPTION_NAMES:
-            near = nearest(name, {*OPTION_NAMES, *others})
-            hint = "" if near is None else f"; did you mean {near!r}?"
+            hint = suggest(name, {*OPTION_NAMES, *others})
             raise ConfigError(f"{what}: VectorEnv has no option {name!r}{hint}", key=str(name))
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..checks import check_callables, check_choice, check_whole, nearest
+from ..checks import check_callables, check_choice, check_whole
 from ..core.pool.backends import BACKENDS
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
-from ..options import FailurePolicy, Timeouts, given_fields
+from ..options import EngineOptions, FailurePolicy, Timeouts, given_fields
+from ..ray_options import RayOptions
 from ..registrations import add_to_main, named_in_main
 from .env import OPTION_NAMES, VectorEnv, check_options
+from .options import move_options, suggest
 
 __all__ = ["build_vec", "make_vec", "register_vec"]
 
@@ -84,10 +86,14 @@ def build_vec(
         (options if key in OPTION_NAMES else env_kwargs)[key] = value
     num_envs = check_whole("num_envs", num_envs, 1)
     _check(options)
-    backend = options.pop("backend", None) or _backend_of(mode)
+    options["backend"] = options.get("backend") or _backend_of(mode)
+    options = move_options(options)
+    backend = options["backend"]
+    if not isinstance(backend, RayOptions):
+        del options["backend"]
     factory = EnvFactory(_make, (spec, named_in_main([spec])), env_kwargs, wrappers)
     try:
-        envs = VectorEnv([factory] * num_envs, backend=backend, **options)
+        envs = VectorEnv([factory] * num_envs, **{"backend": backend, **options})
     except TypeError as error:
         _raise_if_misspelt(caller, kwargs, error)
         raise
@@ -185,11 +191,10 @@ def _raise_if_misspelt(caller: Callable[..., Any], kwargs: Mapping[str, Any], er
     """
     known = {*OPTION_NAMES, *inspect.signature(caller).parameters} - {"kwargs", "options"}
     for name in kwargs:
-        near = None if name in known else nearest(name, known)
-        if near is not None and f"unexpected keyword argument {name!r}" in str(error):
+        hint = "" if name in known else suggest(name, known)
+        if hint and f"unexpected keyword argument {name!r}" in str(error):
             raise ConfigError(
-                f"{caller.__name__}: neither VectorEnv nor the env has an option {name!r}; did you mean {near!r}?",
-                key=name,
+                f"{caller.__name__}: neither VectorEnv nor the env has an option {name!r}{hint}", key=name
             ) from error
 
 
@@ -200,14 +205,15 @@ def _backend_of(mode: Any) -> str:
 
 
 def _vector_spec(
-    spec: EnvSpec, env_kwargs: dict[str, Any], num_envs: int, backend: str, options: dict[str, Any], wrappers: Any
+    spec: EnvSpec, env_kwargs: dict[str, Any], num_envs: int, backend: Any, options: dict[str, Any], wrappers: Any
 ) -> EnvSpec:
     """Return a spec from which `make_vec` builds the same vector env."""
     result = copy.deepcopy(spec)
     plain = {  # `EnvSpec.to_json` takes dicts only
-        name: given_fields(value) if isinstance(value, Timeouts | FailurePolicy) else value
+        name: given_fields(value) if isinstance(value, Timeouts | FailurePolicy | EngineOptions) else value
         for name, value in options.items()
     }
-    values = (num_envs, backend, plain, wrappers)
+    mode = "ray" if isinstance(backend, RayOptions) else backend
+    values = (num_envs, mode, plain, wrappers)
     result.kwargs = {**env_kwargs, **{key: value for key, value in zip(_VECTOR_KEYS, values) if value}}
     return result

@@ -317,7 +317,7 @@ def test_output_and_log_records_of_an_import_are_those_of_each_worker(tmp_path: 
         os.environ["loaded"] = "1"
         logging.basicConfig(format="%(name)s %(message)s", stream=sys.stdout)
         for output in ("once", "once", "none"):
-            print(is_forked(one.Env, one.Env, worker_output=output), flush=True)
+            print(is_forked(one.Env, one.Env, engine={"worker_output": output}), flush=True)
     """
     once = ["hello [2 times]", "one careful", "one careful"]
     found = lines_of(source, tmp_path)

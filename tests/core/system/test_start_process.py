@@ -231,7 +231,7 @@ LOUD = """
     if __name__ == "__main__":
         for descriptor in (0, 1, 2):
             os.close(descriptor)
-        with VectorEnv([Loud] * 2, num_workers=2, context=sys.argv[1], construct_timeout=20.0) as envs:
+        with VectorEnv([Loud] * 2, num_workers=2, context=sys.argv[1], timeouts={"construct": 20.0}) as envs:
             envs.reset(seed=0)
             left = [descriptor for descriptor in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{descriptor}")]
             sent = [envs.step([0, 0])[1].tolist() for _ in range(3)]

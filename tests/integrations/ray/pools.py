@@ -20,4 +20,4 @@ def ray_pool(env_fns: Sequence[Callable[[], Any]], ray: RayOptions = TWO_SHARDS,
     policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
     failures = PoolFailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
     merged = PoolOptions(failures=failures, **options)
-    return make_pool("ray", env_fns, merged, adapt=adapt_and_build, snapshotter=SNAPSHOTTER, ray=ray)
+    return make_pool(ray, env_fns, merged, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)

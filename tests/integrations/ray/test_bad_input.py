@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.extended]
 
 
 def open_envs(ray: Any = None, env_fns: Any = None, **options: Any) -> None:
-    envs = VectorEnv(env_fns or [ToyEnv] * 4, backend="ray", ray=ray, **options)
+    envs = VectorEnv(env_fns or [ToyEnv] * 4, backend=ray or "ray", **options)
     envs.close()
 
 
@@ -28,13 +28,15 @@ def open_envs(ray: Any = None, env_fns: Any = None, **options: Any) -> None:
         ({"num_workers": 2}, r"num_workers: with backend='ray' each shard has `cpus_per_shard` workers"),
         ({"num_workers": "auto"}, r"num_workers: with backend='ray'"),
         ({"context": "thread"}, "context: expected one of"),
-        ({"ray": {"shards": 2}}, "ray: unknown key 'shards'; did you mean 'num_shards'"),
-        ({"ray": {"num_shards": 0}}, "num_shards: expected a whole number of at least 1, got 0"),
-        ({"ray": {"cpus_per_shard": 1.5}}, "cpus_per_shard: expected a whole number of at least 1, got 1.5"),
-        ({"ray": {"placement": "spred"}}, "placement: expected one of .*; did you mean 'SPREAD'"),
-        ({"ray": {"placement_group": "mine"}}, "placement_group: expected a PlacementGroup of Ray, got 'mine'"),
-        ({"ray": {"cpus_per_shard": 64}}, r"no living node has the resources of a shard \(CPU 64\); node .* of 2"),
-        ({"ray": {"resources": {"carla": 1}}}, "no living node has .*CPU 1, carla 1"),
+        (
+            {"ray": RayOptions(placement_group="mine")},
+            "placement_group: expected a PlacementGroup of Ray, got 'mine'",
+        ),
+        (
+            {"ray": RayOptions(cpus_per_shard=64)},
+            r"no living node has the resources of a shard \(CPU 64\); node .* of 2",
+        ),
+        ({"ray": RayOptions(resources={"carla": 1})}, "no living node has .*CPU 1, carla 1"),
     ],
     ids=str,
 )
@@ -64,7 +66,7 @@ def test_reserved_nodes_are_an_error_without_a_number_of_shards(cluster: Simulat
         with pytest.raises(
             ConfigError, match=r"no place within 1 s.*CPU 2 of bundle 0; there is node.*CPU 0 free of 2"
         ):
-            open_envs(RayOptions(cpus_per_shard=2, num_shards=1), construct_timeout=1.0)
+            open_envs(RayOptions(cpus_per_shard=2, num_shards=1), timeouts={"construct": 1.0})
     finally:
         ray.util.remove_placement_group(group)
 
@@ -73,17 +75,17 @@ def test_more_shards_than_fit_are_an_error_with_their_number(cluster: SimulatedC
     """The error named one CPU that was missing, and four that were free."""
     says = r"CPU 1 of bundle 0; there is node.*CPU 2 free of 2.*; 8 bundles of the group .* same time \(SPREAD, PENDING"
     with pytest.raises(ConfigError, match=says):
-        open_envs(RayOptions(cpus_per_shard=1, num_shards=8), env_fns=[ToyEnv] * 8, construct_timeout=1.0)
+        open_envs(RayOptions(cpus_per_shard=1, num_shards=8), env_fns=[ToyEnv] * 8, timeouts={"construct": 1.0})
 
 
 def test_constructor_that_does_not_pickle_is_named(cluster: SimulatedCluster) -> None:
     with pytest.raises(ConfigError, match=r"env_fns\[1\]"):
-        open_envs(env_fns=[ToyEnv, functools.partial(ToyEnv, (one for one in ()))], ray={"num_shards": 1})
+        open_envs(env_fns=[ToyEnv, functools.partial(ToyEnv, (one for one in ()))], ray=RayOptions(num_shards=1))
 
 
 def test_exception_of_a_constructor_names_shard_and_node(cluster: SimulatedCluster) -> None:
     with pytest.raises(RuntimeError, match="toy env cannot be built") as found:
-        open_envs(env_fns=[ToyEnv, RaiseAtInit], ray={"num_shards": 2, "cpus_per_shard": 1})
+        open_envs(env_fns=[ToyEnv, RaiseAtInit], ray=RayOptions(num_shards=2, cpus_per_shard=1))
     assert "shard 1 (env 1), node " in "\n".join(found.value.__notes__)
 
 

@@ -45,7 +45,7 @@ def test_batches_equal_those_of_a_local_policy_although_actors_die(
     make_policy = functools.partial(KillingPolicy, str(tmp_path), ROUNDS + 5, 3)
     with (
         VectorEnv([DiceEnv] * NUM_ENVS, backend="serial") as theirs,
-        VectorEnv([DiceEnv] * NUM_ENVS, backend="ray", ray=TWO_SHARDS) as ours,
+        VectorEnv([DiceEnv] * NUM_ENVS, backend=TWO_SHARDS) as ours,
     ):
         expected = collector_of(theirs, local)
         collector = collector_of(ours, where="shards", make_policy=make_policy)
@@ -73,7 +73,7 @@ def test_rollouts_of_many_bytes_arrive_as_arrays_of_the_caller(cluster: Any, syn
     from gymnasium.spaces import Box
 
     env_fns = [functools.partial(SpaceEnv, Box(0, 255, (256, 256, 3), np.uint8))] * NUM_ENVS
-    with VectorEnv(env_fns, backend="ray", ray=TWO_SHARDS) as envs:
+    with VectorEnv(env_fns, backend=TWO_SHARDS) as envs:
         collector = collector_of(envs, where="shards", make_policy=make_pixel_policy, batch_steps=128, sync=sync)
         batches = [next(collector) for _ in range(2)]
         assert all(batch.obs.nbytes >= 12 << 20 and batch.obs.flags.writeable for batch in batches)
@@ -85,7 +85,7 @@ def fail() -> Any:
 
 
 def test_exception_in_an_actor_names_its_shard_and_node(cluster: Any) -> None:
-    with VectorEnv([DiceEnv] * NUM_ENVS, backend="ray", ray=TWO_SHARDS) as envs:
+    with VectorEnv([DiceEnv] * NUM_ENVS, backend=TWO_SHARDS) as envs:
         collector = collector_of(envs, where="shards", make_policy=fail)
         with pytest.raises(ZeroDivisionError, match="no policy today") as caught:
             next(collector)

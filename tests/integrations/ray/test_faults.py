@@ -236,12 +236,12 @@ def test_pool_ends_with_the_ray_that_it_was_made_in(cluster: SimulatedCluster) -
 
 _OUT_OF_MEMORY = """
 import ray
-from vecenv import VectorEnv, WorkerDiedError
+from vecenv import RayOptions, VectorEnv, WorkerDiedError
 from vecenv.envs.toys import ToyEnv
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
 try:
-    VectorEnv([ToyEnv], backend="ray", ray={"num_shards": 1, "cpus_per_shard": 1})
+    VectorEnv([ToyEnv], backend=RayOptions(num_shards=1, cpus_per_shard=1))
 except WorkerDiedError as error:
     print(error)
 ray.shutdown()

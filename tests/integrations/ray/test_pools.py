@@ -27,16 +27,16 @@ ray = pytest.importorskip("ray", exc_type=ImportError)
 
 pytestmark = [pytest.mark.ray, pytest.mark.extended]
 
-TWO = {"num_shards": 2, "cpus_per_shard": 1}
+TWO = RayOptions(num_shards=2, cpus_per_shard=1)
 
 
 def cartpole() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
 
 
-@pytest.mark.parametrize("options", [TWO, {}], ids=str)
-def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, options: dict[str, Any]) -> None:
-    ours = VectorEnv([cartpole] * 5, backend="ray", ray=options)
+@pytest.mark.parametrize("backend", [TWO, "ray"], ids=["options", "name"])
+def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, backend: Any) -> None:
+    ours = VectorEnv([cartpole] * 5, backend=backend)
     theirs = VectorEnv([cartpole] * 5, backend="serial")
     try:
         actions = np.random.default_rng(0).integers(0, 2, (60, 5))
@@ -48,10 +48,10 @@ def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, option
         shards = ours.shards()
         assert [shard.state for shard in shards] == ["serving"] * len(shards)
         assert sorted(env_id for shard in shards for env_id in shard.env_ids) == [0, 1, 2, 3, 4]
-        assert len({shard.node_id for shard in shards}) == len(shards) == options.get("num_shards", 2)
+        assert len({shard.node_id for shard in shards}) == len(shards) == 2
         found = ours.statistics()
         assert found.steps == theirs.statistics().steps > 200 and found.shards_replaced == 0
-        assert found.num_workers == (2 if options else 4)
+        assert found.num_workers == (2 if backend is TWO else 4)
         assert found.envs.step.num.tolist() == theirs.statistics().envs.step.num.tolist()
         assert found.workers.num_envs.sum() == 5
         assert f"num_shards={len(shards)}, num_workers={found.num_workers}, threads" in repr(ours)
@@ -78,7 +78,7 @@ def test_pool_opens_at_once_after_another_one_was_closed(cluster: Any) -> None:
     """Ray shows CPUs as reserved for a moment after a placement group was removed."""
     folders = set(glob.glob(os.path.join(tempfile.gettempdir(), "pymp-*")))
     for _ in range(3):
-        envs = VectorEnv([ToyEnv] * 4, backend="ray", ray={"shard_timeout": math.inf})
+        envs = VectorEnv([ToyEnv] * 4, backend=RayOptions(shard_timeout=math.inf))
         try:
             assert len(envs.shards()) == 2
         finally:
@@ -109,8 +109,8 @@ def test_sb3_vec_env_gives_the_results_of_the_serial_backend(cluster: Any) -> No
     from vecenv.integrations.sb3 import SB3VecEnv
 
     results = []
-    for options in ({"backend": "serial"}, {"backend": "ray", "ray": TWO}):
-        envs = SB3VecEnv([cartpole] * 4, **options)
+    for backend in ("serial", TWO):
+        envs = SB3VecEnv([cartpole] * 4, backend=backend)
         try:
             envs.seed(3)
             rows = [envs.reset()]
@@ -128,13 +128,13 @@ def test_batched_vector_env_survives_the_death_of_an_actor(cluster: Any) -> None
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     results = []
-    for options in ({"backend": "serial"}, {"backend": "ray", "ray": TWO}):
-        batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, **options)
+    for backend in ("serial", TWO):
+        batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 3)] * 2, backend=backend)
         try:
             rows = [batches.reset(seed=0)[0].tobytes()]
-            assert [shard.env_ids for shard in batches.shards()] == ([(0, 1, 2), (3, 4, 5)] if "ray" in options else [])
+            assert [shard.env_ids for shard in batches.shards()] == ([(0, 1, 2), (3, 4, 5)] if backend is TWO else [])
             for number, action in enumerate(np.random.default_rng(2).integers(0, 2, (15, 6))):
-                if number == 10 and "ray" in options:
+                if number == 10 and backend is TWO:
                     os.kill(batches.shards()[1].pid, signal.SIGKILL)
                 rows += [column.tobytes() for column in batches.step(action)[:4]]
             results.append(rows)

@@ -47,8 +47,8 @@ from vecenv.envs.seeding import check_seed, episode_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.nested import map_structure
-from vecenv.options import FailurePolicy, Timeouts
-from vecenv.ray_options import RayOptions
+from vecenv.options import FailuresLike, TimeoutsLike
+from vecenv.ray_options import RayOptions, read_backend
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
@@ -102,8 +102,8 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
         reset_ahead: bool | None = None,
         tensors: bool | None = None,
         backend: str = "process",
-        timeouts: Timeouts | Mapping[str, Any] | None = None,
-        failures: FailurePolicy | Mapping[str, Any] | None = None,
+        timeouts: TimeoutsLike = None,
+        failures: FailuresLike = None,
         ray: RayOptions | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -127,10 +127,10 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
                 arrays or tensors.
             backend: 'process' (default), 'serial' for envs in this thread, or 'auto' or 'ray' as for
                 `vecenv.VectorEnv`.
-            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
-                no limit for the others.
-            failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
-                Default: both are recovered.
+            timeouts: time limits: seconds for a step or a reset, a `vecenv.Timeouts`, or a dict of its fields. Default:
+                `construct` 60 s, `close` 5 s, no limit for the others.
+            failures: the policy for workers that die or hang: a `vecenv.FailurePolicy`, a dict of its fields, or a
+                value of `on_failure`. Default: both are recovered.
             ray: options of `backend="ray"`, a `vecenv.RayOptions` or a dict of its fields. Default: its defaults.
             **options: options of the pool (`num_workers`, `threads_per_worker`, `build`, `context`, `depth`, ...), as
                 for `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
@@ -159,9 +159,8 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
         is_ahead = not blocking and bool(num_spares or reset_ahead)
         spares = SpareRule(num_spares, episode_seed, env_fns=env_fns[num_rows:]) if is_ahead else None
-        self._pool = make_pool(
-            backend, env_fns[:num_rows], fixed, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares, ray=ray
-        )
+        engine = read_backend(backend, ray)
+        self._pool = make_pool(engine, env_fns[:num_rows], fixed, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares)
         self._pool.start()
         try:
             self._read_descriptions(is_ahead)

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from vecenv.alf.base.actions import rows_of
@@ -20,7 +20,7 @@ from vecenv.checks import check_callable
 from vecenv.core.options import Limits, resolve
 from vecenv.core.parent.reports import ReportSchedule, report
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
-from vecenv.options import UNSET, Timeouts, read_timeouts
+from vecenv.options import UNSET, TimeoutsLike, read_timeouts
 
 __all__ = ["ThreadEnvironment"]
 
@@ -47,7 +47,7 @@ class ThreadEnvironment(AlfEnvironment):
         env_constructor: Callable[[], Any],
         *,
         tensors: bool | None = None,
-        timeouts: Timeouts | Mapping[str, Any] | None = None,
+        timeouts: TimeoutsLike = None,
         construct_timeout: float | None = UNSET,
         reset_timeout: float | None = UNSET,
         step_timeout: float | None = UNSET,

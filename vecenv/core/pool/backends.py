@@ -9,6 +9,7 @@ from typing import Any
 
 from ...checks import check_choice
 from ...errors import ConfigError
+from ...ray_options import RayOptions
 from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
@@ -31,36 +32,34 @@ _DEBUG_VARIABLE = "VECENV_DEBUG"
 
 
 def make_pool(
-    backend: str,
+    backend: str | RayOptions,
     env_fns: Sequence[Callable[[], Any]],
     options: PoolOptions,
     *,
     adapt: Callable[[Any], Any] | None = None,
     snapshotter: Snapshotter,
     spares: SpareRule | None = None,
-    ray: Any = None,
 ) -> Pool:
     """Make the pool of a front end.
 
     With the environment variable `VECENV_DEBUG=1`, `backend` is 'serial' and operations have no time limits.
 
     Args:
-        backend: one of `BACKENDS`. With 'auto', env 0 is built, measured and closed in a worker of its own here, and
-            `options.num_workers` must be None or 'auto'.
+        backend: one of `BACKENDS`, or a `RayOptions` for 'ray' with these options. With 'auto', env 0 is built,
+            measured and closed in a worker of its own here, and `options.num_workers` must be None or 'auto'.
         env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
         spares: None: ended envs are not reset ahead. With spare envs, each env has a worker of its own, unless
             `options.num_workers` is given, so that a slow reset delays no other env. `CHOOSING_BACKENDS` decide by
             themselves.
-        ray: with 'ray' only: a `RayOptions`, a dict of its fields, or None.
 
     Raises:
         ConfigError: an argument is wrong.
         DependencyError: with 'ray', Ray is not installed.
         Exception: with 'auto', the exception of the constructor of env 0.
     """
-    check_choice("backend", backend, BACKENDS)
-    if ray is not None and backend != "ray":
-        raise ConfigError(f"ray: only with backend='ray', and backend is {backend!r}", key="ray")
+    if not isinstance(backend, RayOptions):
+        check_choice("backend", backend, BACKENDS)
+        backend = RayOptions() if backend == "ray" else backend
     if _is_debugged():
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
@@ -68,7 +67,7 @@ def make_pool(
     if spares is not None:
         fns = check_env_fns(env_fns)
         env_fns = fns + list(spares.env_fns or (fns[number % len(fns)] for number in range(spares.num_spares)))
-        is_open = options.num_workers is None and spares.num_spares and backend not in CHOOSING_BACKENDS
+        is_open = options.num_workers is None and spares.num_spares and backend in ("process", "serial")
         num_workers = len(env_fns) if is_open else options.num_workers
         options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:
@@ -80,14 +79,14 @@ def make_pool(
         found = measure_first_env(fns, options, adapt=adapt, snapshotter=snapshotter)
         options = choose_options(options, len(fns), found, may_be_serial=True)
         backend = "serial" if options.num_workers is None else "process"
-    if spares is None and backend != "ray":
+    if spares is None and not isinstance(backend, RayOptions):
         pool_class: type[SerialPool | ProcessPool] = SerialPool if backend == "serial" else ProcessPool
         return pool_class(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     engine: Engine
-    if backend == "ray":
+    if isinstance(backend, RayOptions):
         from ...integrations.ray.engine import make_ray_engine  # the only use of Ray below front ends
 
-        engine = make_ray_engine(env_fns, options, ray, adapt=adapt, snapshotter=snapshotter)
+        engine = make_ray_engine(env_fns, options, backend, adapt=adapt, snapshotter=snapshotter)
     elif backend == "serial":
         engine = SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     else:

@@ -150,8 +150,8 @@ class ConstructReports:
             stack = worker.stack.request(worker.pid)
             report(
                 f"{worker.name}: construct of env {worker.first_env_id + env_id} has been running for "
-                f"{schedule.counted_ns / 1e9:.1f} s and has no limit. Set construct_timeout, in seconds: a longer "
-                "start then raises TimeoutError"
+                f"{schedule.counted_ns / 1e9:.1f} s and has no limit. Set timeouts={{'construct': ...}}, in "
+                "seconds: a longer start then raises TimeoutError"
                 f"{chr(10) if stack else ''}{stack}"
             )
 

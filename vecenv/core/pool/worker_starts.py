@@ -330,8 +330,8 @@ class WorkerStarts:
             what = f"construct of env {self._first_env_id + env_id}, which it began {seconds:.3g} s ago,"
         stack = worker.stack.request(worker.pid)
         error = WorkerTimeoutError(
-            f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise construct_timeout if "
-            f"constructors need longer{chr(10) if stack else ''}{stack}",
+            f"{worker.name} did not finish {what} within {limit} s; it is alive. Raise timeouts={{'construct': ...}} "
+            f"if constructors need longer{chr(10) if stack else ''}{stack}",
             timeout=limit,
         )
         return worker.locate(error, "construct", env_id)

@@ -14,12 +14,13 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-from ...checks import check_choice, check_whole, nearest
+from ...checks import check_choice, check_whole
 from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
 from ...vector.make import build_vec
+from ...vector.options import suggest
 from .atari import AtariTask
 from .gymnasium_pool import GymnasiumEnvPool
 from .pool import EnvPool
@@ -213,8 +214,7 @@ def _plain(task_id: str, max_episode_steps: int | None, options: Mapping[str, An
 def _atari(game: EnvSpec, max_episode_steps: int | None, given: Mapping[str, Any]) -> _Task:
     for name in given:
         if name not in _ATARI_OPTIONS:
-            near = nearest(name, {*_ATARI_OPTIONS, *OPTION_NAMES, *inspect.signature(make).parameters} - {"options"})
-            hint = "" if near is None else f"; did you mean {near!r}?"
+            hint = suggest(name, {*_ATARI_OPTIONS, *OPTION_NAMES, *inspect.signature(make).parameters} - {"options"})
             raise ConfigError(f"{game.name}-v5 has no option {name!r}{hint}", key=name)
     limit = check_whole("max_episode_steps", _ATARI_STEPS if max_episode_steps is None else max_episode_steps, 1)
     options = {**_ATARI_FIXED, **_ATARI_OPTIONS, **given}

@@ -10,7 +10,7 @@ from ...core.host.replay import Snapshotter
 from ...core.options import PoolOptions, check_env_fns
 from ...core.shards.sharded_engine import ShardedEngine
 from ...errors import ConfigError
-from ...ray_options import read_ray_options
+from ...ray_options import RayOptions
 from .carrier import RayCarrier
 from .placement import Placement
 
@@ -20,7 +20,7 @@ __all__ = ["make_ray_engine"]
 def make_ray_engine(
     env_fns: Sequence[Callable[[], Any]],
     options: PoolOptions,
-    ray: Any,
+    ray: RayOptions,
     *,
     adapt: Callable[[Any], Any] | None,
     snapshotter: Snapshotter,
@@ -29,21 +29,20 @@ def make_ray_engine(
 
     Args:
         env_fns, options, adapt, snapshotter: as for `ShardedEngine`, but `num_workers` is None.
-        ray: a `RayOptions`, a dict of its fields, or None.
+        ray: shards, and their places in the cluster.
 
     Raises:
         DependencyError: Ray is not installed.
         ConfigError: an argument is wrong, Ray is not initialised, or the cluster lacks resources.
     """
-    given = read_ray_options(ray)
     fns = check_env_fns(env_fns)
     if options.num_workers is not None:
         raise ConfigError(
             "num_workers: with backend='ray' each shard has `cpus_per_shard` workers; set that, as in "
-            "ray=RayOptions(cpus_per_shard=...)",
+            "RayOptions(cpus_per_shard=...)",
             key="num_workers",
         )
-    placement = Placement(given, len(fns))
+    placement = Placement(ray, len(fns))
     return ShardedEngine(
         fns,
         dataclasses.replace(options, num_workers=placement.cpus_per_shard),
@@ -51,6 +50,6 @@ def make_ray_engine(
         num_shards=placement.num_shards,
         adapt=adapt,
         snapshotter=snapshotter,
-        shard_timeout=given.shard_timeout,
-        replace_timeout=given.replace_timeout,
+        shard_timeout=ray.shard_timeout,
+        replace_timeout=ray.replace_timeout,
     )
