@@ -145,7 +145,7 @@ def test_base_env_records_with_its_own_method(record, tmp_path, monkeypatch):
 @pytest.mark.extended
 @pytest.mark.parametrize("game", ["TicTacToeEnv", "Connect4Env", "GomokuEnv"])
 def test_record_plays_legal_moves_only(record, tmp_path, game):
-    code, files, err = record(f"vecenv:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
+    code, files, err = record(f"vecenv.ding:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
     assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error
 
 

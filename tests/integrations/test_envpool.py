@@ -217,7 +217,7 @@ def test_calls_that_are_missing_are_those_of_the_documentation(theirs: ModuleTyp
 
 
 def test_sync_loop_of_the_readme() -> None:
-    with made(vecenv, "CartPole-v1", "gym", num_envs=10) as env:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "gym", num_envs=10) as env:
         obs, info = env.reset()
         assert obs.shape == (10, 4)
         act = np.zeros(10, dtype=int)
@@ -228,7 +228,7 @@ def test_sync_loop_of_the_readme() -> None:
 
 def test_async_loop_of_the_readme() -> None:
     num_envs, batch_size = 8, 3
-    with made(vecenv, "CartPole-v1", "gym", num_envs=num_envs, batch_size=batch_size) as env:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "gym", num_envs=num_envs, batch_size=batch_size) as env:
         action_num = env.action_space.n
         counts = np.zeros(num_envs, int)
         env.async_reset()
@@ -245,7 +245,7 @@ def test_async_loop_of_the_readme() -> None:
 
 def test_dm_loop_of_the_readme() -> None:
     pytest.importorskip("dm_env", exc_type=ImportError)
-    with made(vecenv, "CartPole-v1", "dm", num_envs=4, batch_size=2) as env:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "dm", num_envs=4, batch_size=2) as env:
         assert env.action_spec().num_values == 2 and env.observation_spec().obs.shape == (4,)
         env.async_reset()
         for _ in range(10):
@@ -258,7 +258,7 @@ def test_dm_loop_of_the_readme() -> None:
 def test_seeds_of_the_constructor_are_those_of_the_first_reset(seed: Any, each: list[int]) -> None:
     env_fn: Callable[[], Any] = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
     reference = gymnasium.vector.SyncVectorEnv([env_fn] * 3)
-    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, seed=seed) as envs:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "gymnasium", num_envs=3, seed=seed) as envs:
         assert np.array_equal(envs.reset()[0], reference.reset(seed=each)[0])
         for i in range(60):
             actions = np.arange(3) * i % 2
@@ -271,7 +271,7 @@ def test_seeds_of_the_constructor_are_those_of_the_first_reset(seed: Any, each: 
 
 
 def test_rows_come_in_the_order_of_sending_if_a_batch_has_all_envs() -> None:
-    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=4, num_threads=2) as envs:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "gymnasium", num_envs=4, num_threads=2) as envs:
         envs.async_reset()
         assert envs.recv(reset=True, return_info=False).shape == (4, 4)
         envs.send(np.zeros(1, int), np.array([3]))
@@ -283,7 +283,7 @@ def test_rows_come_in_the_order_of_sending_if_a_batch_has_all_envs() -> None:
 
 def test_wrong_numbers_of_actions_are_refused() -> None:
     """EnvPool 1.2.5 aborts the process."""
-    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, backend="serial") as envs:
+    with made(vecenv.integrations.envpool, "CartPole-v1", "gymnasium", num_envs=3, backend="serial") as envs:
         envs.reset()
         for wrong in (np.zeros(2, int), np.zeros(3)):
             with pytest.raises(vecenv.SpaceError):
@@ -293,7 +293,9 @@ def test_wrong_numbers_of_actions_are_refused() -> None:
 
 def test_frames_are_those_of_the_envs_asked_for() -> None:
     pytest.importorskip("pygame", exc_type=ImportError)
-    with made(vecenv, "CartPole-v1", "gymnasium", num_envs=3, backend="serial", render_mode="rgb_array") as envs:
+    with made(
+        vecenv.integrations.envpool, "CartPole-v1", "gymnasium", num_envs=3, backend="serial", render_mode="rgb_array"
+    ) as envs:
         envs.reset()
         assert envs.render().shape[0] == 1 and envs.render([2, 1]).shape == (2, 400, 600, 3)
 
@@ -332,7 +334,9 @@ def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
     pytest.importorskip("ale_py", exc_type=ImportError)
 
     def play(is_killed: bool) -> list[Any]:
-        with made(vecenv, "Breakout-v5", "gymnasium", num_envs=2, num_threads=1, episodic_life=True) as envs:
+        with made(
+            vecenv.integrations.envpool, "Breakout-v5", "gymnasium", num_envs=2, num_threads=1, episodic_life=True
+        ) as envs:
             found = [envs.reset()[0]]
             for step in range(60):
                 if is_killed and step in (10, 40):
@@ -383,7 +387,7 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, error: Any, t
 def test_options_of_envpool_without_effect_are_accepted(task_id: str, options: dict[str, Any]) -> None:
     if task_id.endswith("-v5"):
         pytest.importorskip("ale_py", exc_type=ImportError)
-    with made(vecenv, task_id, "gymnasium", backend="serial", **options) as envs:
+    with made(vecenv.integrations.envpool, task_id, "gymnasium", backend="serial", **options) as envs:
         assert options.items() <= envs.config.items()
         assert envs.spec.reward_threshold == envs.config.get("reward_threshold")
 
