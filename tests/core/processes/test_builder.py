@@ -183,7 +183,7 @@ def test_constructor_without_a_limit_is_reported_with_its_stack(monkeypatch: pyt
         pool.start()
     first, *stack = str(caught[0].message).split("\n")
     assert len(caught) == 1 and first.startswith("worker 0 (envs 0-1): construct of env 1 has been running for 0.")
-    assert "has no limit. Set construct_timeout" in first
+    assert "has no limit. Set timeouts={'construct': ...}" in first
     assert any("in __init__" in line for line in stack)
 
 
