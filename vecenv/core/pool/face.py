@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 from ...report import Report
 from ...statistics import ShardInfo, Statistics
@@ -23,6 +23,10 @@ class PoolFace:
     #: How to make another one, for the error of a pickle.
     _recipe: ClassVar[str] = "build one from its env_fns"
 
+    if TYPE_CHECKING:  # front ends and their other bases have it
+
+        def close(self) -> None: ...
+
     @property
     def closed(self) -> bool:
         """Whether it has been closed."""
@@ -39,10 +43,6 @@ class PoolFace:
     def report(self) -> Report:
         """Return verdicts about the speed since the start, as `VectorEnv.report`."""
         return self._pool.report(self._setting_names)
-
-    def close(self) -> None:
-        """End envs and workers."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         name = type(self).__name__
