@@ -1,7 +1,7 @@
 """Options that every front end takes: time limits, and the policy for workers that fail; and those of the engine.
 
     Timeouts, FailurePolicy, EngineOptions          the values that users pass as `timeouts=`, `failures=`, `engine=`
-    read_timeouts, read_failures, read_engine       such a value, or what stands for one, and single keywords
+    read_timeouts, read_failures, read_engine       such a value, its short form, and single keywords, as one value
 
 Each option is defined and checked here only. The defaults of the front ends are in `core/options.py` and
 `managers/options.py`.
@@ -203,7 +203,7 @@ class EngineOptions(_Options):
             such as banners, are shown once with their number; later lines are shown as they are. 'all': all lines are
             shown as they are. 'none': lines are shown only if building the envs fails.
         worker_init: a function without arguments. Each worker, and each successor of a worker, calls it before it
-            builds envs. It sets what does not travel by itself, such as settings of modules and patches. With
+            builds envs. It makes settings that do not travel by themselves, such as those of modules, and patches. With
             `backend="serial"`, it is not called: that process is the program's own. Default: there is none.
 
     Raises:

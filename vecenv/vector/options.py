@@ -46,7 +46,7 @@ def _read_checks(checks: Any) -> dict[str, bool]:
     return _CHECKS[checks]
 
 
-#: Argument -> function that returns what it contains, by name.
+#: Argument -> function that returns its fields that are given, by name.
 _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "timeouts": lambda value: given_fields(read_timeouts(value)),
     "failures": lambda value: given_fields(read_failures(value)),

@@ -65,7 +65,7 @@ class SlotState(NamedTuple):
 
 
 class Hub:
-    """The parent's end; a hub overrides what it needs. One thread uses it at a time."""
+    """The parent's end; a subclass overrides the methods that concern it. One thread uses it at a time."""
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /

@@ -216,7 +216,7 @@ class OpenedEnvs:
 
 
 class Engine(WorkerDirectory):
-    """The place where the envs of a pool live; an engine overrides what it needs.
+    """The place where the envs of a pool live; a subclass overrides the methods that concern it.
 
     A pool calls its engine in this order; everything between `connect` and `close` in any order and number:
 
