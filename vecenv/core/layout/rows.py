@@ -57,8 +57,8 @@ class Rows:
         """Return a leaf of final observations, (B, *S)."""
         return self.final_leaves[leaf]
 
-    def put(self, index: Array | slice, rows: AnyRows, source: Array) -> None:
-        """Copy the rows `source` of other rows to the rows `index` of these.
+    def put(self, index: Array | slice, rows: AnyRows, source: Array) -> int:
+        """Copy the rows `source` of other rows to the rows `index` of these; return the union of their flags.
 
         Infos and final observations are copied only if one of the copied rows is flagged to have them.
         """
@@ -70,6 +70,7 @@ class Rows:
         if flags & RowFlag.FINAL:
             for leaf, ours in enumerate(self.final_leaves):
                 ours[index] = rows.final(leaf)[source]
+        return flags
 
 
 class BlockRows(Rows):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..layout.flags import Autoreset, Op, RowFlag
 from ..layout.info_cells import InfoColumns
+from ..layout.rows import union_of_flags
 from ..layout.spec import Array
 from ..parent.batch import Batch
 from .engine import EnvSpaces
@@ -168,7 +169,7 @@ class RowAnswers:
             self.is_fresh[rows[taken]] = False
             self._has_failed[rows[taken]] = (flags[taken] & _ERROR) != 0
         self._clear(rows)
-        return Batch(joined, int(np.bitwise_or.reduce(flags)), self._spec, self._infos, replies)
+        return Batch(joined, union_of_flags(flags), self._spec, self._infos, replies)
 
     def _clear(self, rows: Array) -> None:
         """Let rows owe nothing."""

@@ -65,9 +65,6 @@ class WorkerStarts:
         num_workers: how many are started at first.
         recovery: decides whether a worker that has died before it served is started again; None: it is not.
         check_not_closing: as for `Engine.open`.
-
-    Attributes:
-        imports: the modules that env factories need.
     """
 
     def __init__(
@@ -94,21 +91,25 @@ class WorkerStarts:
         self._output = WorkerOutput(options.worker_output)
         self._has_descriptors = has_descriptors_for(num_workers)
         self._common: dict[str, Any] = {}
-        self.imports: list[str] = []
+
+    @property
+    def imports(self) -> list[str]:
+        """The modules that env factories need; after `prepare`."""
+        found: list[str] = self._common["imports"]
+        return found
 
     def set_options(self, options: PoolOptions) -> None:
         """Change the options, of which only limits differ."""
         self._options = options
 
-    # ---- what workers receive --------------------------------------------------------------
+    # ---- the contents of a boot ------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Read what all workers receive; called once, before any is started.
+        """Read the fields of `Boot` that all workers share; called once, before any is started.
 
         If workers are started by a fork server, the modules of the env factories are imported for all of them.
         """
         self._common = self._read_common()
-        self.imports = self._common["imports"]
         if self._options.context == "forkserver":
             self._prepare_server()
 

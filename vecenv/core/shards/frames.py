@@ -22,7 +22,7 @@ import numpy as np
 from ..layout.arena import RECORD, ArenaPlan
 from ..layout.columns import CELLS, Group, fields_of
 from ..layout.flags import RowFlag
-from ..layout.rows import AnyRows
+from ..layout.rows import AnyRows, union_of_flags
 from ..layout.spec import Array
 
 __all__ = ["Buffer", "Frame", "FrameKind", "FrameLayout", "count_pieces", "join", "pack_bare", "split", "unpack_bare"]
@@ -165,7 +165,7 @@ class FrameLayout:
         if rows is None:
             return pack_bare(seq, FrameKind.EXECUTED, mail, num_steps)
         row_flags = rows.column("flags")
-        flags = int(np.bitwise_or.reduce(row_flags, initial=0))
+        flags = union_of_flags(row_flags)
         final_rows = np.flatnonzero(row_flags & RowFlag.FINAL) if self._has_final and flags & RowFlag.FINAL else _NONE
         parts = list(self._parts(rows.count, flags, len(final_rows)))
         data = bytearray(_HEADER.size + sum(_aligned(part.nbytes) for part in parts) + len(mail))

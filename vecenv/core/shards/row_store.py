@@ -14,7 +14,7 @@ import numpy as np
 from ..layout.arena import ArenaPlan
 from ..layout.columns import Group, names_of, names_with
 from ..layout.flags import RowFlag
-from ..layout.rows import BlockRows, RowRange, union_of_flags
+from ..layout.rows import BlockRows, RowRange
 from ..layout.spec import Array
 from .frames import Frame
 
@@ -74,8 +74,8 @@ class RowStore:
         """Copy the rows of these envs into the next block; return them and the union of their flags."""
         block, count = self._blocks[self._next_block], len(env_ids)
         self._next_block = (self._next_block + 1) % len(self._blocks)
-        block.put(slice(count), self._newest, env_ids)
-        return RowRange(block, 0, count), union_of_flags(block.columns["flags"][:count])
+        flags = block.put(slice(count), self._newest, env_ids)
+        return RowRange(block, 0, count), flags
 
     def put_obs(self, env_ids: slice, leaves: Sequence[Array], step_ids: Array) -> None:
         """Copy observations of rows that stayed in a shard; `step_ids` are in its numbers."""
