@@ -605,21 +605,22 @@ class ShardHub(Hub):
         """Return whether the next wait raises an exception of a shard."""
         return bool(self._errors)
 
-    def close_envs(self, timeout: float | None, until_ns: int) -> Exception | None:
-        """Have all shards close their envs; return the exception of the first shard in which this raises one.
+    def close_envs(self, shards: Sequence[int], timeout: float | None, until_ns: int) -> Exception | None:
+        """Have shards close their envs; return the exception of the first shard in which this raises one.
 
         Args:
+            shards: those that are not lost.
             timeout: seconds that each shard has for that; None: no limit.
             until_ns: when to stop waiting for their replies, on the monotonic clock.
         """
         self._errors.clear()
-        for link in self.links:
-            link.add(Close(timeout))
+        for shard in shards:
+            self.links[shard].add(Close(timeout))
         while now_ns() < until_ns:
             for link in self.links:
                 if link.has_ops:
                     link.ask(0, 0)
-            if not any(link.num_in_flight for link in self.links):
+            if not any(self.links[shard].num_in_flight for shard in shards):
                 break
             for event in self._carrier.wait(min(until_ns, *(link.advance(now_ns()) for link in self.links))):
                 if isinstance(event, Lost):

@@ -214,7 +214,8 @@ class ShardedEngine(Engine):
         try:
             if hub is not None and (limit is None or limit > 0):
                 until_ns = NEVER_NS if limit is None else now_ns() + int((limit + PATIENCE_SECONDS) * _NS)
-                error = hub.close_envs(limit, until_ns)
+                kept = [status.shard for status in self._shards if status.state != ShardState.LOST]
+                error = hub.close_envs(kept, limit, until_ns)
         finally:
             self._carrier.close()
             self.emit_log_records()
