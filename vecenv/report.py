@@ -1,4 +1,4 @@
-"""Reports: verdicts about the speed of a pool. `envs.report()` returns them, `vecenv profile` prints them."""
+"""Reports: verdicts about the speed of a pool. `envs.report()` returns them, `vecenv bench` prints them."""
 
 from __future__ import annotations
 

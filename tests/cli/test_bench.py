@@ -20,6 +20,7 @@ import pytest
 
 import vecenv
 from tests.faults.traces import wait_until
+from tests.one_core import run_on_one_core
 from vecenv.cli import main
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.result_file import ResultFile
@@ -127,6 +128,46 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
     assert settings["env_kwargs"] == {"sutton_barto_reward": True, "render_mode": "rgb_array"}
 
 
+NULL = "vecenv.envs.toys:NullEnv"
+ONE_MODE = ["bench", NULL, "--only", "sync", "--rounds", "1", "--envs", "4"]
+
+
+@pytest.mark.extended
+def test_one_mode_prints_its_times_and_verdicts():
+    lines = run_on_one_core(f"from vecenv.cli import main\nassert main({[*ONE_MODE, '--seconds', '1']}) == 0")
+    assert any(line.startswith("all steps") for line in lines) and any(line.startswith("caller ") for line in lines)
+    assert any(line.startswith("cheap envs: ") and "backend='serial'" in line for line in lines)
+    assert "vecenv sync with num_workers=1" in lines[-1]
+
+
+@pytest.mark.extended
+def test_policy_time_is_reported_as_slow_policy(run):
+    done = run(*ONE_MODE, "--seconds", "4", "--policy-ms", "30", "--json", "-")
+    content = json.loads(done.out)
+    assert content["settings"]["policy_ms"] == 30.0 and content["statistics"]["steps"] > 0
+    verdict = content["verdicts"][0]  # on a busy machine another may follow
+    assert verdict["name"] == "slow policy" and verdict["text"] in done.err and verdict["number"] > 0.5
+
+
+@pytest.mark.extended
+def test_policy_time_leaves_the_loops_out(run):
+    done = run(*SHORT, "--policy-ms", "1", "--skip", "gymnasium", "--json", "-")
+    content = json.loads(done.out)
+    assert [entry["name"] for entry in content["results"]] == ["vecenv sync", "vecenv async"]
+    assert all(entry["us_per_batch"] > 400 for entry in content["results"])  # half of the envs have half of the time
+    assert "verdicts" not in content
+
+
+@pytest.mark.extended
+def test_former_command_profile_measures_one_mode(run):
+    done = run("profile", NULL, "--envs", "4", "--seconds", "0.01", "--json", "-")
+    note = "vecenv profile: deprecated, use vecenv bench --only sync --rounds 1 --seconds 5"
+    assert done.code == 0 and done.err.splitlines()[0] == note
+    content = json.loads(done.out)
+    settings = {"env": NULL, "envs": 4, "seconds": 0.01, "policy_ms": 0.0, "env_kwargs": {}}
+    assert content["settings"] == {**content["settings"], **settings} and "too little was measured" in content["note"]
+
+
 @pytest.mark.parametrize(
     "options, parts",
     [
@@ -148,6 +189,9 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
         (["--rounds", "10001"], ["--rounds", "from 1 to 10000"]),
         (["--env-kwarg", "foo"], ["KEY=VALUE", "'foo'"]),
         (["--env-kwarg", "=3"], ["KEY=VALUE"]),
+        (["--policy-ms", "-1"], ["--policy-ms", "milliseconds of at least 0", "'-1'"]),
+        (["--policy", "1"], ["did you mean --policy-ms?"]),
+        (["--only", "sync", "--skip", "sync"], ["skip"]),
         (["--skip", "nothing"], ["--skip", "'nothing'"]),
         ([word for mode in ("plain", "ceiling", "gymnasium", "sync", "async") for word in ("--skip", mode)], ["skip"]),
         (["--plot", "bench.xyz"], ["--plot bench.xyz", ".png"]),

@@ -16,9 +16,9 @@ from vecenv.cli.exit_codes import run_command
 from vecenv.errors import StateError
 
 BENCH = ["vecenv", "bench", "--envs", "1", "--skip", "gymnasium", "--skip", "ceiling", "--seconds", "0.1"]
-PROFILE = ["vecenv", "profile", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "0.1"]
+REPORT = ["vecenv", "bench", "vecenv.envs.toys:NullEnv", "--only", "sync", "--envs", "2", "--seconds", "0.1"]
 EVALUATE = ["vecenv", "evaluate", "CartPole-v1", "--policy", f"{__name__}:push_left", "--episodes", "2", "--envs", "1"]
-COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, PROFILE, ["benchmarks.speed", "--list"]]
+COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, REPORT, ["benchmarks.speed", "--list"]]
 ROOT = Path(__file__).parents[2]
 
 WITHOUT_MUJOCO = """
@@ -95,7 +95,7 @@ def test_tables_in_ascii_are_printed():
 @pytest.mark.parametrize(
     "command, code, text",
     [
-        (PROFILE, 0, ""),
+        (REPORT, 0, ""),
         (["vecenv", "tune", "vecenv.envs.toys:NullEnv", "--envs", "2", "--seconds", "1"], 0, ""),
         (EVALUATE, 0, ""),
         (["vecenv", "top"], 2, "vecenv top: standard output is no terminal; use --once or --json\n"),

@@ -47,9 +47,9 @@ def test_workers_count_steps_that_advance_an_env(backend: str):
     try:
         windows = []
         while len(windows) < 3 or sum(window.batches for window in windows) < max(lengths):
-            before = sum(mode._envs.get_attr("num_steps"))
+            before = sum(mode.envs.get_attr("num_steps"))
             windows.append(mode.run(SECONDS))
-            assert windows[-1].steps == sum(mode._envs.get_attr("num_steps")) - before
+            assert windows[-1].steps == sum(mode.envs.get_attr("num_steps")) - before
     finally:
         mode.close()
     assert sum(window.steps for window in windows) < sum(window.batches for window in windows) * len(lengths)

@@ -1,8 +1,7 @@
 """Command line: parses `vecenv <command> ...` and turns errors into one line and an exit code.
 
-A command is a module of this package with one function `add_parser(subparsers)`, which adds its parser and
-sets `run` (a function from the parsed options to an exit code) as a default on it. To add a command, write the
-module and name it in `_COMMANDS`.
+A command is a module of this package with the texts `HELP` and `DESCRIPTION` and two functions: `add_arguments(add)`
+and `run(options)`, which returns an exit code. To add a command, write the module and name it in `_COMMANDS`.
 
 Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted, 141
 the output was closed, 129 and 143 ended by SIGHUP and SIGTERM.
@@ -11,6 +10,7 @@ the output was closed, 129 and 143 ended by SIGHUP and SIGTERM.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import sys
@@ -19,12 +19,14 @@ from typing import Any, NoReturn
 
 from vecenv import __version__
 from vecenv.checks import nearest
-from vecenv.cli import bench, check, evaluate, profile, record, replay, top, tune
+from vecenv.cli import bench, check, evaluate, record, replay, top, tune
 from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
 
 __all__ = ["main"]
 
-_COMMANDS = (bench, check, evaluate, profile, record, replay, top, tune)
+_COMMANDS = (bench, check, evaluate, record, replay, top, tune)
+#: Earlier names of commands, which work until the next release -> words in their place.
+_MOVED = {"profile": ("bench", "--only", "sync", "--rounds", "1", "--seconds", "5")}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,6 +72,11 @@ def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser, commands = _build_parser()
     command = words[0] if words and not words[0].startswith("-") else None
+    if command in _MOVED:
+        words[:1] = _MOVED[command]
+        with contextlib.suppress(OSError):  # of a terminal that is gone
+            print(f"vecenv {command}: deprecated, use vecenv {' '.join(_MOVED[command])}", file=sys.stderr)
+        command = words[0]
     if command is not None and command not in commands:
         guess = nearest(command, commands)
         expected = f"did you mean {guess}?" if guess else f"expected one of {', '.join(commands)}"
@@ -100,5 +107,8 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="store_true", help="print the version, and whether steps are done in C")
     subparsers = parser.add_subparsers(dest="command", metavar="command")
     for command in _COMMANDS:
-        command.add_parser(subparsers)
+        name = command.__name__.rpartition(".")[2]
+        child = subparsers.add_parser(name, allow_abbrev=False, help=command.HELP, description=command.DESCRIPTION)
+        child.set_defaults(run=command.run)
+        command.add_arguments(child.add_argument)
     return parser, dict(subparsers.choices)

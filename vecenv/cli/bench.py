@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.json_output import JsonOutput
-from vecenv.cli.options import bounded, key_value, seconds
+from vecenv.cli.options import AddArgument, add_shared, bounded, check_workers, count, seconds
 from vecenv.cli.ray_connection import connected_ray
 from vecenv.cli.result_file import ResultFile
 from vecenv.errors import ConfigError, require
@@ -24,53 +24,54 @@ from vecenv.errors import ConfigError, require
 if TYPE_CHECKING:
     from vecenv.envs.factory import EnvFactory
     from vecenv.measurement.measure import Mode, Window
+    from vecenv.report import Report
+    from vecenv.statistics import Statistics
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 _MODES = ("plain", "ceiling", "gymnasium", "sync", "async")
 _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 _DEFAULT_ENV = "CartPole-v1"
-_MAX_ENVS = 65_535  # of a pool
-_MAX_WORKERS, _MAX_ROUNDS = 1024, 10_000
+_MAX_ROUNDS = 10_000
 _MAX_SECONDS = 86_400.0
 # A shorter window holds too few steps for a rate.
 _MIN_WINDOW_SECONDS = 0.001
 
+HELP = "steps per second of an env: plain loop, Gymnasium's AsyncVectorEnv, vecenv"
+DESCRIPTION = (
+    "Step an env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
+    "windows that take turns, and compare medians. The ceiling is one plain loop per usable core, all at once. "
+    "For one mode of vecenv alone, also print its times, and one line per cause of lost time: the measured number, "
+    "the setting to change, and the gain to expect."
+)
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `bench` and its options."""
-    parser = subparsers.add_parser(
-        "bench",
-        allow_abbrev=False,
-        help="steps per second of an env: plain loop, Gymnasium's AsyncVectorEnv, vecenv",
-        description="Step an env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
-        "windows that take turns, and compare medians. The ceiling is one plain loop per usable core, all at once.",
-    )
-    add = parser.add_argument
+
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `bench`."""
     about = f"registered id, or module:factory, a function or class that builds the env (default: {_DEFAULT_ENV})"
-    add("env", nargs="?", metavar="ENV", help=about)
+    add_shared(add, "env", nargs="?", help=about)
     add("--env", dest="env_option", metavar="ENV", help="old form of ENV")
-    envs, workers, rounds = bounded(1, _MAX_ENVS), bounded(1, _MAX_WORKERS), bounded(1, _MAX_ROUNDS)
-    add("--envs", type=envs, default=64, metavar="N", help="number of envs (default: %(default)s)")
-    add("--workers", type=workers, metavar="W", help="vecenv's worker processes (default: one per usable core)")
-    add("--wait-num", type=envs, metavar="K", help="answers that the async mode waits for (default: half the envs)")
+    add_shared(add, "--envs", "--workers")
+    about = "answers that the async mode waits for (default: half the envs)"
+    add("--wait-num", type=count, metavar="K", help=about)
     add("--seconds", type=seconds, default=3.0, metavar="S", help="time for each mode (default: %(default)s)")
+    rounds = bounded(1, _MAX_ROUNDS)
     add("--rounds", type=rounds, default=5, metavar="R", help="windows per mode, in turns (default: %(default)s)")
-    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    add_shared(add, "--env-kwarg", "--policy-ms")
     add("--atari", action="store_true", help="84x84 grey frames in stacks of 4, of a registered id")
     add("--copy", action=argparse.BooleanOptionalAction, default=True, help="hand out copies (default) or views")
     add("--skip", action="append", choices=_MODES, default=[], help="leave a mode out; repeatable")
+    add("--only", choices=_MODES, help="leave all other modes out")
     add(
         "--ray",
         action="store_true",
         help="measure backend='ray', too, on the cluster that `ray.init()` joins (RAY_ADDRESS) or a local Ray, and "
         "print when to use it",
     )
-    add("--json", metavar="FILE", help="write every number; - is standard output, and the table goes to standard error")
+    add_shared(add, "--json")
     add("--plot", metavar="FILE.png", help="draw a bar chart")
-    add("--overwrite", action="store_true", help="replace files of --json and --plot that exist")
-    parser.set_defaults(run=run)
+    add_shared(add, "--overwrite", help="replace files of --json and --plot that exist")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,6 +82,10 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: options that contradict each other, an env that cannot be made, a file that cannot be written.
         DependencyError: matplotlib, Ray or a package of the env is missing.
     """
+    if options.only:
+        options.skip += [mode for mode in _MODES if mode != options.only]
+    if options.policy_ms:  # the loops have no policy
+        options.skip += ["plain", "ceiling"]
     _check(options)
     if options.ray:
         require("ray", "ray")
@@ -114,6 +119,7 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
         "copy": options.copy,
         "seconds": options.seconds,
         "rounds": options.rounds,
+        "policy_ms": options.policy_ms,
         "ray": options.ray,
     }
     about = machine.describe_machine()
@@ -128,6 +134,7 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
             text_file,
         )
     windows: dict[str, list[Window]] = {}
+    found: tuple[Statistics, Report] | None = None
     with wrap_foreign_errors(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, factory, settings, skip)
         window_seconds = options.seconds / options.rounds
@@ -137,9 +144,17 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
                 windows.setdefault(name, []).append(window)
                 advance(name)
         about["stolen"] = steal.share()
+        if len(modes) == 1 and modes[0].implementation:  # else the caller's time contains the other modes
+            envs = modes[0].envs
+            found = (envs.statistics(), envs.report())
     results = measure.summarise(modes, windows)
     sentence, rule = verdict(results, settings), ray_rule(results, settings)
-    text = report.results_json(settings, about, results, verdict=sentence, ray_rule=rule)
+    more: dict[str, Any] = {"verdict": sentence, "ray_rule": rule}
+    if found is not None:
+        statistics, verdicts = found
+        more["statistics"] = {"choice": statistics.choice, **statistics.as_dict()}
+        more.update(verdicts.as_dict())
+    text = report.results_json(settings, about, results, **more)
 
     def show() -> None:
         try:
@@ -149,6 +164,10 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
                 plot.write(functools.partial(figure.savefig, format=kind, dpi=120))
         finally:
             report.print_table(results, about["stolen"], text_file)
+            if found is not None:
+                print(statistics, "", sep="\n", file=text_file, flush=True)
+                for line in str(verdicts).splitlines():
+                    report.print_text(line, text_file)
             report.print_text(sentence, text_file)
             if rule:
                 report.print_text(rule, text_file)
@@ -174,6 +193,7 @@ def _open_modes(
 
     env_fns = [factory] * settings["envs"]
     own = {"num_workers": settings["workers"], "copy": settings["copy"]}
+    policy = measure.BusyPolicy(settings["policy_ms"], settings["envs"])
     openers: dict[str, Callable[[], Mode]] = {
         "plain": lambda: measure.plain_loop(env_fns),
         "ceiling": lambda: measure.ceiling_loops(env_fns),
@@ -188,25 +208,25 @@ def _open_modes(
         if name not in skip:
             modes.append(opener())
             stack.callback(modes[-1].close)
+            if settings["policy_ms"]:
+                modes[-1].policy = policy
     return modes
 
 
 def _open_ray(stack: contextlib.ExitStack, env_fns: Sequence[EnvFactory], settings: dict[str, Any]) -> Mode:
     """Connect to a cluster for the time of the stack, and build the envs there; add its shards to the settings."""
-    from vecenv.measurement.measure import VecenvSyncMode
-    from vecenv.vector import VectorEnv
+    from vecenv.measurement.measure import vecenv_sync
 
     stack.enter_context(connected_ray())
-    envs = VectorEnv(env_fns, backend="ray", copy=settings["copy"])
-    settings.update(ray_shards=len(envs.shards()), ray_workers=envs.statistics()["num_workers"])
-    return VecenvSyncMode("vecenv ray", envs, None)
+    mode = vecenv_sync(env_fns, name="vecenv ray", backend="ray", copy=settings["copy"])
+    settings.update(ray_shards=len(mode.envs.shards()), ray_workers=mode.envs.statistics()["num_workers"])
+    return mode
 
 
 def _check(options: argparse.Namespace) -> None:
     if options.wait_num and options.wait_num > options.envs:
         raise ConfigError(f"--wait-num {options.wait_num} is more than --envs {options.envs}")
-    if options.workers and options.workers > options.envs:
-        raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
+    check_workers(options)
     if set(options.skip) == set(_MODES) and not options.ray:
         raise ConfigError("every mode is skipped; nothing is left to measure")
     if options.seconds > _MAX_SECONDS:

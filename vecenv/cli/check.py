@@ -8,32 +8,29 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from vecenv.cli.options import count, key_value, natural
+from vecenv.cli.options import AddArgument, add_shared, count, natural
 from vecenv.errors import ConfigError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 _BROKEN = 1
 
+HELP = "every rule an env breaks: spaces, dtypes, bounds, aliasing, seeds, pickling, endless episodes"
+DESCRIPTION = (
+    "Play a few episodes of an env with random actions and print every rule that it breaks. "
+    "Exit code 1 if there is one."
+)
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `check` and its options."""
-    parser = subparsers.add_parser(
-        "check",
-        allow_abbrev=False,
-        help="every rule an env breaks: spaces, dtypes, bounds, aliasing, seeds, pickling, endless episodes",
-        description="Play a few episodes of an env with random actions and print every rule that it breaks. "
-        "Exit code 1 if there is one.",
-    )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `check`."""
+    add_shared(add, "env")
     add("--seed", type=natural, default=0, metavar="S", help="of the runs that must be equal (default: %(default)s)")
     add("--episodes", type=count, default=3, metavar="K", help="episodes to play through (default: %(default)s)")
-    add("--max-steps", type=count, default=10_000, metavar="N", help="longer is endless (default: %(default)s)")
-    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    add_shared(add, "--max-steps", default=10_000, help="longer is endless (default: %(default)s)")
+    add_shared(add, "--env-kwarg")
     add("--no-spawn", action="store_true", help="leave out building the env in a fresh interpreter")
     add("--determinism", action="store_true", help="also say whether episodes can be recovered after a crash")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

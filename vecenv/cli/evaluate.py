@@ -14,48 +14,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vecenv.cli.json_output import STDOUT, JsonOutput
-from vecenv.cli.options import bounded, count, key_value, natural, seconds, seed_list
+from vecenv.cli.options import AddArgument, add_shared, check_workers, count, natural, seconds, seed_list
 from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of
 
 if TYPE_CHECKING:
     from vecenv.evaluation import Evaluation
 
-__all__ = ["add_parser", "play"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "play", "run"]
 
-_MAX_ENVS, _MAX_WORKERS = 65_535, 1024
 _NUM_BINS = 10
 #: Width of a histogram, if the output is no terminal.
 _WIDTH = 80
 
+HELP = "returns of a policy: exactly one episode per seed, the same for any number of envs"
+DESCRIPTION = (
+    "Play exactly one episode per seed with a policy, and print a table and a histogram of the "
+    "returns. The policy is a function policy(obs, env_id) that returns one action per row."
+)
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `evaluate` and its options."""
-    parser = subparsers.add_parser(
-        "evaluate",
-        allow_abbrev=False,
-        help="returns of a policy: exactly one episode per seed, the same for any number of envs",
-        description="Play exactly one episode per seed with a policy, and print a table and a histogram of the "
-        "returns. The policy is a function policy(obs, env_id) that returns one action per row.",
-    )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `evaluate`."""
+    add_shared(add, "env")
     add("--policy", required=True, metavar="MODULE:FUNCTION", help="a class is instantiated without arguments")
     add("--seeds", type=seed_list, metavar="A:B", help="seeds A to B - 1; or a list such as 3,5,100:200")
     add("--episodes", type=count, metavar="K", help="in place of --seeds: seeds 0 to K - 1")
-    add("--envs", type=bounded(1, _MAX_ENVS), default=8, metavar="N", help="envs at once (default: %(default)s)")
-    workers = bounded(1, _MAX_WORKERS)
-    add("--workers", type=workers, metavar="W", help="worker processes (default: one per usable core)")
+    add_shared(add, "--envs", default=8, help="envs at once (default: %(default)s)")
+    add_shared(add, "--workers")
     add("--timeout", type=seconds, metavar="S", help="cut episodes whose steps take longer (default: no limit)")
-    add("--max-steps", type=count, metavar="N", help="cut episodes after N steps (default: no limit)")
+    add_shared(add, "--max-steps")
     add("--rng", choices=("per-episode",), help="give the policy a random generator per row as a third argument")
     add("--batch-rows", type=count, metavar="K", help="call the policy with exactly K rows, padded")
     add("--videos", type=natural, default=0, metavar="K", help="record the episodes of the first K seeds")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder of the videos (default: %(default)s)")
     about = "write all results to a file; without FILE or with -, to standard output, and the table to standard error"
-    add("--json", nargs="?", const=STDOUT, metavar="FILE", help=about)
-    add("--overwrite", action="store_true", help="replace videos and files of --json that exist")
-    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
-    parser.set_defaults(run=run)
+    add_shared(add, "--json", nargs="?", const=STDOUT, help=about)
+    add_shared(add, "--overwrite", help="replace videos and files of --json that exist")
+    add_shared(add, "--env-kwarg")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,8 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if (options.seeds is None) == (options.episodes is None):
         raise ConfigError("expected either --seeds or --episodes")
     seeds = read_seeds(options.seeds, options.episodes, name="--seeds")
-    if options.workers and options.workers > options.envs:
-        raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
+    check_workers(options)
     with JsonOutput(options.json, overwrite=options.overwrite) as output:
         _evaluate(options, seeds, output)
     return 0

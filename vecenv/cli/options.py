@@ -1,4 +1,4 @@
-"""Types of options that several commands share: they turn text into a value, or name the form that they expect."""
+"""Arguments of commands: those that several share, and types, which read a value or name the expected form."""
 
 from __future__ import annotations
 
@@ -9,14 +9,35 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from vecenv.errors import ConfigError
 
-__all__ = ["check_file", "bounded", "count", "key_value", "milliseconds", "natural", "seconds", "seed_list"]
+__all__ = [
+    "AddArgument",
+    "add_shared",
+    "bounded",
+    "check_file",
+    "check_workers",
+    "count",
+    "key_value",
+    "milliseconds",
+    "natural",
+    "seconds",
+    "seed_list",
+]
 
+#: `ArgumentParser.add_argument`.
+AddArgument: TypeAlias = Callable[..., argparse.Action]
 #: Most seeds of one option.
 _MOST_SEEDS = 1_000_000
+_MAX_ENVS, _MAX_WORKERS = 65_535, 1024  # of a pool
+
+
+def add_shared(add: AddArgument, *names: str, **changes: Any) -> None:
+    """Add arguments of `_SHARED` by their names, with these changes."""
+    for name in names:
+        add(name, **{**_SHARED[name], **changes})
 
 
 def count(text: str) -> int:
@@ -99,6 +120,37 @@ def key_value(text: str) -> tuple[str, Any]:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return key, value
+
+
+_SHARED: dict[str, dict[str, Any]] = {
+    "env": dict(metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)"),
+    "--envs": dict(type=bounded(1, _MAX_ENVS), default=64, metavar="N", help="number of envs (default: %(default)s)"),
+    "--workers": dict(
+        type=bounded(1, _MAX_WORKERS), metavar="W", help="worker processes (default: one per usable core)"
+    ),
+    "--policy-ms": dict(
+        type=milliseconds,
+        default=0.0,
+        metavar="X",
+        help="milliseconds in which one thread computes the actions of all envs (default: %(default)s)",
+    ),
+    "--env-kwarg": dict(type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable"),
+    "--json": dict(
+        metavar="FILE", help="write every number; - is standard output, and the table goes to standard error"
+    ),
+    "--overwrite": dict(action="store_true", help="replace the file of --json if it exists"),
+    "--max-steps": dict(type=count, metavar="N", help="cut episodes after N steps (default: no limit)"),
+}
+
+
+def check_workers(options: argparse.Namespace) -> None:
+    """Refuse more workers than envs.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    if options.workers and options.workers > options.envs:
+        raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
 
 
 def check_file(flag: str, path: Path) -> None:

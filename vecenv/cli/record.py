@@ -8,34 +8,31 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vecenv.cli.options import count, key_value, natural
+from vecenv.cli.options import AddArgument, add_shared, count, natural
 from vecenv.errors import ConfigError, DependencyError, EnvError, require
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 #: Envs that are recorded at the same time.
 _POLICY_ENVS = 4
 
+HELP = "videos of an env's episodes"
+DESCRIPTION = (
+    "Play episodes of an env with random actions or a policy, write a video of each, and print the "
+    "files. With a policy they are named by env and seed."
+)
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `record` and its options."""
-    parser = subparsers.add_parser(
-        "record",
-        allow_abbrev=False,
-        help="videos of an env's episodes",
-        description="Play episodes of an env with random actions or a policy, write a video of each, and print the "
-        "files. With a policy they are named by env and seed.",
-    )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `record`."""
+    add_shared(add, "env")
     add("--episodes", type=count, default=1, metavar="K", help="how many (default: %(default)s)")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder, made if missing (default: %(default)s)")
     add("--seed", type=natural, metavar="S", help="repeat a run exactly (default: a new one every time)")
     add("--policy", metavar="MODULE:FUNCTION", help="policy(obs, env_id) (default: random actions)")
-    add("--max-steps", type=count, metavar="N", help="with --policy: cut episodes after N steps")
-    add("--overwrite", action="store_true", help="with --policy: replace videos that exist")
-    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
-    parser.set_defaults(run=run)
+    add_shared(add, "--max-steps", help="with --policy: cut episodes after N steps")
+    add_shared(add, "--overwrite", help="with --policy: replace videos that exist")
+    add_shared(add, "--env-kwarg")
 
 
 def run(options: argparse.Namespace) -> int:

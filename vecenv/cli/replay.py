@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vecenv.cli.options import natural
+from vecenv.cli.options import AddArgument, natural
 from vecenv.errors import ConfigError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 _QUIT = 1
 #: Modules between a command and the code of an env: the debugger does not stop in them.
@@ -22,22 +22,19 @@ _SKIP = (
     "gymnasium.core", "gymnasium.wrappers.*", "gymnasium.utils.*",
 )  # fmt: skip
 
+HELP = "run a failed episode again"
+DESCRIPTION = (
+    "Run the episode of a reproducer file again, in this process: if the env crashed, this crashes. "
+    "The file is a pickle and can run any code; use it on your own files."
+)
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `replay` and its options."""
-    parser = subparsers.add_parser(
-        "replay",
-        allow_abbrev=False,
-        help="run a failed episode again",
-        description="Run the episode of a reproducer file again, in this process: if the env crashed, this crashes. "
-        "The file is a pickle and can run any code; use it on your own files.",
-    )
-    add = parser.add_argument
+
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `replay`."""
     add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
     add("--until", type=natural, metavar="COMMAND", help="stop before the command with this number")
     add("--pdb", action="store_true", help="debug the env from its last command on, or from the one of --until")
     add("--quiet", action="store_true", help="print no line per command")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

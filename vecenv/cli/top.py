@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from vecenv.cli.options import count, seconds
+from vecenv.cli.options import AddArgument, count, seconds
 from vecenv.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -21,25 +21,22 @@ if TYPE_CHECKING:
     from vecenv.cli.pool_reader import PoolFile, PoolReader
     from vecenv.cli.top_screen import View
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "watch a running pool: steps per second, workers, slow and hanging envs"
+DESCRIPTION = (
+    "Watch a running pool of this user: steps per second, busy shares and memory of workers, the "
+    "slowest envs, and what each env does now. Keys: s sorts, d shows the Python stacks of a worker, q quits."
+)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `top` and its options."""
-    parser = subparsers.add_parser(
-        "top",
-        allow_abbrev=False,
-        help="watch a running pool: steps per second, workers, slow and hanging envs",
-        description="Watch a running pool of this user: steps per second, busy shares and memory of workers, the "
-        "slowest envs, and what each env does now. Keys: s sorts, d shows the Python stacks of a worker, q quits.",
-    )
-    add = parser.add_argument
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `top`."""
     add("pid", nargs="?", type=count, metavar="PID", help="process of the pool (default: the only one that runs)")
     add("--pool", type=count, metavar="N", help="the N-th pool of that process")
     add("--once", action="store_true", help="show the numbers of one interval and end")
     add("--json", action="store_true", help="one line of JSON per interval")
     add("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two lines (default: %(default)g)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

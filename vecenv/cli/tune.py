@@ -9,35 +9,26 @@ import argparse
 from typing import Any
 
 from vecenv.cli.json_output import JsonOutput
-from vecenv.cli.options import bounded, key_value, milliseconds, seconds
+from vecenv.cli.options import AddArgument, add_shared, key_value, seconds
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
-_MAX_ENVS = 65_535  # of a pool
+HELP = "the fastest options of VectorEnv for an env, and the call to paste"
+DESCRIPTION = (
+    "Step an env with different backends, workers, threads, calls and options of VectorEnv, in windows "
+    "that take turns; the better half goes on with longer windows. Print a table and the call to paste."
+)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `tune` and its options."""
-    parser = subparsers.add_parser(
-        "tune",
-        allow_abbrev=False,
-        help="the fastest options of VectorEnv for an env, and the call to paste",
-        description="Step an env with different backends, workers, threads, calls and options of VectorEnv, in windows "
-        "that take turns; the better half goes on with longer windows. Print a table and the call to paste.",
-    )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
-    add("--envs", type=bounded(1, _MAX_ENVS), default=64, metavar="N", help="number of envs (default: %(default)s)")
-    about = "milliseconds in which one thread computes the actions of all envs (default: %(default)s)"
-    add("--policy-ms", type=milliseconds, default=0.0, metavar="X", help=about)
+def add_arguments(add: AddArgument) -> None:
+    """Add the arguments of `tune`."""
+    add_shared(add, "env", "--envs", "--policy-ms")
     add("--seconds", type=seconds, default=30.0, metavar="S", help="time for the search (default: %(default)s)")
     add("--lockstep", action="store_true", help="try step() only, not send() and recv()")
-    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    add_shared(add, "--env-kwarg")
     about = "option of VectorEnv that all settings have, such as infos=all; repeatable"
     add("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE", help=about)
-    add("--json", metavar="FILE", help="write every number; - is standard output, and the table goes to standard error")
-    add("--overwrite", action="store_true", help="replace the file of --json if it exists")
-    parser.set_defaults(run=run)
+    add_shared(add, "--json", "--overwrite")
 
 
 def run(options: argparse.Namespace) -> int:

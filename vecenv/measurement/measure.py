@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncMode",
+    "BusyPolicy",
     "LoopMode",
     "Mode",
     "SyncMode",
@@ -90,9 +91,13 @@ class Mode(abc.ABC):
     Attributes:
         name: as shown in tables.
         implementation: 'native' or 'python', which half of vecenv ran; None for others.
+        envs: the vector env; None for plain loops, which step single envs.
+        policy: vector modes call it with the number of rows after each batch, to spend the time of a policy.
     """
 
     implementation: str | None = None
+    envs: Any = None
+    policy: Callable[[int], object] | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -134,6 +139,19 @@ class LoopMode(Mode):
         self._processes.close()
 
 
+class BusyPolicy:
+    """Computes for as long as a policy would; `milliseconds` is the time for all envs."""
+
+    def __init__(self, milliseconds: float, num_envs: int) -> None:
+        self._ns_per_row = 1e6 * milliseconds / num_envs
+
+    def __call__(self, num_rows: int) -> None:
+        """Compute for the time of these rows. It is CPU time: a policy that has to share its core takes longer."""
+        until = time.thread_time_ns() + self._ns_per_row * num_rows
+        while time.thread_time_ns() < until:
+            pass
+
+
 class _VectorMode(Mode):
     """Base of the synchronous and the asynchronous mode: the vector env, its processes, premade actions.
 
@@ -141,24 +159,14 @@ class _VectorMode(Mode):
         name: of the mode.
         envs: the vector env.
         pids: of its processes; None if they may run on other machines.
-        policy: called with the number of rows after each batch, to spend the time of a policy. None: no time.
         is_reset: whether the envs are reset already.
     """
 
-    def __init__(
-        self,
-        name: str,
-        envs: Any,
-        pids: Sequence[int] | None,
-        *,
-        policy: Callable[[int], object] | None = None,
-        is_reset: bool = False,
-    ) -> None:
+    def __init__(self, name: str, envs: Any, pids: Sequence[int] | None, *, is_reset: bool = False) -> None:
         super().__init__(name)
         self.implementation = getattr(envs, "implementation", None)
-        self._envs = envs
+        self.envs = envs
         self._pids = None if pids is None else tuple(pids)
-        self._policy = policy
         self._actions = action_batches(envs.single_action_space, envs.num_envs)
         if is_reset:
             return
@@ -170,10 +178,10 @@ class _VectorMode(Mode):
 
     def close(self) -> None:
         """End the workers, also during a step."""
-        if isinstance(self._envs, AsyncVectorEnv):
-            _end_processes(self._envs)
+        if isinstance(self.envs, AsyncVectorEnv):
+            _end_processes(self.envs)
         else:
-            self._envs.close()
+            self.envs.close()
 
     def _cpu_seconds(self) -> float:
         if self._pids is None:
@@ -191,8 +199,8 @@ class SyncMode(_VectorMode):
 
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
-        step, actions, ended, clock = self._envs.step, self._actions, self._ended, time.perf_counter
-        policy = self._policy
+        step, actions, ended, clock = self.envs.step, self._actions, self._ended, time.perf_counter
+        policy = self.policy
         batches, num_ended, ended_before = 0, 0, int(np.count_nonzero(ended))
         cpu, start = self._cpu_seconds(), clock()
         now, deadline = start, start + seconds
@@ -215,10 +223,10 @@ class VecenvSyncMode(_VectorMode):
 
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
-        step, actions, clock = self._envs.step, self._actions, time.perf_counter
-        policy, num_envs = self._policy, self._envs.num_envs
+        step, actions, clock = self.envs.step, self._actions, time.perf_counter
+        policy, num_envs = self.policy, self.envs.num_envs
         batches = 0
-        cpu, before, start = self._cpu_seconds(), _num_steps(self._envs), clock()
+        cpu, before, start = self._cpu_seconds(), _num_steps(self.envs), clock()
         now, deadline = start, start + seconds
         while now < deadline:
             step(next(actions))
@@ -226,7 +234,7 @@ class VecenvSyncMode(_VectorMode):
                 policy(num_envs)
             batches += 1
             now = clock()
-        return Window(_num_steps(self._envs) - before, batches, now - start, self._cpu_seconds() - cpu)
+        return Window(_num_steps(self.envs) - before, batches, now - start, self._cpu_seconds() - cpu)
 
 
 class AsyncMode(_VectorMode):
@@ -239,30 +247,30 @@ class AsyncMode(_VectorMode):
     def run(self, seconds: float) -> Window:
         """Keep all envs busy; a batch is one `recv`. At both ends of the window some steps are under way."""
         clock = time.perf_counter
-        self._envs.send(next(self._actions))
+        self.envs.send(next(self._actions))
         for _ in range(_WARM_UP_BATCHES):
             self._turn()
         batches = 0
-        cpu, before, start = self._cpu_seconds(), _num_steps(self._envs), clock()
+        cpu, before, start = self._cpu_seconds(), _num_steps(self.envs), clock()
         now, deadline = start, start + seconds
         while now < deadline:
             self._turn()
             batches += 1
             now = clock()
-        window = Window(_num_steps(self._envs) - before, batches, now - start, self._cpu_seconds() - cpu)
+        window = Window(_num_steps(self.envs) - before, batches, now - start, self._cpu_seconds() - cpu)
         self._drain()
         return window
 
     def _turn(self) -> None:
-        env_ids = self._envs.recv(self._wait_num)[4]["env_id"]
-        if self._policy is not None:
-            self._policy(len(env_ids))
-        self._envs.send(take_rows(self._envs.single_action_space, next(self._actions), env_ids), env_ids)
+        env_ids = self.envs.recv(self._wait_num)[4]["env_id"]
+        if self.policy is not None:
+            self.policy(len(env_ids))
+        self.envs.send(take_rows(self.envs.single_action_space, next(self._actions), env_ids), env_ids)
 
     def _drain(self) -> None:
-        owed = self._envs.num_envs
+        owed = self.envs.num_envs
         while owed:
-            owed -= len(self._envs.recv(owed)[4]["env_id"])
+            owed -= len(self.envs.recv(owed)[4]["env_id"])
 
 
 def _num_steps(envs: VectorEnv) -> int:

@@ -29,7 +29,7 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, EnvError, VecenvError, WorkerError
 from vecenv.measurement import report
 from vecenv.measurement.machine import usable_cores
-from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
+from vecenv.measurement.measure import AsyncMode, BusyPolicy, Mode, SyncMode, VecenvSyncMode
 from vecenv.measurement.target import quietly
 from vecenv.options import given_fields, read_engine, read_timeouts
 from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
@@ -144,7 +144,7 @@ class _Search:
         self._code, self._num_envs, self._policy_ms = code, num_envs, policy_ms
         self._seconds, self._lockstep, self._options, self._show = seconds, lockstep, options, show
         self._env_fn = EnvFactory(code.env_fn, wrappers=(adapt_and_build,))
-        self._policy = _Policy(policy_ms, num_envs) if policy_ms else None
+        self._policy = BusyPolicy(policy_ms, num_envs) if policy_ms else None
         self._cores = usable_cores()
         self._called = self._began = self._shown = time.monotonic()
         self._free_memory = psutil.virtual_memory().available
@@ -263,6 +263,7 @@ class _Search:
         began = time.monotonic()
         entries: list[OpenCandidate] = []
         for candidate, mode in self._make_modes(key, group):
+            mode.policy = self._policy
             self._modes.setdefault(key, mode)
             entries.append(OpenCandidate(candidate, mode))
         seconds = time.monotonic() - began
@@ -279,18 +280,17 @@ class _Search:
         engine = {**_ENGINE, **given_fields(read_engine(self._options.get("engine")))}
         envs = VectorEnv([env_fn] * self._num_envs, **{**self._options, **key.options, "engine": engine})
         for number, candidate in enumerate(group):
-            shared: dict[str, Any] = {"policy": self._policy, "is_reset": number > 0}
             if candidate.min_count is None:
-                yield candidate, VecenvSyncMode(str(candidate), envs, envs.worker_pids, **shared)
+                yield candidate, VecenvSyncMode(str(candidate), envs, envs.worker_pids, is_reset=number > 0)
             else:
-                yield candidate, AsyncMode(str(candidate), envs, candidate.min_count, **shared)
+                yield candidate, AsyncMode(str(candidate), envs, candidate.min_count, is_reset=number > 0)
 
     def _make_plain_loop(self) -> Mode:
         try:
             envs = SyncVectorEnv([quietly(self._env_fn)] * self._num_envs)
         except Exception as error:  # for example, spaces of a kind that only vecenv has
             raise ConfigError(f"it cannot be built: {type(error).__name__}: {error}") from error
-        return SyncMode(str(_PLAIN), envs, (), policy=self._policy)
+        return SyncMode(str(_PLAIN), envs, ())
 
     def _keep(self, entries: Collection[OpenCandidate]) -> None:
         """Close the vector envs of all other entries."""
@@ -358,19 +358,6 @@ class _Search:
         except BaseException as error:  # SystemExit, too
             message = f"{self._code.name!r} cannot be measured: {type(error).__name__}: {error}"
             raise ConfigError(message) from error
-
-
-class _Policy:
-    """Computes for as long as a policy would; `milliseconds` is the time for all envs."""
-
-    def __init__(self, milliseconds: float, num_envs: int) -> None:
-        self._ns_per_row = 1e6 * milliseconds / num_envs
-
-    def __call__(self, num_rows: int) -> None:
-        # CPU time: a policy that has to share its core takes longer
-        until = time.thread_time_ns() + self._ns_per_row * num_rows
-        while time.thread_time_ns() < until:
-            pass
 
 
 def _first_step(entries: Sequence[OpenCandidate]) -> OpenCandidate:
