@@ -30,18 +30,13 @@ _MOVED = {"profile": ("bench", "--only", "sync", "--rounds", "1", "--seconds", "
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints an error in one line, without the usage text of argparse.
-
-    Attributes:
-        option_strings: every option, such as `--help`.
-    """
+    """Prints an error in one line, without the usage text of argparse; `option_strings` has every option."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.option_strings: list[str] = []
         super().__init__(*args, **kwargs)
 
     def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
-        """Add an argument, and note its option strings."""
         action = super().add_argument(*args, **kwargs)
         self.option_strings.extend(action.option_strings)
         return action
@@ -57,10 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    Args:
-        argv: the words after the program's name; None takes those of this process.
+    """Run one command and return its exit code; `argv` are the words after the program's name (None: of this process).
 
     Raises:
         SystemExit: for `--help`, `--version` and options that do not parse.

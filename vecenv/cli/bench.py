@@ -48,7 +48,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `bench`."""
     about = f"registered id, or module:factory, a function or class that builds the env (default: {_DEFAULT_ENV})"
     add_shared(add, "env", nargs="?", help=about)
     add("--env", dest="env_option", metavar="ENV", help="old form of ENV")
@@ -75,13 +74,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print, write; return exit code 0.
-
-    Raises:
-        EnvError: an env raised while it was stepped or reset.
-        ConfigError: options that contradict each other, an env that cannot be made, a file that cannot be written.
-        DependencyError: matplotlib, Ray or a package of the env is missing.
-    """
+    """Measure, print, write; return exit code 0."""
     if options.only:
         options.skip += [mode for mode in _MODES if mode != options.only]
     if options.policy_ms:  # the loops have no policy

@@ -23,7 +23,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `check`."""
     add_shared(add, "env")
     add("--seed", type=natural, default=0, metavar="S", help="of the runs that must be equal (default: %(default)s)")
     add("--episodes", type=count, default=3, metavar="K", help="episodes to play through (default: %(default)s)")
@@ -34,12 +33,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, print; return 0 if no rule is broken, else 1.
-
-    Raises:
-        ConfigError: there is no such env.
-        DependencyError: a package of the env is missing.
-    """
+    """Check, print; return 0 if no rule is broken, else 1."""
     from vecenv.envs.check.check import CheckError, check_all
     from vecenv.envs.check.data import lacks_spaces
     from vecenv.measurement.env_names import find_env_fn

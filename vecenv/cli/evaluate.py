@@ -34,7 +34,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `evaluate`."""
     add_shared(add, "env")
     add("--policy", required=True, metavar="MODULE:FUNCTION", help="a class is instantiated without arguments")
     add("--seeds", type=seed_list, metavar="A:B", help="seeds A to B - 1; or a list such as 3,5,100:200")
@@ -54,13 +53,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate, print, write; return exit code 0. After a failure, the episodes that had ended are printed, too.
-
-    Raises:
-        ConfigError: wrong seeds, no such env or policy, or a file exists.
-        EnvError: the env or the policy raised an exception.
-        DependencyError: a package of the env, or one for videos, is missing.
-    """
+    """Evaluate, print, write; return exit code 0. After a failure, the episodes that had ended are printed, too."""
     from vecenv.evaluation.seeds import read_seeds
 
     if (options.seeds is None) == (options.episodes is None):
@@ -119,10 +112,9 @@ def play(
     """Evaluate a policy with a progress bar, and show the result; after a failure, that of the episodes that had ended.
 
     Args:
-        env_fn: builds an env.
-        policy_name: the name of the policy, for errors.
-        policy, seeds, **arguments: as for `vecenv.evaluate`.
+        policy_name: for errors.
         show: called with the result, if there is one. Its errors are not those of the policy.
+        **arguments: as for `vecenv.evaluate`.
 
     Raises:
         EnvError: the env or the policy raised an exception.

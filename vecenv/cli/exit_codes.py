@@ -40,9 +40,6 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
     SIGTERM and SIGHUP end the command as Ctrl-C does: it closes its envs, ends its processes and removes its
     temporary files. A signal that the caller handles or ignores (`nohup`) keeps its meaning.
 
-    Args:
-        where: how lines on standard error begin.
-
     Raises:
         SystemExit: as the command does.
         Exception: an exception that is neither an error of vecenv nor one of standard output.
@@ -72,7 +69,6 @@ def _run_and_flush(where: str, command: Callable[[], int | None]) -> int:
 
 
 def one_line(message: object) -> str:
-    """Return a message without line breaks."""
     return " ".join(str(message).split())
 
 

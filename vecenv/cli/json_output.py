@@ -17,17 +17,10 @@ STDOUT = "-"
 
 
 class JsonOutput:
-    """Writes and prints the results of a command. To be used with `with`.
-
-    Args:
-        path: the value of the option. A file is made at once, see `ResultFile`; None: no JSON is written.
-        overwrite: allow a file of this name, which is replaced.
+    """Writes and prints the results of a command. To be used with `with`; arguments are those of `ResultFile`.
 
     Attributes:
         text_file: where a command prints: standard error if the JSON goes to standard output, else standard output.
-
-    Raises:
-        ConfigError: as from `ResultFile`.
     """
 
     def __init__(self, path: str | None, *, overwrite: bool) -> None:
@@ -46,11 +39,7 @@ class JsonOutput:
             self._file.close()
 
     def write(self, make_text: Callable[[], str], show: Callable[[], None]) -> None:
-        """Write the results to the file, then print them; both are tried, as the disk or the output may be full.
-
-        Args:
-            make_text: returns the results as JSON.
-            show: prints them to `text_file`.
+        """Write the JSON of `make_text` to the file, then print by `show`; both are tried, as either may be full.
 
         Raises:
             ConfigError: the file cannot be written.

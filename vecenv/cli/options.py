@@ -144,21 +144,13 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def check_workers(options: argparse.Namespace) -> None:
-    """Refuse more workers than envs.
-
-    Raises:
-        ConfigError: there are more.
-    """
+    """Raise ConfigError if there are more workers than envs."""
     if options.workers and options.workers > options.envs:
         raise ConfigError(f"--workers {options.workers} is more than --envs {options.envs}")
 
 
 def check_file(flag: str, path: Path) -> None:
-    """Find out before the work whether a file could be written after it.
-
-    Raises:
-        ConfigError: it could not.
-    """
+    """Raise ConfigError before the work if a file could not be written after it."""
     if path.is_dir():
         raise ConfigError(f"{flag} {path}: is a directory, expected a file")
     if not path.parent.is_dir():

@@ -127,7 +127,6 @@ class PoolLoad:
 
 
 def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:
-    """Return the load between two readings of a pool."""
     seconds = max(1e-9, (after.taken_ns - before.taken_ns) / 1e9)
     states = {worker.worker_id: worker.state for worker in after.workers}
     ended = _recent_episodes(before, after)

@@ -257,7 +257,6 @@ class PoolReader:
 
     @property
     def num_envs(self) -> int:
-        """How many envs the pool has."""
         return self._plan.num_envs
 
     @property
@@ -266,7 +265,6 @@ class PoolReader:
         return self._plan.is_timed
 
     def check_open(self) -> None:
-        """Raise ClosedError if the pool has ended."""
         if not self.pool.is_open():
             raise _ended(self.pool)
 
@@ -293,11 +291,7 @@ class PoolReader:
     # ---- reading ---------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """Read all counters.
-
-        Raises:
-            ClosedError: the pool has ended.
-        """
+        """Read all counters; ClosedError if the pool has ended."""
         self.check_open()
         slot_of_env = self._slot_of_env.copy()
         taken_ns = now_ns()
@@ -400,12 +394,8 @@ def _find_broken(timings: Any, limits: Sequence[Any], num_replaced: int) -> Any:
     """Return for which envs the words contradict each other, bool (N,).
 
     An operation is stored in the order bucket, maximum, sum, number. A worker that is killed meanwhile leaves one more
-    in the histogram than in the number.
-
-    Args:
-        timings: a copy whose numbers of steps and resets were read before the rest.
-        limits: the same numbers, read after the rest.
-        num_replaced: how many workers may have been killed.
+    in the histogram than in the number. In `timings` the numbers were read before the rest; `limits`
+    are the same numbers, read after it.
     """
     is_broken = np.zeros(len(timings), bool)
     for kind, limit in zip(("step", "reset"), limits):

@@ -14,12 +14,7 @@ __all__ = ["connected_ray"]
 
 @contextlib.contextmanager
 def connected_ray() -> Iterator[None]:
-    """Call `ray.init()`, which joins the cluster of RAY_ADDRESS or starts a local Ray; disconnect at the end.
-
-    Raises:
-        DependencyError: Ray is not installed.
-        ConfigError: the cluster cannot be reached.
-    """
+    """Call `ray.init()`, which joins the cluster of RAY_ADDRESS or starts a local Ray; disconnect at the end."""
     ray = require("ray", "ray")
     is_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)

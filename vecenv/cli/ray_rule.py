@@ -15,14 +15,9 @@ _LONG_ROUND_MS = 10.0
 
 
 def ray_rule(results: Sequence[Result], settings: dict[str, Any]) -> str:
-    """Return what Ray adds to a round here, and when to use it.
+    """Return what Ray adds to a round here, and when to use it, with the settings of the run.
 
-    Args:
-        results: lines of the table.
-        settings: of the run: `envs`, `workers`, and of the pool over Ray `ray_shards` and `ray_workers`.
-
-    Returns:
-        Two sentences; "" unless both the process pool and the pool over Ray were measured.
+    "" is returned unless both the process pool and the pool over Ray were measured.
     """
     rounds = {result.name: result.us_per_batch / 1000 for result in results}
     if not {"vecenv sync", "vecenv ray"} <= rounds.keys():

@@ -24,7 +24,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `record`."""
     add_shared(add, "env")
     add("--episodes", type=count, default=1, metavar="K", help="how many (default: %(default)s)")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder, made if missing (default: %(default)s)")
@@ -36,13 +35,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Record, print the files; return exit code 0.
-
-    Raises:
-        ConfigError: there is no such env, it does not render RGB arrays, or the folder cannot be written.
-        DependencyError: rich, moviepy, the encoder or a package of the env is missing.
-        EnvError: the policy or the env raised an exception.
-    """
+    """Record, print the files; return exit code 0."""
     require("rich", "video")
     from vecenv.cli.display import draw_without_display
 

@@ -30,7 +30,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `replay`."""
     add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
     add("--until", type=natural, metavar="COMMAND", help="stop before the command with this number")
     add("--pdb", action="store_true", help="debug the env from its last command on, or from the one of --until")
@@ -38,13 +37,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repeat the episode; return exit code 0 if it did not fail this time, 1 if the debugger was quit.
-
-    Raises:
-        ConfigError: the file cannot be read, or is none.
-        DependencyError: the env's modules are not found.
-        Exception: the env raised it.
-    """
+    """Repeat the episode; return exit code 0 if it did not fail this time, 1 if the debugger was quit."""
     from vecenv.core.recovery import reproducer
 
     try:

@@ -22,15 +22,10 @@ class ResultFile:
     """
 
     def __init__(self, flag: str, path: Path, *, overwrite: bool = False) -> None:
-        """Make the temporary file.
-
-        Args:
-            flag: the option that names the file, for errors.
-            path: a symbolic link is followed.
-            overwrite: allow a file of this name, which `write` replaces.
+        """Make the temporary file of the option `flag`; a symbolic link is followed.
 
         Raises:
-            ConfigError: the file exists, is not a regular file, or cannot be made.
+            ConfigError: the file exists and `overwrite` is False, is not a regular file, or cannot be made.
         """
         check_file(flag, path)
         if path.exists() and not path.is_file():
@@ -46,11 +41,7 @@ class ResultFile:
             raise ConfigError(f"{self._place}: cannot be written: {error.strerror}") from error
 
     def write(self, fill: Callable[[BinaryIO], object]) -> None:
-        """Let `fill` write the content, then give the file its name.
-
-        Raises:
-            ConfigError: the content cannot be written, for example because the disk is full.
-        """
+        """Let `fill` write the content, then give the file its name; ConfigError if it cannot be written."""
         try:
             with self._temporary.open("wb") as file:
                 fill(file)

@@ -31,7 +31,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `top`."""
     add("pid", nargs="?", type=count, metavar="PID", help="process of the pool (default: the only one that runs)")
     add("--pool", type=count, metavar="N", help="the N-th pool of that process")
     add("--once", action="store_true", help="show the numbers of one interval and end")
@@ -40,13 +39,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Watch the pool until it ends or the user quits; return exit code 0.
-
-    Raises:
-        ConfigError: there is no such pool, or this user or this version cannot read it.
-        ClosedError: the pool has ended meanwhile.
-        DependencyError: rich is missing.
-    """
+    """Watch the pool until it ends or the user quits; return exit code 0."""
     from vecenv.cli.pool_reader import PoolReader
 
     if not options.json:
@@ -82,7 +75,6 @@ def _find(pid: int | None, number: int | None) -> PoolFile | list[PoolFile]:
 
 
 def _list(pools: Sequence[PoolFile], *, is_json: bool) -> int:
-    """Print the pools that one can be chosen of."""
     if is_json:
         names = ", ".join(f"{pool.pid} --pool {pool.number}" for pool in pools)
         raise ConfigError(f"{len(pools)} pools are running; name one of them: {names}")
@@ -152,7 +144,6 @@ def _watch(reader: PoolReader, interval: float) -> None:
 
 
 def _press(key: str, view: View, reader: PoolReader, load: PoolLoad) -> None:
-    """Change the view as a key says."""
     from vecenv.cli.top_screen import SORTS
 
     if view.digits is not None:

@@ -45,11 +45,7 @@ class View:
 
 
 def draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = None) -> Any:
-    """Return the screen, for `rich.console.Console.print`.
-
-    Args:
-        height: lines of the terminal; None: as many as are needed for 20 envs.
-    """
+    """Return the screen, for `rich.console.Console.print`, of `height` lines (None: as many as 20 envs need)."""
     from rich.console import Group
     from rich.markup import escape
     from rich.panel import Panel

@@ -21,7 +21,6 @@ DESCRIPTION = (
 
 
 def add_arguments(add: AddArgument) -> None:
-    """Add the arguments of `tune`."""
     add_shared(add, "env", "--envs", "--policy-ms")
     add("--seconds", type=seconds, default=30.0, metavar="S", help="time for the search (default: %(default)s)")
     add("--lockstep", action="store_true", help="try step() only, not send() and recv()")
@@ -32,13 +31,7 @@ def add_arguments(add: AddArgument) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, print, write; return exit code 0.
-
-    Raises:
-        ConfigError: an option is wrong, the env cannot be measured, or the file cannot be written.
-        DependencyError: a package of the env is missing.
-        WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung.
-    """
+    """Search, print, write; return exit code 0."""
     from vecenv.measurement import machine, report
     from vecenv.tuning.search import tune
 

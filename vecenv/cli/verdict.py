@@ -29,12 +29,7 @@ _NAMES = {
 def verdict(results: Sequence[Result], settings: dict[str, Any]) -> str:
     """Return which setting is fastest, and by how much over the plain loop and Gymnasium's `AsyncVectorEnv`.
 
-    Args:
-        results: lines of the table. The ceiling is left out: it is a limit, not a setting.
-        settings: `workers` and `wait_num` of the run.
-
-    Returns:
-        A sentence; "" if no mode was measured that could be chosen.
+    The ceiling is left out: it is a limit, not a setting. "" is returned if no mode was measured that could be chosen.
     """
     choices = [result for result in results if result.name in _NAMES and result.steps_per_second]
     if not choices:

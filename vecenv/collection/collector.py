@@ -208,7 +208,6 @@ class Collector:
 
 
 def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, overlap: Any) -> None:
-    """Raise ConfigError if arguments do not fit together with where='shards'."""
     what = "Collector: where='shards'"
     _check_vector_env("Collector", envs)
     if policy is not None:
@@ -231,11 +230,7 @@ def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, over
 
 
 def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[int, bool]:
-    """Return the checked number of transitions and `time_major`.
-
-    Raises:
-        ConfigError: they are not a number and a flag, or time-major columns would not have the same length.
-    """
+    """Return the checked number of transitions and `time_major`; ConfigError if they do not fit together."""
     steps, time_major = check_whole(name, steps, 1), check_flag("time_major", time_major)
     if time_major and steps % num_envs:
         raise ConfigError(
@@ -252,8 +247,6 @@ def _check_vector_env(what: str, envs: Any) -> None:
 
 
 class _Work:
-    """The checked arguments that `collect` and `Collector` have in common."""
-
     def __init__(self, envs: Any, policy: Any, what: str, min_count: Any, overlap: Any, seed: Any) -> None:
         _check_vector_env(what, envs)
         self._what = what
@@ -271,14 +264,12 @@ class _Work:
         self._progress = progress_of(envs)
 
     def collect_steps(self, steps: int, is_time_major: bool) -> Transitions:
-        """Return a batch of this many transitions."""
         self._prepare()
         if not is_time_major:
             return self._fill(FlatPlan(self.num_envs, steps, self._progress.first), steps, None)
         return self._fill(TimeMajorPlan(self.num_envs, steps // self.num_envs), steps, self.num_envs)
 
     def collect_episodes(self, episodes: int) -> Transitions:
-        """Return the transitions of this many whole episodes."""
         self._prepare()
         progress = self._progress
         is_needed = np.arange(self.num_envs) < episodes
@@ -303,7 +294,6 @@ class _Work:
         progress.num_batches = envs.num_batches
 
     def _fill(self, plan: Plan, num_rows: int, num_columns: int | None) -> Transitions:
-        """Return the batch that a plan describes; `num_columns` is N if it is time-major."""
         envs, progress = self._envs, self._progress
         columns = Columns(progress, self._policy.spec, num_rows, num_columns is not None and self._policy.can_bootstrap)
         with DelayedInterrupts() as interrupts:

@@ -50,16 +50,12 @@ class ColumnsPart:
 
 
 class Columns:
-    """The columns of one batch.
+    """The columns of one batch, with M rows for transitions; `grow` adds some.
 
     Args:
-        progress: of the envs before the batch.
-        action_spec: the leaves of actions.
-        num_rows: M, rows for transitions; `grow` adds some.
         has_bootstrap: whether there is a column of the policy's estimates.
 
     Attributes:
-        num_rows: M.
         obs: one array (M, *S) per column of observations, see `ObsColumns`.
         actions: one array (M, *S) per leaf.
         rewards: float64 (M + 1, *K); row M is for rows that are no transitions.
@@ -109,11 +105,7 @@ class Columns:
         self.num_rows = size
 
     def put_extras(self, rows: slice | Array, extras: dict[str, Array]) -> None:
-        """Store the extra columns of a policy's answer.
-
-        Raises:
-            SpaceError: the names, dtypes or shapes are not those of the first answer.
-        """
+        """Store the extra columns of a policy's answer; SpaceError if their form is not that of the first answer."""
         if not self._has_answer:
             self._has_answer = True
             for name, column in extras.items():
@@ -141,7 +133,6 @@ class Columns:
         self._final_obs.append(obs)
 
     def put_bootstrap(self, rows: Array, values: Array) -> None:
-        """Store estimates of the policy."""
         if self.bootstrap is None:
             dtype = values.dtype if values.dtype.kind == "f" else np.float64
             self.bootstrap = np.zeros((self.num_rows, *self._reward_shape), dtype)
@@ -164,16 +155,10 @@ class Columns:
         )
 
     def put_part(self, part: ColumnsPart, first_column: int, num_columns: int, first_env_id: int) -> None:
-        """Store the columns of some envs; these columns are time-major, too, and have `num_columns` envs.
+        """Store the time-major columns of some envs in these, which are time-major, too, and have `num_columns` envs.
 
-        Args:
-            part: its arrays may be used instead of copies.
-            first_column: the column of its env 0.
-            num_columns: number of envs of these columns.
-            first_env_id: id of its env 0.
-
-        Raises:
-            SpaceError: its extra columns do not fit those of an earlier part.
+        The env 0 of `part` is column `first_column` and has the id `first_env_id`. Its arrays may be used instead of
+        copies. SpaceError: its extra columns do not fit those of an earlier part.
         """
         count = part.num_envs
         rows = np.arange(self.num_rows).reshape(-1, num_columns)[:, first_column : first_column + count].ravel()
@@ -200,10 +185,9 @@ class Columns:
     # ---- the result ------------------------------------------------------------------------
 
     def finish(self, progress: Progress, rows: Array | int, num_envs: int | None = None) -> Transitions:
-        """Return the transitions, and bring the counts of the progress up to date.
+        """Return the transitions, and count them in the progress of the envs, which is that after the batch.
 
         Args:
-            progress: of the envs after the batch.
             rows: the number of transitions, or the indices of those that are complete.
             num_envs: N, for a time-major result; None for a flat one.
         """
@@ -322,14 +306,11 @@ def _make_next_obs(
     current: Sequence[Array],
     finals: Sequence[tuple[Array, Sequence[Array]]],
 ) -> Any:
-    """Return the observations after each transition.
+    """Return the observations after each transition, with the leading shape `shape`.
 
     Args:
-        obs_columns: their columns.
-        shape: leading shape of the result.
         obs: columns (B, *S), the observations before each transition.
         by_env: int64 (B,), indices of the transitions sorted by env, in their order for each env.
-        env_ids: int64 (B,), the env of each transition.
         current: columns (N, *S), the observations after the last transition of each env.
         finals: pairs of the indices of transitions that ended an episode, and the columns of their final observations.
     """

@@ -31,15 +31,7 @@ _EVERYWHERE = slice(None)
 
 
 class Driver:
-    """Fills one batch.
-
-    Args:
-        envs: the vector env; no step or reset of it is outstanding.
-        policy: chooses the actions.
-        progress: of the envs, known.
-        plan: which transitions go where.
-        columns: receive them.
-        interrupts: delay Ctrl-C while results are under way.
+    """Fills one batch of `columns` from envs with the known `progress`; `plan` decides which transitions go where.
 
     Attributes:
         is_consistent: whether the progress is that of the envs, apart from results under way.
@@ -217,7 +209,6 @@ class Driver:
                 current[env_ids] = leaf[rows]
 
     def _act(self, env_ids: Array, leaves: Sequence[Array], rows: Array) -> None:
-        """Store observations in the batch, call the policy, and store its answer."""
         columns, progress = self._columns, self._progress
         where = self._plan.place(env_ids)
         if isinstance(where, slice):
@@ -263,7 +254,6 @@ class Driver:
             )
 
     def _request(self, stepping: Array, resets: Array, is_lockstep: bool) -> Array:
-        """Begin to step and to reset envs; return the ids of all."""
         self.is_consistent = False
         asked = stepping
         if len(resets):
@@ -281,7 +271,6 @@ class Driver:
         return asked
 
     def _receive(self, min_count: int) -> tuple[Array, Sequence[Array]]:
-        """Wait for at least `min_count` envs and store their results; return their ids and observations."""
         self.is_consistent = False
         obs, rewards, terminated, truncated, infos = self._envs.recv(min_count)
         env_ids = infos["env_id"]

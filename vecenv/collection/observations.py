@@ -22,13 +22,7 @@ __all__ = ["ObsColumns"]
 
 
 class ObsColumns:
-    """The columns of observations.
-
-    Args:
-        space: the observation space of one env.
-
-    Attributes:
-        spec: of the space.
+    """The columns of observations; `spec` is the layout of their space.
 
     Raises:
         ConfigError: functions of the caller batch the observations, so they have no rows of a known form.
@@ -47,7 +41,6 @@ class ObsColumns:
         self._forms += objects
 
     def make_empty(self, num_rows: int) -> list[Array]:
-        """Return columns of `num_rows` rows without values."""
         return [np.empty((num_rows, *shape), dtype) for dtype, shape in self._forms]
 
     def leaves_of(self, columns: Sequence[Array]) -> tuple[Array, ...]:
@@ -55,12 +48,7 @@ class ObsColumns:
         return tuple(columns[: self._num_leaves])
 
     def flatten(self, obs: Any, count: int) -> Sequence[Array]:
-        """Return the columns of `count` observations of a vector env; arrays are not copied.
-
-        Args:
-            obs: nested like the space, leaves (B, *S) and tuples of B objects.
-            count: B.
-        """
+        """Return the columns of B = `count` observations of a vector env; arrays are not copied."""
         if self._is_plain:
             return (obs,)
         if self.spec.is_all_arrays:

@@ -62,7 +62,6 @@ class FlatPlan:
         self._num_steps = num_steps
 
     def choose(self, ready: Array, is_fresh: Array) -> Array | None:
-        """See `Plan`."""
         left = self._num_steps - self.num_rows
         if len(ready) <= left:
             return None
@@ -73,11 +72,9 @@ class FlatPlan:
         return np.sort(chosen)
 
     def choose_resets(self, ended: Array) -> Array:
-        """See `Plan`."""
         return ended if self.num_rows < self._num_steps else _NONE
 
     def place(self, env_ids: Array) -> slice:
-        """See `Plan`."""
         start = self.num_rows
         self.num_rows += len(env_ids)
         return slice(start, self.num_rows)
@@ -98,17 +95,14 @@ class TimeMajorPlan:
         self._is_uniform = True  # all envs have the same count
 
     def choose(self, ready: Array, is_fresh: Array) -> Array | None:
-        """See `Plan`."""
         if self._num_calls < self._num_rounds:
             return None
         return np.flatnonzero(self._counts[ready] < self._num_rounds)
 
     def choose_resets(self, ended: Array) -> Array:
-        """See `Plan`."""
         return ended[self._counts[ended] < self._num_rounds]
 
     def place(self, env_ids: Array) -> slice | Array:
-        """See `Plan`."""
         self.num_rows += len(env_ids)
         self._num_calls += 1
         if self._is_uniform and len(env_ids) == self._num_envs:
@@ -135,7 +129,6 @@ class EpisodePlan:
         self._is_running = np.zeros(num_envs, np.bool_)  # the current episode of the env counts
 
     def choose(self, ready: Array, is_fresh: Array) -> Array | None:
-        """See `Plan`."""
         is_running = self._is_running[ready]
         if is_running.all():
             return None
@@ -145,18 +138,15 @@ class EpisodePlan:
         return np.flatnonzero(self._is_running[ready])
 
     def choose_resets(self, ended: Array) -> Array:
-        """See `Plan`."""
         starting = ended[: self._left]
         self._left -= len(starting)
         self._is_running[starting] = True
         return starting
 
     def place(self, env_ids: Array) -> slice:
-        """See `Plan`."""
         start = self.num_rows
         self.num_rows += len(env_ids)
         return slice(start, self.num_rows)
 
     def end(self, env_ids: Array) -> None:
-        """See `Plan`."""
         self._is_running[env_ids] = False

@@ -59,11 +59,6 @@ class ProgressPart(NamedTuple):
 class Progress:
     """The envs as the last batch left them.
 
-    Args:
-        num_envs: N.
-        observation_space, action_space: of one env.
-        reward_shape: K, the shape of one reward; () for one number.
-
     Attributes:
         is_known: whether the other attributes are those of the envs. False before the first reset, and after an
             exception of an env.
@@ -76,7 +71,6 @@ class Progress:
         is_fresh: bool (N,), envs whose episode begins with the current observation.
         episodes: int64 (N,), index of the current or ended episode of each env.
         steps: int64 (N,), steps of the current episode that were collected.
-        reward_shape: as given.
         returns: float64 (N, *K), rewards of the current episode that were collected.
         first: the env whose turn is next where not all can step; see `FlatPlan`.
         policy: the policy of the last batch.
@@ -112,7 +106,6 @@ class Progress:
         self.is_fresh[env_ids] = True
 
     def part(self, env_ids: slice) -> ProgressPart:
-        """Return the progress of some envs, as views."""
         return ProgressPart(
             tuple(leaf[env_ids] for leaf in self.obs),
             tuple(leaf[env_ids] for leaf in self.actions),
@@ -121,7 +114,6 @@ class Progress:
         )
 
     def put_part(self, env_ids: slice, part: ProgressPart) -> None:
-        """Copy the progress of some envs from elsewhere."""
         ours: Sequence[Array] = (*self.obs, *self.actions, self.has_ended, self.is_fresh)
         for column, values in zip(ours, (*part.obs, *part.actions, part.has_ended, part.is_fresh), strict=True):
             column[env_ids] = values
@@ -141,8 +133,7 @@ _ATTRIBUTE = "_collection_progress"
 def progress_of(envs: VectorEnv) -> Progress:
     """Return the progress of a vector env, the same object each time.
 
-    Raises:
-        ConfigError: functions of the program batch its observations.
+    ConfigError: functions of the program batch its observations.
     """
     found = vars(envs).get(_ATTRIBUTE)
     if found is None:
@@ -153,14 +144,7 @@ def progress_of(envs: VectorEnv) -> Progress:
 
 
 def prepare(envs: VectorEnv, progress: Progress, what: str, seed: Any) -> None:
-    """Reset all envs, unless their progress is known and `seed` is None.
-
-    Args:
-        envs: the vector env.
-        progress: of these envs.
-        what: the name of the caller, for errors.
-        seed: as for `VectorEnv.reset`.
-    """
+    """Reset all envs, unless their progress is known and `seed` is None; `what` names the caller, for errors."""
     if envs.closed:
         raise ClosedVectorEnvError(f"{what}: the vector env is closed")
     if envs.num_outstanding and not progress.is_broken:

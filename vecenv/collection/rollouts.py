@@ -67,12 +67,7 @@ class Rollout:
 
 
 class Rollouts:
-    """Makes the rollouts of one shard.
-
-    Args:
-        make_policy: pickled, see `pickling.dump_with_main`; returns the policy.
-        pool: of the shard.
-    """
+    """Makes the rollouts of one shard; `make_policy` is pickled, see `pickling.dump_with_main`."""
 
     def __init__(self, make_policy: bytes, pool: RecordedPool) -> None:
         self._pool = pool
@@ -90,9 +85,7 @@ class Rollouts:
     def __call__(self, request: RolloutRequest, weights: Any) -> Rollout:
         """Make one rollout; an exception of the policy or of an env is part of the result.
 
-        Args:
-            request: the request.
-            weights: pickled, for `set_weights` of the policy; None: they stay.
+        `weights` are pickled, for `set_weights` of the policy; None: they stay.
         """
         columns = error = state = None
         try:

@@ -21,11 +21,7 @@ _Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
 class ShardEnvs:
-    """The envs of a shard, with ids from 0; see `SteppedEnvs`. Arrays are views, valid until the next receive.
-
-    Args:
-        pool: of the shard.
-    """
+    """The envs of a shard, with ids from 0; see `SteppedEnvs`. Arrays are views, valid until the next receive."""
 
     def __init__(self, pool: RecordedPool) -> None:
         self._pool = pool
@@ -40,11 +36,9 @@ class ShardEnvs:
 
     @property
     def num_outstanding(self) -> int:
-        """The number of envs whose step or reset was begun and not received yet."""
         return self._pool.outstanding()
 
     def step(self, actions: Any) -> _Step:
-        """Step all envs and wait for them."""
         leaves = self._action_spec.flatten_batch(actions, self.num_envs)
         try:
             return self._deliver(self._pool.step(leaves))
@@ -53,15 +47,12 @@ class ShardEnvs:
             raise
 
     def send(self, actions: Any, env_id: Array) -> None:
-        """Begin to step some envs."""
         self._pool.send(self._action_spec.flatten_batch(actions, len(env_id)), env_id)
 
     def async_reset(self, env_id: Array) -> None:
-        """Begin to reset some envs."""
         self._pool.reset(env_id)
 
     def recv(self, min_count: int) -> _Step:
-        """Wait for the results of at least this number of envs."""
         try:
             return self._deliver(self._pool.recv(min_count))
         except Exception as error:

@@ -83,7 +83,6 @@ class _Shard:
 
     @property
     def num_envs(self) -> int:
-        """The number of its envs."""
         return int(self.env_ids.stop - self.env_ids.start)
 
     def begin_process(self, generation: int) -> bool:
@@ -96,22 +95,14 @@ class _Shard:
         return is_renewed
 
     def note_state(self, rollout: Rollout, version: int) -> None:
-        """Note the state of the policy after a rollout that has arrived."""
         self.state, self.state_version, self.has_delivered = rollout.state, version, True
         self.begins = False
 
 
 class _UnderWay:
-    """A rollout that was requested, and that no batch contains yet.
-
-    Args:
-        shard: which makes it.
-        number: of the shard.
-        weights: the weights that it is made with.
-        make_request: called with this object and the generation of the shard, see `TaskCall`.
+    """A rollout that was requested, and that no batch contains yet; `weights` are those that it is made with.
 
     Attributes:
-        shard, weights: as given.
         call: of the shard's task.
         is_renewed: whether a new policy without the state of its predecessor makes it.
     """
@@ -128,27 +119,16 @@ class _UnderWay:
         self.is_renewed = False
 
     def mark_renewed(self) -> None:
-        """Note that a new policy without state makes it."""
         self.is_renewed = True
 
     @property
     def rollout(self) -> Rollout | None:
-        """The result, if it has arrived and its envs were stepped."""
         found: Rollout | None = self.call.value
         return None if found is None or found.columns is None else found
 
 
 class ShardWork:
     """Collects batches of the envs in shards, for one collector.
-
-    Args:
-        envs: a vector env with shards.
-        make_policy: makes the policy of a shard.
-        seed: resets all envs before the first batch.
-        sync: whether a batch has a rollout of every shard.
-
-    Attributes:
-        num_envs: N.
 
     Raises:
         ConfigError: `make_policy` does not pickle, actions have no fixed dtype and shape, or functions of the program
@@ -252,7 +232,6 @@ class ShardWork:
             self._envs.pool.submit_task(one.call)
 
     def _make_request(self, one: _UnderWay, generation: int) -> TaskRequest:
-        """Return the request for a rollout to the present process of a shard."""
         shard, weights = one.shard, one.weights
         progress = self._progress.part(shard.env_ids)
         is_new = generation != shard.generation
@@ -292,7 +271,6 @@ class ShardWork:
         return Columns(self._progress, self._action_spec, num_rows, has_bootstrap)
 
     def _finish(self, done: Sequence[_UnderWay], is_time_major: bool) -> Transitions:
-        """Make a batch of rollouts, and bring the progress up to date."""
         envs, progress = self._envs, self._progress
         num_columns = sum(one.shard.num_envs for one in done)
         parts = [one.rollout.columns for one in done if one.rollout is not None]
@@ -371,7 +349,6 @@ def _describe(info: ShardInfo) -> str:
 
 
 def _dump(name: str, value: Any, dump: Callable[[Any], bytes] = dump_by_value) -> bytes:
-    """Pickle a value; raise ConfigError if that fails."""
     try:
         return dump(value)
     except Exception as error:

@@ -65,13 +65,10 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def adapt_and_build(env: Any, *, needed: bool = True, remedy: str = "") -> gymnasium.Env[Any, Any]:
-    """Adapt an env, and reset it once if it has no spaces before its first reset.
+    """Adapt an env, and reset it once if it has no spaces before its first reset; see `ensure_spaces`.
 
     If this fails the env is closed, because the caller has no other reference to it. Exceptions of that `close`
     are dropped.
-
-    Args:
-        needed, remedy: as for `ensure_spaces`.
 
     Raises:
         TypeError: the object is not an env.
@@ -174,11 +171,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, env: Any) -> None:
-        """Wrap an env without calling it.
-
-        Raises:
-            TypeError: the object lacks `reset` or `step`.
-        """
+        """Wrap an env without calling it; TypeError if it lacks `reset` or `step`."""
         for name in ("reset", "step"):
             if not callable(getattr(env, name, None)):
                 raise TypeError(f"{type(env).__name__} is not an env: it has no {name}(); {describe_wrong_env_fn(env)}")
@@ -274,11 +267,9 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             action_space.seed(seed)
 
     def generator_owners(self, first: int) -> list[Any]:
-        """Return the env with the generator; see `first_seeds`."""
         return [generator_owner(self.env)]
 
     def close(self) -> None:
-        """Close the env if it has a `close` method."""
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
@@ -362,8 +353,7 @@ def _named_space(name: str, space: Any) -> spaces.Space[Any] | None:
 def convert_space(space: Any) -> Any:
     """Convert a space of the old `gym` package to Gymnasium's; Gymnasium spaces and None are returned unchanged.
 
-    Raises:
-        TypeError: the object is not a known space.
+    TypeError: the object is not a known space.
     """
     if space is None or isinstance(space, spaces.Space):
         return space
@@ -398,8 +388,7 @@ def _reset_reader(result: Any, adapted: AdaptedEnv) -> Callable[[Any], tuple[Any
 def _accepts(function: Any, name: str, *, by_name: bool = False) -> bool:
     """Return whether a function accepts this keyword; True if its signature cannot be read.
 
-    Args:
-        by_name: True requires a parameter of that name; `**kwargs` does not count.
+    With `by_name` it must have a parameter of that name; `**kwargs` does not count.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

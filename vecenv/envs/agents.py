@@ -54,11 +54,7 @@ class TwoAgentEnv(BaseEnv):
     config: ClassVar[dict[str, Any]] = {"mode": "double", "form": "tuple", "size": 6, "max_steps": 30}
 
     def __init__(self, cfg: dict[str, Any] | None = None) -> None:
-        """Store the configuration.
-
-        Raises:
-            ConfigError: the mode or form is unknown, or the size is below 2.
-        """
+        """Store the configuration; ConfigError if the mode or form is unknown, or the size is below 2."""
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
         if self._cfg.mode not in ("single", "double"):
             raise ConfigError(f"mode: expected 'single' or 'double', got {self._cfg.mode!r}", key="mode")
@@ -92,7 +88,6 @@ class TwoAgentEnv(BaseEnv):
             self.action_space = spaces.MultiDiscrete([3, 3])
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Set the seed from which the episode seeds are computed."""
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
@@ -107,11 +102,7 @@ class TwoAgentEnv(BaseEnv):
         return self._observe()
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's signature
-        """Move both agents.
-
-        Raises:
-            StateError: called before a reset.
-        """
+        """Move both agents; StateError if called before a reset."""
         if self._distances is None:
             raise StateError("step of TwoAgentEnv before a reset")
         arrived = self._distances == 0
@@ -158,7 +149,6 @@ class TwoAgentEnv(BaseEnv):
         return np.atleast_1d(np.asarray(action, np.int64))
 
     def close(self) -> None:
-        """Drop the current episode."""
         self._distances = None
 
 

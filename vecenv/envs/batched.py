@@ -49,11 +49,7 @@ class VectorEnvDescription:
 
 
 def adapt_batched(env: Any) -> BatchedEnv:
-    """Adapt a vector env to the calls of one env.
-
-    Raises:
-        TypeError: the argument is not a `gymnasium.vector.VectorEnv`.
-    """
+    """Adapt a vector env to the calls of one env; TypeError if it is no `gymnasium.vector.VectorEnv`."""
     if not isinstance(env, gymnasium.vector.VectorEnv):
         got = f"got {type(env).__name__}; vecenv.VectorEnv hosts single envs"
         if is_pettingzoo_env(env):
@@ -130,7 +126,6 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         return (as_arrays(obs), self._no_ends, self._no_ends), self._fetch_infos(infos)
 
     def step(self, action: Any) -> Any:
-        """Step all k envs by one call."""
         obs, rewards, terminations, truncations, infos = self.env.step(action)
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
         return row, as_array(rewards), False, False, self._fetch_infos(infos)
@@ -147,11 +142,9 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         return [self.env]
 
     def render(self) -> Any:
-        """Render all k envs."""
         return self.env.render()
 
     def close(self) -> None:
-        """Close the vector env."""
         self.env.close()
 
 
@@ -159,15 +152,13 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
 
 
 def describe_vector_env(env: BatchedEnv) -> VectorEnvDescription:
-    """Return the description of the vector env."""
     return env.inner
 
 
 def read_drawn_seeds(env: BatchedEnv) -> int | list[int | None] | None:
     """Return the seeds that were drawn for generators and are used by them.
 
-    Returns:
-        The first seed if they all are, else one seed or None per env; None if no generator uses one.
+    That is the first seed if they all are, else one seed or None per env; None if no generator uses one.
     """
     first = env.first_seed
     if first is None or is_seeded_by(env, first):

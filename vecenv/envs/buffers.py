@@ -50,11 +50,7 @@ class ShmBuffer:
         self.buffer = RawArray("b", max(1, self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))))
 
     def fill(self, src_arr: Any) -> None:
-        """Copy an array of the same dtype and shape into the buffer.
-
-        Raises:
-            SpaceError: not an array, or its dtype or shape differs. Values are not cast or broadcast.
-        """
+        """Copy an array of the same dtype and shape into the buffer, without a cast; SpaceError for others."""
         if not isinstance(src_arr, np.ndarray) or src_arr.dtype != self.dtype or src_arr.shape != self.shape:
             raise SpaceError(f"fill: expected an array {self.dtype} {self.shape}, got {describe(src_arr)}")
         self._view()[...] = src_arr
@@ -98,8 +94,7 @@ class ShmBufferContainer:
     def fill(self, src_arr: Any) -> None:
         """Copy an array, or a nested dict of arrays with exactly these keys, into the buffers.
 
-        Raises:
-            SpaceError: an entry does not fit; the entries before it have been written.
+        SpaceError: an entry does not fit; the entries before it have been written.
         """
         if isinstance(self._data, ShmBuffer):
             self._data.fill(src_arr)

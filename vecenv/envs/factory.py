@@ -30,11 +30,6 @@ class EnvFactory:
     wrappers: Sequence[Callable[[Any], Any]] = ()
 
     def __call__(self) -> Any:
-        """Return a new env.
-
-        Raises:
-            Exception: any exception of `build` or of a wrapper.
-        """
         env = self.build(*self.args, **self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)

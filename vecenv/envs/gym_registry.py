@@ -17,12 +17,7 @@ __all__ = ["find_spec", "make_env", "register_atari"]
 
 
 def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make a Gymnasium env by its id, without Gymnasium's env checker.
-
-    Raises:
-        DependencyError: the id is an Atari game, and ale-py is missing.
-        gymnasium.error.UnregisteredEnv: the id is not registered.
-    """
+    """Make a Gymnasium env by its id, without Gymnasium's env checker; raises as `find_spec`."""
     return gymnasium.make(find_spec(env_id), disable_env_checker=True, **kwargs)
 
 
@@ -56,14 +51,8 @@ def _find_quietly(env_id: str) -> EnvSpec:
 def register_atari(is_needed: bool) -> bool:
     """Register ale-py's games, except under ids that are registered already.
 
-    Args:
-        is_needed: whether a missing ale-py is an error.
-
-    Returns:
-        False if ale-py was imported before, or is missing and not needed.
-
-    Raises:
-        DependencyError: ale-py is missing and needed.
+    False is returned if ale-py was imported before, or is missing and not needed. DependencyError: it is missing and
+    `is_needed`.
     """
     if sys.modules.get("ale_py") is not None:
         return False

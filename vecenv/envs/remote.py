@@ -58,7 +58,6 @@ class GetAttribute:
     name: str
 
     def __call__(self, env: Any) -> Any:
-        """Return the value for one env."""
         return env.get_wrapper_attr(self.name)
 
 
@@ -67,7 +66,6 @@ class HasAttribute(GetAttribute):
     """Return whether the env or a layer below has an attribute; the value itself is not sent."""
 
     def __call__(self, env: Any) -> bool:
-        """Return whether one env has it."""
         try:
             super().__call__(env)
         except AttributeError:
@@ -80,7 +78,6 @@ class GetAttributeOrNone(GetAttribute):
     """Return an attribute as `GetAttribute` does; None if no layer has it, as in Tianshou's worker processes."""
 
     def __call__(self, env: Any) -> Any:
-        """Return the value for one env."""
         try:
             return super().__call__(env)
         except AttributeError:
@@ -95,7 +92,6 @@ class SetAttribute:
     value: Any
 
     def __call__(self, env: Any) -> None:
-        """Set it in one env."""
         env.set_wrapper_attr(self.name, self.value)
 
 
@@ -104,7 +100,6 @@ class SetOuterAttribute(SetAttribute):
     """Set an attribute of the env's outermost layer, as Stable-Baselines3 does."""
 
     def __call__(self, env: Any) -> None:
-        """Set it in one env."""
         setattr(original(env), self.name, self.value)
 
 
@@ -113,7 +108,6 @@ class SetInnerAttribute(SetAttribute):
     """Set an attribute of the innermost env, under all wrappers, as Tianshou does."""
 
     def __call__(self, env: Any) -> None:
-        """Set it in one env."""
         setattr(env.unwrapped, self.name, self.value)
 
 
@@ -124,7 +118,6 @@ class SeedActionSpace:
     seed: int | None
 
     def __call__(self, env: Any) -> None:
-        """Seed that of one env."""
         env.get_wrapper_attr("action_space").seed(self.seed)
 
 
@@ -137,7 +130,6 @@ class CallMethod:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, env: Any) -> Any:
-        """Return its result for one env."""
         return env.get_wrapper_attr(self.name)(*self.args, **self.kwargs)
 
 
@@ -146,19 +138,15 @@ class GetOrCall(CallMethod):
     """Call a method, or read an attribute if it is not callable, like `call` of Gymnasium's vector envs."""
 
     def __call__(self, env: Any) -> Any:
-        """Return the result for one env."""
         value = env.get_wrapper_attr(self.name)
         return value(*self.args, **self.kwargs) if callable(value) else value
 
 
 class IsWrapped:
-    """Return whether a layer of the env is an instance of a class.
+    """Return whether a layer of the env is an instance of a class; TypeError if that is no class.
 
     The class is compared by its name and is not pickled. Otherwise a check for Stable-Baselines3's Monitor, which
     VecMonitor makes, would load all of Stable-Baselines3 in every worker.
-
-    Raises:
-        TypeError: the argument is not a class.
     """
 
     def __init__(self, wrapper_class: type) -> None:
@@ -167,7 +155,6 @@ class IsWrapped:
         self.module, self.name = wrapper_class.__module__, wrapper_class.__qualname__
 
     def __call__(self, env: Any) -> bool:
-        """Return whether one env has such a layer."""
         layer = original(env)
         innermost = getattr(layer, "unwrapped", layer)
         while layer is not None and layer is not innermost:
@@ -192,7 +179,6 @@ class FindAttribute:
     name: str
 
     def __call__(self, driver: Any) -> tuple[str, Any]:
-        """Return the result for one env."""
         missing = object()
         value = find_attr(driver.env, self.name, missing)
         if value is missing:
@@ -202,14 +188,9 @@ class FindAttribute:
 
 @dataclass(frozen=True)
 class CallEnvMethod(CallMethod):
-    """Call a method of the env, or of the first layer under it that has it.
-
-    Raises:
-        AttributeError: no layer has such a method.
-    """
+    """Call a method of the env, or of the first layer under it that has it; AttributeError if none has."""
 
     def __call__(self, driver: Any) -> Any:
-        """Return its result for one env."""
         method = find_attr(driver.env, self.name)
         if not callable(method):
             raise AttributeError(f"{original(driver.env)!r} has no method {self.name!r}")
@@ -221,7 +202,6 @@ class ShapeRewards(CallEnvMethod):
     """Call `reward_shaping`; return its result and the transitions, which the method may have changed."""
 
     def __call__(self, driver: Any) -> tuple[Any, Any]:
-        """Return both for one env."""
         return super().__call__(driver), self.args[0]
 
 
@@ -239,7 +219,6 @@ class Render:
     mode: str
 
     def __call__(self, driver: Any) -> Any:
-        """Return the frame of one env."""
         env = driver.env
         fixed = env.render_mode
         if fixed == self.mode:
@@ -269,7 +248,6 @@ class CallBatch(CallMethod):
     """Call a method or read an attribute of each env, or of the vector env if it has no `call`."""
 
     def __call__(self, batched: Any) -> tuple[bool, Any]:
-        """Return (True, results of each env) or (False, the vector env's own result)."""
         call = getattr(batched.env, "call", None)
         if call is not None:
             return True, tuple(call(self.name, *self.args, **self.kwargs))
@@ -281,17 +259,12 @@ class CallBatch(CallMethod):
 class SetBatchAttribute(SetAttribute):
     """Set an attribute of each env, or of the vector env if it has no `set_attr`.
 
-    Attributes:
-        is_each: True: `value` is a list with one value for each env.
-
-    Raises:
-        ConfigError: `is_each` is True, and the vector env has no `set_attr`.
+    With `is_each`, `value` is a list with one value for each env; ConfigError if the vector env has no `set_attr`.
     """
 
     is_each: bool
 
     def __call__(self, batched: Any) -> None:
-        """Set it in one vector env."""
         set_attr = getattr(batched.env, "set_attr", None)
         if set_attr is not None:
             set_attr(self.name, self.value)
@@ -333,7 +306,6 @@ class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return (obs, reward), 0.0, *others
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of the env, or of the first layer below that has it."""
         return self.env.get_wrapper_attr(name)
 
 

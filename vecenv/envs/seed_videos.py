@@ -20,13 +20,7 @@ class SeedRecorder(EpisodeRecorder):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: str | os.PathLike[str], seeds: Set[int]) -> None:
-        """Check everything a recording needs, then wrap; arguments and errors are those of `EpisodeRecorder`.
-
-        Args:
-            env: must render RGB arrays.
-            folder: created if missing.
-            seeds: of the episodes to record.
-        """
+        """Check everything a recording needs, then wrap; arguments and errors are those of `EpisodeRecorder`."""
         super().__init__(env, folder, safe_name(env))
         self._seeds = seeds
 

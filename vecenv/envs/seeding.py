@@ -15,11 +15,7 @@ SEED_BITS = 31  # old simulators accept only a positive C int
 
 
 def check_seed(seed: Any) -> int:
-    """Return the seed as int.
-
-    Raises:
-        ConfigError: the seed is not an integer, or is negative.
-    """
+    """Return the seed as int; ConfigError if it is not an integer, or is negative."""
     if isinstance(seed, bool) or not isinstance(seed, (numbers.Integral, np.integer)):
         raise ConfigError(f"seed: expected an integer >= 0, got {type(seed).__name__}: {seed!r}")
     if seed < 0:
@@ -73,11 +69,7 @@ class EpisodeSeeds:
         self.stride = 1
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Start a new sequence at episode 0.
-
-        Raises:
-            ConfigError: the seed is not an integer >= 0.
-        """
+        """Start a new sequence at episode 0; ConfigError if the seed is not an integer >= 0."""
         self.base = check_seed(seed)
         self.dynamic = bool(dynamic_seed)
         self.go_to(0)

@@ -26,13 +26,8 @@ def map_space(change: Callable[[Space[Any]], Space[Any]], space: Space[Any]) -> 
 def map_by_space(change: Callable[[Space[Any], Any], Any], space: Space[Any], value: Any) -> Any:
     """Apply change(part of the space, part of the value) to each part; return the results, nested like the space.
 
-    Args:
-        change: called with each part of the space that is not a Dict or Tuple.
-        space: defines the structure.
-        value: nested like the space: dicts with at least its keys, and sequences of the same length.
-
-    Raises:
-        KeyError, ValueError: a dict lacks a key; a sequence has another length.
+    Parts are those that are not a Dict or Tuple. The value has dicts with at least the keys of the space, and sequences
+    of the same length; else KeyError or ValueError is raised.
     """
     if isinstance(space, spaces.Dict):
         return {key: map_by_space(change, part, value[key]) for key, part in space.spaces.items()}
@@ -68,15 +63,12 @@ class NoneSpace(Space[None]):
         """Return None; the arguments have no effect."""
 
     def contains(self, x: Any) -> bool:
-        """Return whether the value is None."""
         return x is None
 
     def to_jsonable(self, sample_n: Any) -> list[Any]:
-        """Return the samples unchanged, as a list."""
         return list(sample_n)
 
     def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
-        """Return the samples unchanged, as a list."""
         return list(sample_n)
 
     def __eq__(self, other: object) -> bool:

@@ -34,14 +34,9 @@ def split_reset(result: Any, space: spaces.Space[Any] | None) -> tuple[Any, dict
 
 
 def step_reader(result: Any, *, notes_agents: bool = False) -> Callable[[Any], FiveTuple]:
-    """Return the function that converts results of the same form as `result` to five-tuples.
+    """Return the function that converts results of the same form as `result` to five-tuples; TypeError for others.
 
-    Args:
-        result: the result of a step.
-        notes_agents: as in `AdaptedEnv`.
-
-    Raises:
-        TypeError: the form is unknown.
+    `notes_agents`: as in `AdaptedEnv`.
     """
     if isinstance(result, tuple) and len(result) == 5:
         return _read_five

@@ -100,11 +100,7 @@ class EpisodeRecorder(_RecordVideo):
         return result
 
     def _capture_frame(self) -> None:
-        """Render the env and keep the frame.
-
-        Raises:
-            ConfigError: the env has no `render`, or `render` did not return a frame that fits the video.
-        """
+        """Render the env and keep the frame; ConfigError without `render`, or if the frame does not fit the video."""
         try:
             frame: Any = self.env.render()
         except NotImplementedError as error:
@@ -178,12 +174,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], token: str) -> None:
-        """Wrap an env.
-
-        Args:
-            token: part of the file names, see `unique_name`. It stays the same when the env is built again in a new
-                worker.
-        """
+        """Wrap an env; `token` is part of the file names, and the same when the env is built again in a new worker."""
         super().__init__(env)
         self.video_folder: str | None = None
         self._records_to: str | None = None
@@ -234,12 +225,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
 def write_video(path: str, frames: list[Any], fps: float) -> None:
     """Encode frames, uint8 (height, width, 3), as an H.264 file at `path`.
 
-    Args:
-        fps: frames per second.
-
-    Raises:
-        DependencyError: imageio-ffmpeg is missing.
-        OSError: not all frames could be written.
+    DependencyError: imageio-ffmpeg is missing. OSError: not all frames could be written.
     """
     # moviepy is not used: it computes the number of frames from duration times rate, and at 50 frames per second
     # it drops one of 11, 12, 13 and 14.
@@ -276,14 +262,10 @@ def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
-    """Return the absolute folder of each env.
+    """Return the absolute folder of each env, from one folder or one per env; None is './video'.
 
-    Args:
-        replay_path: one folder, or one per env; None is './video'.
-
-    Raises:
-        ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the
-            working directory has been removed.
+    ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the working
+    directory has been removed.
     """
     path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
     single = isinstance(path, str | os.PathLike)
@@ -304,8 +286,7 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
 def enable_env_recording(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
     """Start the env's own recording, if it has any, and return whether it has.
 
-    Args:
-        token: passed on if `enable_save_replay` takes one, as in `DingEnvWrapper`.
+    `token` is passed on if `enable_save_replay` takes one, as in `DingEnvWrapper`.
     """
     enable = getattr(original(env), "enable_save_replay", None)
     if not callable(enable):
@@ -327,11 +308,7 @@ def make_token() -> str:
 
 
 def unique_name(env: gymnasium.Env[Any, Any], token: str | None = None) -> str:
-    """Return '<name of the env>-<token>', with only characters that are safe in file names.
-
-    Args:
-        token: makes the name unique; None makes a new one by `make_token`.
-    """
+    """Return '<name of the env>-<token>', with only characters that are safe in file names; None: a unique one."""
     return f"{safe_name(env)}-{token or make_token()}"
 
 

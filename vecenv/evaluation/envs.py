@@ -36,19 +36,13 @@ def open_envs(
     """Yield a vector env, and close it if it was built here.
 
     Args:
-        env: as for `evaluate`.
-        num_envs: number of envs that are built.
         timeout: seconds that an episode may take, or None.
         has_limit: whether episodes may be cut.
-        videos: the videos to record.
-        options: of `VectorEnv`, for envs that are built.
 
     Raises:
         ConfigError: the env is none, or the caller's vector env would have to be built differently.
-        ClosedVectorEnvError: the caller's vector env is closed.
-        StateError: the caller's vector env owes results.
-        gymnasium.error.Error: no env of this id is registered.
-        Exception: an exception of a constructor.
+        StateError: the caller's vector env is closed, or owes results.
+        Exception: no env of this id is registered, or a constructor raised it.
     """
     if isinstance(env, VectorEnv):
         given = [*options, *(["videos"] if videos.seeds else [])]
@@ -89,12 +83,7 @@ def _position(envs: VectorEnv) -> tuple[int, int]:
 
 
 def _read_env(env: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """Return a constructor of the env.
-
-    Args:
-        env: an id, or a constructor.
-        kwargs: for envs that are given by id.
-    """
+    """Return a constructor of an env, given as an id, which takes `kwargs`, or as a constructor."""
     if isinstance(env, str):
         find_spec(env)
         return EnvFactory(make_env, (env,), kwargs)

@@ -38,12 +38,10 @@ _MANY_STEPS = 100_000
 
 
 class Episodes:
-    """Plays one episode per seed.
+    """Plays one episode per seed; a free env takes the next one.
 
     Args:
         envs: any autoreset mode; no step or reset is outstanding.
-        policy: chooses the actions.
-        seeds: one per episode; a free env takes the next one.
         timeout: seconds that the steps of an episode may take; None: no limit.
         max_steps: largest number of steps of an episode; None: no limit.
     """
@@ -82,7 +80,6 @@ class Episodes:
 
         Raises:
             StateError: other code has stepped or reset the envs meanwhile.
-            Exception: an exception of the policy or of an env, and errors of the vector env.
         """
         while True:
             self._reset_free()
@@ -132,7 +129,6 @@ class Episodes:
     # ---- answers -----------------------------------------------------------------------------
 
     def _receive_round(self) -> Iterator[EpisodeResult]:
-        """Wait for the answers of all envs that are resetting or stepping."""
         while count := np.count_nonzero(self._is_resetting | self._is_stepping):
             try:
                 # The time of each answer matters for a timeout only.
@@ -203,7 +199,6 @@ class Episodes:
             yield from self._take(rows.result)
 
     def _end(self, env_id: int, terminated: bool, truncated: bool, infos: dict[str, Any], row: int) -> EpisodeResult:
-        """Free an env whose episode is over, and return its result."""
         self._is_ready[env_id], self._is_free[env_id] = False, True
         info = pick_row(infos, row)
         if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode

@@ -14,12 +14,7 @@ __all__ = ["Observations"]
 
 
 class Observations:
-    """Keeps one observation per env.
-
-    Args:
-        space: the observation space of one env.
-        num_envs: how many envs.
-    """
+    """Keeps one observation per env."""
 
     def __init__(self, space: Space[Any], num_envs: int) -> None:
         self._space = space
@@ -29,12 +24,7 @@ class Observations:
         self._batch_spaces: dict[int, Space[Any]] = {}
 
     def put(self, obs: Any, env_ids: Array) -> None:
-        """Keep a copy of these observations.
-
-        Args:
-            obs: nested like the space, leaves (B, *S).
-            env_ids: int64 (B,), the env of each row.
-        """
+        """Keep a copy of the observations of the envs `env_ids`, int64 (B,): nested like the space, leaves (B, *S)."""
         if self._array is not None:
             self._array[env_ids] = obs
             return

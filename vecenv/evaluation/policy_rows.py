@@ -22,9 +22,6 @@ class PolicyRows:
     """Calls the policy of an evaluation.
 
     Args:
-        policy: see `vecenv.policies`.
-        action_space: of one env.
-        what: the name of the function that got the policy, for errors.
         has_generators: whether the policy takes a list of random generators, one per row, as its third argument.
         batch_rows: number of rows of each call. Rows beyond those of the envs repeat the first row, with its env id;
             their actions are dropped. None: as many rows as envs need an action.
@@ -47,15 +44,10 @@ class PolicyRows:
         self._caller.begin(env_ids)
 
     def actions(self, observations: Observations, env_ids: Array) -> Any:
-        """Return the policy's actions, nested like the action space, leaves (B, *S).
-
-        Args:
-            observations: of all envs.
-            env_ids: int64 (B,), the envs that need an action.
+        """Return the policy's actions for the envs `env_ids`, int64 (B,), nested like the action space, leaves (B, *S).
 
         Raises:
             SpaceError: the actions do not fit.
-            Exception: an exception of the policy.
         """
         parts = [self._act(observations, part) for part in self._split(env_ids)]
         columns = parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))

@@ -95,14 +95,7 @@ class Evaluation:
         episodes: Mapping[int, EpisodeResult],
         videos: Mapping[int, Path] | None = None,
     ) -> Evaluation:
-        """Return the results of these episodes.
-
-        Args:
-            env_name: of the env.
-            seeds: all seeds, in the order of the result.
-            episodes: by seed; seeds may be missing.
-            videos: path of the video of a seed, whether or not the file exists.
-        """
+        """Return the results of these episodes, by seed; `seeds` gives their order, and some may be missing."""
         found = [episodes[seed] for seed in seeds if seed in episodes]
 
         def column(name: str, dtype: Any) -> Array:
@@ -221,7 +214,6 @@ def _plain(value: Any) -> Any:
 
 
 def as_number(value: Array) -> Any:
-    """Return an array of shape () as a float; others are returned unchanged."""
     return value if value.shape else float(value)
 
 

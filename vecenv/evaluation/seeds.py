@@ -19,12 +19,7 @@ _MOST_NAMED = 5
 
 
 def read_seeds(seeds: Iterable[int] | None, episodes: int | None, *, name: str = "seeds") -> tuple[int, ...]:
-    """Return the seeds of an evaluation, one per episode, in the caller's order.
-
-    Args:
-        seeds: whole numbers from 0 to 2**31 - 1, each at most once.
-        episodes: a number of episodes in place of `seeds`; their seeds are 0, 1, ..., episodes - 1.
-        name: of the argument `seeds`, for errors.
+    """Return the seeds of an evaluation, one per episode, in the caller's order; arguments are those of `evaluate`.
 
     Raises:
         ConfigError: both or neither are given, a seed is not such a number, or a seed appears twice.

@@ -20,13 +20,7 @@ __all__ = ["Videos"]
 
 
 class Videos:
-    """The videos of some episodes.
-
-    Args:
-        videos: seeds that are recorded, or a number K for the first K of `seeds`; None or 0: none.
-        seeds: of all episodes.
-        out: folder of the files.
-        overwrite: whether files that exist are replaced.
+    """The videos of some episodes; arguments are those of `evaluate`.
 
     Attributes:
         seeds: those that are recorded, in the order of all seeds.
@@ -61,14 +55,7 @@ class Videos:
         return EnvFactory(env_fn, wrappers=(adapt_and_build, recorder))
 
     def find_paths(self, envs: VectorEnv) -> None:
-        """Set `paths`.
-
-        Args:
-            envs: their constructors are those that `record` returned.
-
-        Raises:
-            ConfigError: one of the files exists.
-        """
+        """Set `paths` from the constructors that `record` returned; ConfigError if one of the files exists."""
         if not self.seeds:
             return
         name = envs.get_attr("name_prefix")[0]

@@ -139,11 +139,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Result:
-        """Step all envs and wait for them; returns and raises as `BatchedVectorEnv.step`, except the infos.
-
-        Args:
-            actions: one row per agent.
-        """
+        """Step all envs by one action per row, and wait; see `BatchedVectorEnv.step`, except for the infos."""
         try:
             return self._finish_step(self.batched.step(actions))
         except Exception as error:
@@ -151,16 +147,11 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
             raise
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` for wrong arguments."""
+        """Begin a step of all envs; `step_wait` returns its results."""
         self.batched.step_async(actions)
 
     def step_wait(self, timeout: float | None = None) -> Result:
-        """Wait for the step that `step_async` began; returns and raises as `step`.
-
-        Args:
-            timeout: seconds to wait; then the step is abandoned, and a reset of all envs must come next. None
-                (default): no limit.
-        """
+        """Wait for the step that `step_async` began; see `BatchedVectorEnv.step_wait`."""
         try:
             return self._finish_step(self.batched.step_wait(timeout))
         except Exception as error:
@@ -228,12 +219,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         self.batched.reset_async(self._read_seeds(seed), options)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Wait for the reset that `reset_async` began; returns and raises as `reset`.
-
-        Args:
-            timeout: seconds to wait; then the reset is abandoned, and another one must come next. None (default): no
-                limit.
-        """
+        """Wait for the reset that `reset_async` began; see `BatchedVectorEnv.reset_wait`."""
         finish = functools.partial(self._finish_reset, rows=slice(None))
         try:
             return finish(self.batched.reset_wait(timeout))
@@ -255,7 +241,6 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
     @property  # type: ignore[misc]  # an attribute in Gymnasium
     def closed(self) -> bool:  # type: ignore[override]
-        """Whether it has been closed."""
         return self.batched.closed
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -289,11 +274,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
 
 def _read_functions(parallel_fn: Any, num_envs: int | None) -> list[Callable[[], Any]]:
-    """Return one constructor per env.
-
-    Raises:
-        ConfigError: there is none, or the number of envs is given twice.
-    """
+    """Return one constructor per env; ConfigError if there is none, or the number of envs is given twice."""
     if isinstance(parallel_fn, list | tuple):
         if num_envs is not None:
             raise ConfigError("num_envs: a list of constructors determines the number of envs", key="num_envs")

@@ -253,7 +253,6 @@ class VecenvBackend(PoolFace):
     # ---- end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all envs and end the workers; a second call has no effect."""
         if not self._pool.closed:
             try:
                 self.driver_env.close()
@@ -276,11 +275,7 @@ def _list_infos(batch: Batch) -> list[dict[str, Any]]:
 def _without_repeated_results(columns: dict[str, Array], batch: Batch) -> dict[str, Array]:
     """Return the columns of a batch in which some envs have raised, or lost episodes, without their last results.
 
-    The engine truncates lost episodes.
-
-    Args:
-        columns: the buffers of B envs; the rows of those envs contain their last results once more.
-        batch: the batch of these buffers.
+    The engine truncates lost episodes. In the columns, the rows of those envs contain their last results once more.
     """
     found = {name: columns[name].copy() for name in ("rewards", "terminals", "truncations")}
     repeats = batch.truncated | ((batch.row_flags & RowFlag.REPEATS) != 0)
@@ -293,12 +288,7 @@ def _without_repeated_results(columns: dict[str, Array], batch: Batch) -> dict[s
 
 
 class _PufferEnv(gymnasium.Env[Any, Any]):
-    """An env of PufferLib with A agents as one env of the engine; an observation contains all its buffers.
-
-    Args:
-        creator, args, kwargs: make the env.
-        seed: passed to the creator.
-    """
+    """An env of PufferLib with A agents as one env of the engine; an observation contains all its buffers."""
 
     def __init__(self, creator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> None:
         self.env = env = creator(*args, buf=None, seed=seed, **kwargs)  # `envs.state` looks for this name
@@ -310,12 +300,10 @@ class _PufferEnv(gymnasium.Env[Any, Any]):
         self.action_space = _action_space_of(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset the env; it has no options."""
         _, info = self.env.reset() if seed is None else self.env.reset(seed=seed)
         return self._buffers(), {_LISTED: info} if isinstance(info, list) else info
 
     def step(self, action: Any) -> Any:
-        """Step all agents."""
         env = self.env
         _, _, _, _, info = env.step(action)
         if isinstance(info, list):
@@ -329,15 +317,12 @@ class _PufferEnv(gymnasium.Env[Any, Any]):
         return {name: getattr(env, name) for name in self._names}
 
     def notify(self) -> None:
-        """Call `notify` of the env."""
         self.env.notify()
 
     def generator_owners(self, first: int) -> list[Any]:
-        """Return the env with the generator; see `first_seeds`."""
         return [generator_owner(self.env)]
 
     def close(self) -> None:
-        """Close the env."""
         self.env.close()
 
 

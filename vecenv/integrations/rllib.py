@@ -30,15 +30,7 @@ _NUM_ENVS = "num_envs"
 
 
 class EnvCreator:
-    """Makes the envs of an env runner: a `VectorEnv` if RLlib asks for several, else a single env.
-
-    Args:
-        env: see `env_creator`.
-        options: options of `VectorEnv`.
-
-    Raises:
-        ConfigError: an unknown option, backend='ray', or `env` is neither an id nor a function.
-    """
+    """Makes the envs of an env runner: a `VectorEnv` if RLlib asks for several, else one env; see `env_creator`."""
 
     def __init__(self, env: Source, options: Mapping[str, Any]) -> None:
         if not isinstance(env, str) and not callable(env):
@@ -57,9 +49,8 @@ class EnvCreator:
     def __call__(self, context: Mapping[str, Any]) -> gymnasium.Env[Any, Any] | VectorEnv:
         """Make the env or the envs that RLlib asks for.
 
-        Args:
-            context: RLlib's `EnvContext`: the values of `env_config`. RLlib makes it a plain dict and adds "num_envs"
-                if it wants a vector env.
+        RLlib's `EnvContext` has the values of `env_config`. RLlib makes it a plain dict and adds "num_envs" if
+        it wants a vector env.
         """
         config = {key: value for key, value in context.items() if key != _NUM_ENVS}
         if isinstance(self._env, str):

@@ -39,11 +39,9 @@ class _AnswerEnv(gymnasium.Env[Any, Any]):
 
     @property
     def unwrapped(self) -> Any:
-        """The multi-agent env itself."""
         return self._env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Return the first observations, rewards of 0.0 and ends of False for all agents, and infos."""
         obs, infos = self._env.reset(seed=seed, options=options)
         agents = self.unwrapped.possible_agents
         ends = dict.fromkeys([*agents, _ALL], False)
@@ -56,11 +54,9 @@ class _AnswerEnv(gymnasium.Env[Any, Any]):
         return tuple(answer), 0.0, bool(terminated), bool(truncated), {}
 
     def render(self) -> Any:
-        """Return the env's frame."""
         return self._env.render()
 
     def close(self) -> None:
-        """Close the env."""
         self._env.close()
 
 
@@ -118,7 +114,6 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
             raise
 
     def render(self) -> tuple[Any, ...]:
-        """Return a frame per env."""
         return self.vector_env.call("render")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -110,9 +110,7 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
     def step_wait(self) -> tuple[Any, Array, Array, Infos]:
         """Wait for the step; return observations, rewards float32, dones bool, and one dict per row.
 
-        Raises:
-            StateError: there is none.
-            Exception: as `PettingZooVectorEnv.step`.
+        StateError: there is none. Other exceptions are those of `PettingZooVectorEnv.step`.
         """
         if not self._is_stepping:
             raise StateError("step_wait: call step_async first")
@@ -167,19 +165,15 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
     # ---- end ---------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `BatchedVectorEnv.statistics`."""
         return self.vector_env.batched.statistics()
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard, as `BatchedVectorEnv.shards`."""
         return self.vector_env.batched.shards()
 
     def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `BatchedVectorEnv.report`."""
         return self.vector_env.batched.report()
 
     def close(self) -> None:
-        """End envs and workers; idempotent."""
         self.vector_env.close()
 
 

@@ -333,9 +333,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     def render(self, **kwargs: Any) -> list[Any]:
         """Return the result of each env's `render` with these arguments, ordered by env id.
 
-        Raises:
-            StateError: an env is stepping (also a RuntimeError).
-            ClosedError: the vector env is closed.
+        StateError: an env is stepping (also a RuntimeError). ClosedError: the vector env is closed.
         """
         self._check_open("render")
         if self.waiting_id:
@@ -346,7 +344,6 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed."""
         return bool(self._pool.closed)
 
     def _check_open(self, what: str) -> None:
@@ -371,8 +368,7 @@ def _raise_errors(batch: Batch, deliver: Callable[[Batch], Any]) -> None:
 def _stack_objects(values: Sequence[Any]) -> Array:
     """Return B observations as Tianshou does: stacked, or as an object array (B,) if their shapes differ.
 
-    Raises:
-        WrongTypeError: they are tuples.
+    WrongTypeError: they are tuples.
     """
     if isinstance(values[0], tuple):
         raise WrongTypeError(f"{_NO_TUPLES}, not {values[0]!r}")
@@ -383,5 +379,4 @@ def _stack_objects(values: Sequence[Any]) -> Array:
 
 
 def _as_objects(rows: Sequence[Any]) -> Array:
-    """Return an object array (B,) of these rows."""
     return np.fromiter(rows, object, len(rows))

@@ -266,8 +266,7 @@ class VecenvEnv(PoolFace, _EnvBase):
         """Return the first observations of all envs that were asked, and the last ones of the others.
 
         Args:
-            obs: first observations of the envs `ids`, arrays (B, *S).
-            ids: the envs that were reset now.
+            obs: first observations of the envs `ids`, which were reset now, arrays (B, *S).
             is_asked: bool (N,), all envs that begin an episode.
             uses_kept: whether the others of these begin with the first observations that are kept.
         """
@@ -461,14 +460,12 @@ class VecenvEnv(PoolFace, _EnvBase):
 
     @property
     def num_envs(self) -> int:
-        """The number of envs."""
         return self.vector_env.num_envs
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """End envs and workers within the `close` limit.
 
-        Raises:
-            RuntimeError: it is closed already and `raise_if_closed` is True, as of `GymWrapper`.
+        RuntimeError: it is closed already and `raise_if_closed` is True, as of `GymWrapper`.
         """
         if raise_if_closed and self.is_closed:
             raise RuntimeError("close: the env is closed already")

@@ -67,11 +67,7 @@ def find_env_fn(
 
 
 def import_module(name: str, module_name: str) -> Any:
-    """Import a module of the user, which may be in the working directory.
-
-    Args:
-        name: the argument that names the module, for errors.
-        module_name: dotted name of the module.
+    """Import a module of the user, which may be in the working directory; `name` is for errors.
 
     Raises:
         ConfigError: it cannot be imported.

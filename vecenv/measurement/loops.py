@@ -60,10 +60,9 @@ class LoopProcesses:
     """
 
     def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, time_rounds: bool = False) -> None:
-        """Start one process per share and wait until their envs are built and reset.
+        """Start one process per share of env_fns and wait until their envs are built and reset.
 
         Args:
-            shares: the env_fns of each process.
             store: write every result into batch arrays, the least that a serial vector env must do;
                 observations are one array each.
             time_rounds: look at the clock after each round of the envs, unless rounds are so quick that it would show.
@@ -88,11 +87,9 @@ class LoopProcesses:
             raise
 
     def run(self, seconds: float) -> list[LoopResult]:
-        """Let all loops run at once for `seconds`; blocks until the last has answered.
+        """Let all loops run at once for `seconds`; blocks until the last has answered. Raises as the constructor does.
 
-        Raises:
-            EnvError: an env raised; nothing but `close` may follow, as after the others.
-            WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
+        After an exception, only `close` may follow.
         """
         self._is_running = True
         start = time.monotonic() + _START_DELAY
@@ -230,7 +227,6 @@ class _TimedLoop(_Loop):
     """The same, with the time of each round."""
 
     def run(self, seconds: float) -> LoopResult:
-        """Go round the envs until `seconds` have passed."""
         clock = time.perf_counter
         before = clock()
         self._step_all(1)

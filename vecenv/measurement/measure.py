@@ -122,7 +122,6 @@ class LoopMode(Mode):
         self._processes = LoopProcesses(shares, store=store, time_rounds=time_rounds)
 
     def run(self, seconds: float) -> Window:
-        """Let the loops run; a batch is one step of every env."""
         results = self._processes.run(seconds)
         steps = sum(result.steps for result in results)
         # The loops end a millisecond apart: add up their rates, not their ends.
@@ -135,7 +134,6 @@ class LoopMode(Mode):
         return Window(steps, steps / self._num_envs, elapsed, cpu_seconds, lockstep)
 
     def close(self) -> None:
-        """End the processes."""
         self._processes.close()
 
 
@@ -153,14 +151,7 @@ class BusyPolicy:
 
 
 class _VectorMode(Mode):
-    """Base of the synchronous and the asynchronous mode: the vector env, its processes, premade actions.
-
-    Args:
-        name: of the mode.
-        envs: the vector env.
-        pids: of its processes; None if they may run on other machines.
-        is_reset: whether the envs are reset already.
-    """
+    """Base of the synchronous and the asynchronous mode; `pids` of its processes are None if they may run elsewhere."""
 
     def __init__(self, name: str, envs: Any, pids: Sequence[int] | None, *, is_reset: bool = False) -> None:
         super().__init__(name)
@@ -177,7 +168,6 @@ class _VectorMode(Mode):
             raise
 
     def close(self) -> None:
-        """End the workers, also during a step."""
         if isinstance(self.envs, AsyncVectorEnv):
             _end_processes(self.envs)
         else:
@@ -198,7 +188,6 @@ class SyncMode(_VectorMode):
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
 
     def run(self, seconds: float) -> Window:
-        """Call `step` with premade actions; a batch is one call."""
         step, actions, ended, clock = self.envs.step, self._actions, self._ended, time.perf_counter
         policy = self.policy
         batches, num_ended, ended_before = 0, 0, int(np.count_nonzero(ended))
@@ -222,7 +211,6 @@ class VecenvSyncMode(_VectorMode):
     """`step()` of `vecenv.VectorEnv`."""
 
     def run(self, seconds: float) -> Window:
-        """Call `step` with premade actions; a batch is one call."""
         step, actions, clock = self.envs.step, self._actions, time.perf_counter
         policy, num_envs = self.policy, self.envs.num_envs
         batches = 0

@@ -40,13 +40,7 @@ _CHARACTERS_PER_LINE = 90  # of the chart's title and notes
 
 
 class TableColumn(NamedTuple):
-    """A column of the table.
-
-    Attributes:
-        header: two lines.
-        rank: columns of the highest rank are left out first in a narrow terminal.
-        read: returns the text of a result's cell.
-    """
+    """A column of the table; `read` returns a cell. The highest ranks are left out first in a narrow terminal."""
 
     header: tuple[str, str]
     rank: int
@@ -70,10 +64,7 @@ def print_text(text: str, file: TextIO | None = None) -> None:
 def progress(total: float) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error if that is a terminal; without rich, a line of text.
 
-    The value is a function `advance(text, amount=1)` to call after each part of the work.
-
-    Args:
-        total: the sum of all amounts.
+    The value is a function `advance(text, amount=1)` to call after each part of the work; `total` is the sum.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda text, amount=1.0: None
@@ -100,7 +91,6 @@ def progress(total: float) -> Iterator[Callable[..., None]]:
 
 @contextlib.contextmanager
 def _text_progress(total: float) -> Iterator[Callable[..., None]]:
-    """Show progress in one line, which is cleared at the end."""
     done, width = 0.0, width_of(sys.stderr) or 80
 
     def show(text: str) -> None:
@@ -120,12 +110,7 @@ def _text_progress(total: float) -> Iterator[Callable[..., None]]:
 
 
 def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | None = None) -> None:
-    """Print one line per mode, and a note to repeat the run if the machine lost a share of its cores.
-
-    Args:
-        stolen: the share of the cores' time that was taken from below while this ran.
-        file: None: standard output.
-    """
+    """Print one line per mode, and a note to repeat the run if the share `stolen` of the cores' time was lost."""
     file = file or sys.stdout
     print("", *table_lines(results, width_of(file)), "", sep="\n", file=file, flush=True)
     for result in results:
@@ -146,13 +131,9 @@ def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | N
 def table_lines(
     results: Sequence[Any], width: int | None = None, table: Sequence[TableColumn] | None = None
 ) -> list[str]:
-    """Return the table as lines of equal length.
+    """Return the table as lines of equal length, at most `width` if it is given: columns are left out until they fit.
 
-    Args:
-        results: one for each line.
-        width: the largest length. Columns are left out until the lines fit; the mode and its env steps per second
-            always remain. None: all columns.
-        table: the columns; None: those of `vecenv bench`.
+    The first two columns always remain. `table` are the columns; None: those of `vecenv bench`.
     """
     table = table or _COLUMNS
     columns = [[*column.header, *(column.read(result) for result in results)] for column in table]

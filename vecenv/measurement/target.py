@@ -41,13 +41,7 @@ NUM_BATCHES = 64
 def registered_env(
     env_name: str, kwargs: Mapping[str, Any] | None = None, *, atari: bool = False, quiet: bool = False
 ) -> EnvFactory:
-    """Return a factory of a registered env.
-
-    Args:
-        env_name: of Gymnasium's registry.
-        kwargs: of `gymnasium.make`.
-        atari: make 84x84 grey frames in stacks of 4.
-        quiet: discard the output on stderr while the env is built.
+    """Return a factory of a registered env, with 84x84 grey frames in stacks of 4 if `atari`; `quiet`: see `quietly`.
 
     Example:
         >>> registered_env("CartPole-v1")().spec.id
@@ -68,12 +62,6 @@ def _build_quietly(env_fn: EnvFn) -> Any:
 
 
 def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> gymnasium.Env[Any, Any]:
-    """Build a registered env.
-
-    Raises:
-        DependencyError: the env needs a package that is not installed.
-        Exception: raised by `gymnasium.make` or the env's constructor.
-    """
     if atari or env_name.startswith("ALE/"):
         register_atari(is_needed=True)
     if not atari:
@@ -84,14 +72,7 @@ def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> gymnasium.En
 
 
 def check_env(env_fn: EnvFn, name: str) -> EnvFactory:
-    """Build the env once and close it, so that a mistake is found before any process starts.
-
-    Args:
-        env_fn: builds the env.
-        name: of the env, for errors.
-
-    Returns:
-        A factory of the same env, which is quiet: output on stderr has now appeared once.
+    """Build the env once and close it, to find mistakes before any process starts; return a quiet factory of it.
 
     Raises:
         ConfigError: the name is unknown, or the env cannot be built with these arguments, or closed.

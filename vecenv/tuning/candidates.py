@@ -96,15 +96,7 @@ def calls(num_envs: int, *, lockstep: bool = False) -> list[int | None]:
 def likely_settings(
     found: Iterable[Setting], workload: Workload, num_envs: int, cores: int, policy_ns: float = 0.0
 ) -> list[Setting]:
-    """Return the settings that may be the best one, best estimate first.
-
-    Args:
-        found: all settings.
-        workload: the measured cost of a step.
-        num_envs: how many envs are stepped.
-        cores: how many cores may be used.
-        policy_ns: time of the policy per round, in nanoseconds.
-    """
+    """Return the settings that may be the best one, best estimate first; `policy_ns` is the policy's time per round."""
 
     def estimate(setting: Setting) -> float:
         return policy_ns + round_ns(workload, num_envs, setting, cores)

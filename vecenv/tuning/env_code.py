@@ -22,12 +22,8 @@ class EnvCode:
     """An env as a user named it: its constructor, and the text of a program that uses it.
 
     Attributes:
-        name: of the env.
-        env_fn: builds an env.
-        imports: lines of Python that `expression` needs.
-        expression: Python for the constructor.
+        imports: lines of Python that `expression`, the constructor, needs.
         env_id: id of a registered env; None if there is none.
-        env_kwargs: arguments of the env.
     """
 
     name: str
@@ -39,11 +35,7 @@ class EnvCode:
 
     @classmethod
     def of(cls, env: Any, env_kwargs: Mapping[str, Any]) -> EnvCode:
-        """Find the env; it is not built.
-
-        Args:
-            env: registered id, `module:factory`, or a function that builds an env.
-            env_kwargs: arguments for its constructor.
+        """Find the env, given as to `tune`; it is not built.
 
         Raises:
             ConfigError: there is no such env.

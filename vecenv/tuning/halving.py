@@ -25,13 +25,7 @@ _MOST_TIMES_AS_LONG = 1.25
 
 
 class OpenCandidate:
-    """A candidate that is open.
-
-    Attributes:
-        candidate: the setting and the call.
-        mode: steps the envs; several entries may share the envs.
-        windows: the window of each turn, by the number of the turn.
-    """
+    """A candidate that is open, its mode, which may share the envs with others, and the window of each turn."""
 
     def __init__(self, candidate: Candidate, mode: Mode) -> None:
         self.candidate = candidate
@@ -55,7 +49,7 @@ class Halving:
 
     Args:
         advance: called with the name of the candidate after each window.
-        drop: called with the entries that are left after each rung; the others are not measured again.
+        drop: called with the entries that are left after each rung.
     """
 
     def __init__(self, advance: Callable[[str], object], drop: Callable[[Sequence[OpenCandidate]], object]) -> None:

@@ -98,7 +98,6 @@ class TuneResult:
         return self.best.backend != "process"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["candidates"] = [candidate.as_dict() for candidate in self.candidates]
         fields["best"], fields["best_step"] = self.best.as_dict(), self.best_step.as_dict()
@@ -109,11 +108,7 @@ class TuneResult:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """Return the table, the verdict, and the programs to paste.
-
-        Args:
-            width: the largest length of a line of table and text; None: all columns.
-        """
+        """Return the table, the verdict, and the programs to paste; `width`: the largest length of a line, or None."""
         measured = [candidate for candidate in self.candidates if not candidate.failure]
         lines = [*table_lines(measured, width, _COLUMNS), ""]
         reasons: dict[str, list[str]] = {}

@@ -162,7 +162,6 @@ class _Search:
         self._keep(())
 
     def run(self) -> TuneResult:
-        """Search, and return the result."""
         with self._env_errors():
             workload, may_thread = self._measure_env()
             entries = self._open(self._first_candidates(workload, may_thread), _OPEN_UNTIL)
@@ -224,8 +223,7 @@ class _Search:
     def _open(self, candidates: Sequence[Candidate], until: float) -> list[OpenCandidate]:
         """Open the first candidate of each backend, and as many others as this share of the time allows.
 
-        Raises:
-            Exception: if no `VectorEnv` can be opened, the error of the first one.
+        If no `VectorEnv` can be opened, the error of the first one is raised.
         """
         groups: dict[Candidate, list[Candidate]] = {}
         for candidate in candidates:
@@ -258,7 +256,6 @@ class _Search:
         return max(1.0, key.setting.num_workers / self._cores) if key.setting is not None else 1.0
 
     def _open_group(self, key: Candidate, group: Sequence[Candidate]) -> list[OpenCandidate]:
-        """Open the vector env of candidates that differ in their calls only."""
         self._advance(f"opening {key}")
         began = time.monotonic()
         entries: list[OpenCandidate] = []
@@ -293,7 +290,6 @@ class _Search:
         return SyncMode(str(_PLAIN), envs, ())
 
     def _keep(self, entries: Collection[OpenCandidate]) -> None:
-        """Close the vector envs of all other entries."""
         kept = {entry.candidate.open_key for entry in entries}
         with contextlib.ExitStack() as stack:
             for key in self._modes.keys() - kept:
@@ -310,12 +306,7 @@ class _Search:
         self._show(text, min(self._shown, self._began + self._seconds) - min(before, self._began + self._seconds))
 
     def _make_result(self, finalists: Sequence[OpenCandidate], base: OpenCandidate) -> TuneResult:
-        """Return the result.
-
-        Args:
-            finalists: the fastest comes first.
-            base: has a window in each turn.
-        """
+        """Return the result; the first finalist is the fastest, and `base` has a window in each turn."""
         best, best_step = finalists[0], _first_step(finalists)
         best_ratio = best.ratio_to(base)
         found = {entry: self._describe(entry, entry.ratio_to(base) / best_ratio) for entry in self._entries}

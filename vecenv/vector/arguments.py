@@ -33,11 +33,7 @@ __all__ = [
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return an autoreset mode, given as the enum or as its value, such as 'NextStep'.
-
-    Raises:
-        ConfigError: there is no such mode.
-    """
+    """Return an autoreset mode, given as the enum or as its value, such as 'NextStep'; ConfigError if there is none."""
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -48,8 +44,7 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 def read_infos(infos: str, mode: AutoresetMode) -> Infos:
     """Return the `Infos` constant of this lower-case name: which infos the workers send; for 'legacy' all.
 
-    Raises:
-        ConfigError: there is no such name, or 'legacy' is given for another autoreset mode than SAME_STEP.
+    ConfigError: there is no such name, or 'legacy' is given for another autoreset mode than SAME_STEP.
     """
     known = [*(known.name.lower() for known in Infos), "legacy"]
     if infos == "legacy":
@@ -66,11 +61,7 @@ def read_infos(infos: str, mode: AutoresetMode) -> Infos:
 
 
 def read_count(name: str, count: Any, most: int | None = None) -> int | None:
-    """Return `count`, checked: a whole number from 1 to `most`, or None.
-
-    Raises:
-        ConfigError: any other value.
-    """
+    """Return `count` if it is a whole number from 1 to `most`, or None; else raise ConfigError."""
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1 or (most and count > most):
@@ -82,9 +73,7 @@ def read_count(name: str, count: Any, most: int | None = None) -> int | None:
 def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
     """Return one seed per env: `seed + env_id` for an int, the items of a list, or None for each.
 
-    Raises:
-        ConfigError: the list does not have `num_envs` items.
-        TypeError: a seed is not a whole number.
+    ConfigError: the list does not have `num_envs` items. TypeError: a seed is not a whole number.
     """
     if seed is None:
         return [None] * num_envs
@@ -102,11 +91,7 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def one_of(what: str, env_id: Any, env_ids: Any) -> Any:
-    """Return the argument that is given, of `env_id` and its alias `env_ids`; None if neither is.
-
-    Raises:
-        ConfigError: both are given.
-    """
+    """Return `env_id` or its alias `env_ids`, whichever is not None; ConfigError if both are given."""
     if env_ids is None:
         return env_id
     if env_id is not None:
@@ -117,13 +102,7 @@ def one_of(what: str, env_id: Any, env_ids: Any) -> Any:
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     """Return env ids as int64 (B,); a single id becomes an array of one, None stays None.
 
-    Args:
-        what: the name of the calling method, for errors.
-        env_id: an int, a non-empty list of them, or None.
-        num_envs: number of envs.
-
-    Raises:
-        ConfigError: an id is not a whole number or is named twice, or there is no such env.
+    ConfigError: the list is empty, an id is not a whole number or is named twice, or there is no such env.
     """
     if env_id is None:
         return None
@@ -147,13 +126,7 @@ def check_without_mask(what: str, options: Any) -> None:
 def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | None]:
     """Return the options of `count` resets, from one dict for all or from a list with one dict or None for each.
 
-    Args:
-        what: the name of the calling method, for errors.
-        options: a dict, a list, or None.
-        count: number of resets.
-
-    Raises:
-        ConfigError: the list does not have `count` items, or an item is not a dict or None.
+    ConfigError: the list does not have `count` items, or an item is not a dict or None.
     """
     is_each = isinstance(options, list | tuple)
     each = list(options) if is_each else [options]
@@ -168,15 +141,10 @@ def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | N
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:
-    """Separate `reset_mask` from the other options of a reset.
+    """Return the ids of the envs in `reset_mask`, int64 (B,), or None for all envs; and the other options of a reset.
 
-    Returns:
-        The ids of the envs to reset, int64 (B,), or None for all envs; and the options without the mask.
-
-    Raises:
-        TypeError: the mask is not a bool array.
-        ConfigError: the mask has another shape than (num_envs,) or contains only False, or the options are not a
-            dict.
+    TypeError: the mask is not a bool array. ConfigError: it has another shape than (num_envs,) or only False, or
+    the options are not a dict.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options: expected a dict, got {options!r}", key="options")
@@ -207,9 +175,7 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
 def wants_same_spaces(mode: Any) -> bool:
     """Return whether this `observation_mode` requires equal observation spaces of all envs.
 
-    Raises:
-        TypeError: the mode is a pair, but not of spaces.
-        ConfigError: there is no such mode.
+    TypeError: the mode is a pair, but not of spaces. ConfigError: there is no such mode.
     """
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
@@ -225,14 +191,9 @@ def wants_same_spaces(mode: Any) -> bool:
 
 
 def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Space[Any]]:
-    """Return the batched and the single observation space for this `observation_mode`.
+    """Return the batched and the single space for an `observation_mode`, from the observation space of each env.
 
-    Args:
-        mode: 'different', or a pair (observation_space, single_observation_space).
-        found: the observation space of each env.
-
-    Raises:
-        DifferentSpacesError: the shapes or dtypes of the spaces differ.
+    The mode is 'different', or a pair of spaces. DifferentSpacesError: their shapes or dtypes differ.
     """
     single = mode[1] if isinstance(mode, tuple) else found[0]
     for env_id, space in enumerate(found):

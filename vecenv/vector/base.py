@@ -40,12 +40,7 @@ _RESERVED_METHODS = ("reset", "step", "close")
 
 
 def check_method(what: str, name: str) -> None:
-    """Raise ConfigError if `call` must not call this method, and TypeError if `name` is not a string.
-
-    Args:
-        what: the name of the calling method, for errors.
-        name: the method of the envs.
-    """
+    """Raise ConfigError if `call` must not call this method, TypeError if `name` is no string."""
     check_name(what, name)
     if name in _RESERVED_METHODS:
         raise ConfigError(f"{what}: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
@@ -177,7 +172,6 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Args:
             what: the name of the calling method, for errors.
-            ids: the pool's envs that will be reset.
             ops: the operations to cancel. A step that is not among them is superseded by the reset in the pool.
             noun: a name for the pool's envs in errors, in the plural.
 
@@ -223,7 +217,6 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Drop all views of the ring, so that its memory can be freed while this object still exists."""
 
     def __len__(self) -> int:
-        """Return the number of envs."""
         return self.num_envs
 
     def __repr__(self) -> str:

@@ -259,15 +259,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._pending = "step"
 
     def step_wait(self, timeout: float | None = None) -> Step:
-        """Wait for the step that `step_async` began; return and raise as `step` does.
-
-        Args:
-            timeout: seconds to wait. After that the step is abandoned, and a reset of all envs must come next. None
-                (default): no limit.
-
-        Raises:
-            NoAsyncCallError: `step_async` was not called before.
-        """
+        """Wait for the step that `step_async` began; see `VectorEnv.step_wait`."""
         return self._deliver(self._recv("step", timeout))
 
     def _rows_of(self, actions: Any) -> Any:
@@ -311,11 +303,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
         All episodes of a batch that the pool has truncated are truncated. In NEXT_STEP mode, episodes whose end was
         delivered in the step before are not ended again. If that is true of all envs of a batch, its next episodes
-        begin in this step. In SAME_STEP mode they always do.
-
-        Raises:
-            Exception: raised by a reset that this method starts; the next step resets that batch again. Its `rows`
-                contain the ends of the episodes.
+        begin in this step. In SAME_STEP mode they always do. If a reset that this method starts raises, the next step
+        resets that batch again, and `rows` of the exception contain the ends of the episodes.
         """
         rows, _, rewards, terminations, truncations = _make_views(self._obs_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
@@ -435,7 +424,6 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 raise
 
     def _pick(self, result: tuple[Any, dict[str, Any]], ids: Array) -> tuple[Any, dict[str, Any]]:
-        """Return the rows of these envs of the result of a reset."""
         obs, infos = result
         return pick_rows(self._obs_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
 
@@ -506,15 +494,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             self._record_seeds(dict(zip(lacking, found)))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Wait for the reset that `reset_async` began; return and raise as `reset` does.
-
-        Args:
-            timeout: seconds to wait. After that the reset is abandoned, and another reset of all these batches must
-                come next. None (default): no limit.
-
-        Raises:
-            NoAsyncCallError: `reset_async` was not called before.
-        """
+        """Wait for the reset that `reset_async` began; see `VectorEnv.reset_wait`."""
         asked = self._reset_batches
         last = None if self._last_obs_rows is None else own(self._node, self._last_obs_rows)
         batch = self._recv("reset", timeout)  # may end the validity of views of the ring
@@ -527,8 +507,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """Return the results of a reset.
 
         Args:
-            batch: one row per batch of `asked`.
-            asked: the batches that were reset, in this order; None: all.
+            batch: one row per batch of `asked`, in this order; None: all.
             last: the rows of all batches before; None: there are none.
         """
         self._note_drawn_seeds(batch.env_ids[(batch.row_flags & RowFlag.REPEATS) == 0].tolist())

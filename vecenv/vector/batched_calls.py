@@ -40,7 +40,7 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
         return self._call("call", name, *args, **kwargs)
 
     def _call(self, what: str, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Do the same as `call` for a method of this name, `what`, which error messages begin with."""
+        """Call as `call` does for a method of the name `what`, which error messages begin with."""
         self._check_idle(what)
         check_method(what, name)
         functions = [CallBatch(name, args, kwargs)] * self._pool.num_envs

@@ -27,12 +27,7 @@ Infos = dict[str, Any]
 
 
 def flatten(space: Space[Any], value: Any) -> Any:
-    """Return W rows of k envs as N = W * k rows.
-
-    Args:
-        space: the space of one env.
-        value: nested like the space, leaves (W, k, *S) or k tuples of W objects.
-    """
+    """Return W rows of k envs, leaves (W, k, *S) or k tuples of W objects, as N = W * k rows."""
     return map_by_space(_flatten_rows, space, value)
 
 
@@ -43,13 +38,7 @@ def _flatten_rows(_space: Space[Any], value: Any) -> Any:
 
 
 def pick_rows(space: Space[Any], value: Any, env_ids: Array) -> Any:
-    """Return the rows of some envs, int64 (B,), in this order; arrays are copied.
-
-    Args:
-        space: the space of one env.
-        value: nested like the space, leaves (N, *S) or tuples of N objects.
-        env_ids: the rows.
-    """
+    """Return the rows of some envs, int64 (B,), in this order, of leaves (N, *S) or tuples of N objects, as copies."""
 
     def pick(_: Space[Any], rows: Any) -> Any:
         return rows[env_ids] if isinstance(rows, np.ndarray) else tuple(rows[i] for i in env_ids.tolist())
@@ -66,12 +55,6 @@ def pick_infos(infos: Infos, env_ids: Array) -> Infos:
 
 def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
     """Return the actions of `count` envs as rows for batches of `size` envs: the inverse of `flatten`.
-
-    Args:
-        space: the action space of one env.
-        value: nested like the space, one row per env.
-        size: k, number of envs in a batch.
-        count: N, number of envs.
 
     Raises:
         NotASequenceError: a part is a single value.
@@ -129,14 +112,7 @@ def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = Fal
 
 
 def final_infos(observations: Sequence[Any], info: Infos) -> Infos:
-    """Return `final_obs` and `final_info`, with masks, for a step that ended the episodes of all envs of a batch.
-
-    SAME_STEP mode reports the end of an episode in this form.
-
-    Args:
-        observations: the last observation of each env's episode.
-        info: the infos of that step.
-    """
+    """Return `final_obs` and `final_info`, with masks, as SAME_STEP mode has them where all episodes of a batch end."""
     every = np.ones(len(observations), np.bool_)
     return {"final_obs": _as_objects(observations), "_final_obs": every, "final_info": info, "_final_info": every}
 

@@ -55,7 +55,7 @@ class CallableVectorEnv(BaseVectorEnv):
     def _call(
         self, what: str, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE, env_id: Any = None
     ) -> tuple[Any, ...]:
-        """Do the same as `call` for a method of this name, `what`, which error messages begin with."""
+        """Call as `call` does for a method of the name `what`, which error messages begin with."""
         with self._sync_call(what):
             self._begin_call(what, name, args, kwargs, env_id)
             return self.call_wait()

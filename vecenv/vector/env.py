@@ -350,12 +350,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         return self._pool.outstanding()
 
     def note_steps_elsewhere(self, has_ended: Any, returns: Any) -> None:
-        """Record that the envs were stepped without this object, by a collector in their shards.
-
-        Args:
-            has_ended: bool (N,), envs whose episode is over now.
-            returns: rewards of the current episode of each env, float64 (N, *K); NaN: they are unknown.
-        """
+        """Record that the envs were stepped without this object, in their shards; see `Results.forget_last`."""
         self.results.forget_last(has_ended, returns)
 
     # ---- stepping ----------------------------------------------------------------------------
@@ -668,7 +663,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def _reset(
         self, what: str, seed: Any, options: Any, env_ids: Any, ordered: bool, superseded: Sequence[int] = ()
     ) -> None:
-        """Send resets, after cancelling those of the envs `superseded`."""
         seeds = read_seeds(seed, self.num_envs)
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
         each = read_options(what, options, len(chosen))
@@ -702,10 +696,7 @@ OPTION_NAMES = find_names(VectorEnv)
 def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] = ()) -> None:
     """Raise ConfigError if `VectorEnv` lacks one of these options.
 
-    Args:
-        what: the receiver of the options, which the message begins with.
-        options: by name.
-        others: names of other arguments of the receiver, one of which may have been meant.
+    The message begins with `what`; `others` are names of other arguments, one of which may have been meant.
     """
     for name in options:
         if name not in OPTION_NAMES:

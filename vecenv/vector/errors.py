@@ -17,11 +17,7 @@ class ClosedVectorEnvError(ClosedError, ClosedEnvironmentError):
 
 
 class PendingCallError(StateError, AlreadyPendingCallError):
-    """An earlier call is still outstanding and must be waited for first.
-
-    Attributes:
-        name: the earlier asynchronous call, such as 'step', or the method that was refused.
-    """
+    """An earlier call, `name`, such as 'step', is still outstanding and must be waited for first; or it was refused."""
 
     def __init__(self, message: str = "", *, name: str = "") -> None:
         super().__init__(message)
@@ -29,11 +25,7 @@ class PendingCallError(StateError, AlreadyPendingCallError):
 
 
 class NoCallError(StateError, NoAsyncCallError):
-    """A `..._wait` was called without its `..._async`.
-
-    Attributes:
-        name: the call without its prefix or suffix: 'step', 'reset' or 'call'.
-    """
+    """A `..._wait` was called without its `..._async`; `name` is 'step', 'reset' or 'call'."""
 
     def __init__(self, message: str = "", *, name: str = "") -> None:
         super().__init__(message)

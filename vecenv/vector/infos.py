@@ -69,11 +69,7 @@ class _Plan(NamedTuple):
 
 
 class InfoReader:
-    """Reads the infos of batches.
-
-    Args:
-        space: the observation space of one env, for `final_obs`.
-    """
+    """Reads the infos of batches; `space` is the observation space of one env, for `final_obs`."""
 
     def __init__(self, space: Space[Any]) -> None:
         self._space = space
@@ -148,14 +144,7 @@ class InfoReader:
         return None
 
     def _read_by_plan(self, count: int, plan: _Plan, cells: Array, rows: Array | None) -> Infos:
-        """Return the infos of a batch of `count` rows; only `rows` (None: all) have one, with the plan's tags.
-
-        Args:
-            count: B, rows of the batch.
-            plan: how to read the cells.
-            cells: uint64 (len(rows), num_cells), the cells of the rows with an info.
-            rows: int64, the rows with an info.
-        """
+        """Return the infos of a batch of `count` rows; only `rows` (None: all) have one, in these cells."""
         infos: Infos = {}
         if self._ones.shape != (plan.num_masks, count):
             self._ones = np.ones((plan.num_masks, count), np.bool_)
@@ -193,7 +182,6 @@ class LegacyInfoReader(InfoReader):
     """
 
     def read(self, batch: Batch) -> Infos:
-        """Return the infos of a batch; see `InfoReader.read`."""
         infos = super().read(batch)
         final_obs = final_mask = None
         if batch.flags & RowFlag.FINAL:
@@ -215,10 +203,7 @@ def _is_nested(value: Any) -> bool:
 def _separate_rows(infos: Infos, rows: list[Infos], order: list[int]) -> None:
     """Replace values that are not numbers by arrays of objects (B,) with the objects of each env.
 
-    Args:
-        infos: changed in place.
-        rows: the info of each row, as its env returned it.
-        order: the rows, ordered by env id.
+    `rows` has the info of each row, as its env returned it; `order` the rows, ordered by env id.
     """
     done = set()
     for row in order:
@@ -258,7 +243,6 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
     """Add the statistics of ended episodes in the form of Gymnasium's RecordEpisodeStatistics; nothing if none ended.
 
     Args:
-        infos: changed in place.
         episode_counters: returns (B, *K), lengths (B,) and seconds (B,) of the rows' episodes.
         dones: bool (B,), True where an episode ended. The array becomes part of the infos.
 
@@ -278,7 +262,6 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
 
 
 def check_no_statistics(infos: Infos) -> None:
-    """Raise ConfigError if the infos of the envs already contain 'episode'."""
     if "episode" in infos or "_episode" in infos:
         raise ConfigError(
             "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
@@ -377,9 +360,7 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     """Store `value` in `array` and return it, or a copy of a wider dtype if the array's cannot hold the value.
 
     Args:
-        array: B rows.
         rows: one row; or bool (B,), with one value per True.
-        value: the value or values.
         mask: bool (B,), True where a value was stored before.
     """
     if array.dtype is _EXACT.get(type(value)) and array.ndim == 1:
@@ -469,12 +450,9 @@ def _add_columns(
     """Add the columns of cells to the arrays in `infos`, or to `rows` if only `_add_row` gives the right dtype.
 
     Args:
-        infos: changed in place.
-        table: the columns.
         tags: uint8 (B, num_cells), 0 where a row has no value.
         cells: uint64 (B, num_cells).
         rows: the pickled infos by row; changed in place.
-        rank: see `_rank`.
     """
     pickled_by_key: dict[Any, list[Any]] = {}
     for info in rows.values():

@@ -68,12 +68,7 @@ def make_vec(
 def build_vec(
     caller: Callable[..., Any], id: Any, num_envs: int, mode: Any, options: Any, wrappers: Any, kwargs: dict[str, Any]
 ) -> VectorEnv:
-    """Do what `make_vec` does with the same arguments.
-
-    Args:
-        caller: the function that the user has called; errors about misspelt options have its name, and hints its
-            parameters.
-    """
+    """Do what `make_vec` does; errors about misspelt options have the name of `caller`, and hints its parameters."""
     spec, env_kwargs = _read_spec(id)
     num_envs = env_kwargs.pop("num_envs", num_envs)
     mode = env_kwargs.pop("vectorization_mode", mode)
@@ -158,7 +153,6 @@ def _make(spec: EnvSpec, named: Mapping[str, Any], /, **kwargs: Any) -> Any:
 
 
 def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
-    """Return a copy of an env's spec with empty `kwargs`, and these arguments."""
     if isinstance(id, str):
         found = find_spec(id)  # imports the module, suggests similar names, warns about old versions
     elif isinstance(id, EnvSpec):
@@ -182,13 +176,7 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _raise_if_misspelt(caller: Callable[..., Any], kwargs: Mapping[str, Any], error: TypeError) -> None:
-    """Raise ConfigError if an env refused a keyword that resembles an option of `caller` or `VectorEnv`.
-
-    Args:
-        caller: the function that the user has called.
-        kwargs: the keywords.
-        error: the exception of the env's constructor.
-    """
+    """Raise ConfigError if an env refused a keyword that resembles an option of `caller` or `VectorEnv`."""
     known = {*OPTION_NAMES, *inspect.signature(caller).parameters} - {"kwargs", "options"}
     for name in kwargs:
         hint = "" if name in known else suggest(name, known)

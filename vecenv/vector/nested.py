@@ -32,14 +32,7 @@ def view(node: Node, value: Any, rows: slice) -> Any:
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
-    """Return `before` with the rows at `env_ids` replaced by those of `new`; its arrays are changed in place.
-
-    Args:
-        node: the layout of both.
-        before: observations of N envs.
-        new: observations of B envs.
-        env_ids: int64 (B,), the row of each in `before`.
-    """
+    """Return `before` with the rows at `env_ids`, int64 (B,), replaced by those of `new`, in place."""
     if isinstance(node, Leaf):
         before[env_ids] = new
         return before
@@ -56,11 +49,7 @@ def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
 def row_of(space: Space[Any], batch: Any, row: int, has_ints: bool = False) -> Any:
     """Return a copy of one row of batched observations, in the form that a single env returns.
 
-    Args:
-        space: the observation space of one env.
-        batch: nested like the space.
-        row: index of the row.
-        has_ints: whether values of Discrete spaces are returned as Python ints.
+    With `has_ints`, values of Discrete spaces are Python ints.
     """
 
     def take(part: Space[Any], values: Any) -> Any:

@@ -80,11 +80,7 @@ def _write(name: str, value: Any = ...) -> str:
 def move_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those that have moved in their new places, and warn of each.
 
-    Args:
-        options: of a vector env, by name.
-
-    Raises:
-        ConfigError: a value is wrong, or an option is given twice.
+    ConfigError: a value is wrong, or an option is given twice.
     """
     result = {name: value for name, value in options.items() if name not in MOVED}
     for name in [name for name in options if name in MOVED]:
@@ -117,11 +113,9 @@ def read_pool_options(
     engine: Any,
     moved: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the backend, and the fields of `PoolOptions` that these arguments decide.
+    """Return the backend, and the fields of `PoolOptions` that these arguments decide, for a class that takes them.
 
     Args:
-        vector_env_class: the class that takes them.
-        backend, timeouts, failures, checks, engine: as the user gave them.
         moved: the other keywords.
 
     Raises:

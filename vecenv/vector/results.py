@@ -37,15 +37,12 @@ class Results:
     """Turns batches into the results of `step`, and keeps the last observations.
 
     Args:
-        pool: a started pool.
-        reader: reads the infos of batches.
         space: the observation space of env 0.
         copy: whether results belong to the caller (True) or are views of the ring (False).
         tracks_ends: whether to keep `ended`.
         has_statistics: whether to add statistics of ended episodes to the infos.
 
     Attributes:
-        has_statistics: as given.
         ended: bool (N,), True where an env's episode is over; None if ends are not tracked.
     """
 
@@ -78,8 +75,7 @@ class Results:
     def deliver(self, batch: Batch) -> Step:
         """Return (obs, rewards, terminations, truncations, infos) of a batch of all envs, ordered by env_id.
 
-        Raises:
-            Exception: raised by an env; of several, that of the lowest env.
+        Of exceptions of several envs, that of the lowest env is raised.
         """
         flags = batch.flags & _EXTRA_FLAGS
         if flags & RowFlag.ERROR:
@@ -130,7 +126,6 @@ class Results:
         """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
 
         Args:
-            batch: the batch. The envs that raised keep their observations in `last`, and whether they have ended.
             last: the observations of all envs before this batch, changed in place. None: there are none, or their
                 rows are not those of all envs in order.
             deliver: returns the results of a batch, for `error.rows`.
@@ -159,11 +154,9 @@ class Results:
         return self._copy_timer.run(len(batch), own, self._root, batch.obs)
 
     def deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
-        """Return the results of a batch of some envs in any order; `infos["env_id"]` contains their ids, int64 (B,).
+        """Return the results of a batch of any rows; `infos["env_id"]` contains their ids, int64 (B,).
 
-        Args:
-            batch: any rows.
-            marks_autoreset: whether to add `infos["autoreset"]`, bool (B,).
+        `marks_autoreset`: whether to add `infos["autoreset"]`, bool (B,).
         """
         if batch.flags & RowFlag.ERROR:
             deliver = functools.partial(self.deliver_some, marks_autoreset=marks_autoreset)
@@ -240,11 +233,7 @@ class Results:
 
         Args:
             last: the result of `copy_last_obs` from before the batch was received; changed in place.
-            batch: one row per env of `env_ids`, in this order.
-            env_ids: int64 (B,).
-
-        Raises:
-            Exception: raised by an env; of several, that of the lowest env.
+            batch: one row per env of `env_ids`, int64 (B,), in this order.
         """
         if batch.flags & RowFlag.ERROR:
             unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
@@ -261,30 +250,21 @@ class ConcatenatedResults(Results):
     """Results whose observations Gymnasium's `concatenate` batches, for spaces with functions of the caller."""
 
     def deliver(self, batch: Batch) -> Step:
-        """Return the results of a batch; see `Results.deliver`."""
         obs, *others = self._deliver(batch)
         return concatenate_rows(self._space, obs, len(batch)), *others
 
     def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
-        """Return (obs, infos) of all envs; see `Results.deliver_into`."""
         obs, infos = super().deliver_into(last, batch, env_ids)
         return concatenate_rows(self._space, obs, self._num_envs), infos
 
     @property
     def observations(self) -> Any:
-        """A copy of the last observations of all envs; None if they are not known."""
         obs = super().observations
         return None if obs is None else concatenate_rows(self._space, obs, self._num_envs)
 
 
 def concatenate_rows(space: Space[Any], obs: Any, count: int) -> Any:
-    """Return the batch that Gymnasium's `concatenate` makes of the rows of nested observations.
-
-    Args:
-        space: the space of one env.
-        obs: nested like the space: leaves (count, *S), and tuples of `count` objects.
-        count: number of rows.
-    """
+    """Return the batch that Gymnasium's `concatenate` makes of the `count` rows of nested observations."""
     rows = [row_of(space, obs, row) for row in range(count)]
     empty: Any = create_empty_array(space, count)
     return concatenate(space, rows, empty)

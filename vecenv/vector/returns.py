@@ -12,12 +12,7 @@ __all__ = ["EpisodeReturns"]
 
 
 class EpisodeReturns:
-    """Adds up the rewards of each env; workers do so only for rewards of one number.
-
-    Args:
-        num_envs: N.
-        reward_shape: K, the shape of one reward.
-    """
+    """Adds up the rewards of each env; workers do so only for rewards of one number. K is the shape of one reward."""
 
     def __init__(self, num_envs: int, reward_shape: tuple[int, ...]) -> None:
         self._sums = np.full((num_envs, *reward_shape), np.nan)  # unknown before the first reset

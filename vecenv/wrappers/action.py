@@ -36,11 +36,10 @@ class RepeatWrapper(EnvWrapper):
         return summed_reward_space(self.env, self.repeats)
 
     def _repeat(self, action: Any) -> tuple[Any, Any]:
-        """Step until the last repeat, the end of the episode or an abnormal timestep.
+        """Step until the last repeat, the end of the episode or an abnormal timestep; return (kept, five-tuple).
 
-        Returns:
-            (kept, five-tuple): the result of `_keep` for the last observation but one, or None if there was only
-            one step; and the last five-tuple with the summed reward.
+        `kept` is the result of `_keep` for the last observation but one, or None if there was only one step. The reward
+        is summed.
         """
         before: Any = None
         total: Any = 0.0
@@ -63,11 +62,7 @@ class ActionRepeatWrapper(RepeatWrapper):
     """Apply each action `action_repeat` times and sum the rewards (None counts as 0); stop at the episode's end."""
 
     def __init__(self, env: Any, action_repeat: int = 1) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: `action_repeat` is below 1.
-        """
+        """Wrap; ConfigError if `action_repeat` is below 1."""
         super().__init__(env)
         self.action_repeat = action_repeat
         self._set_repeats(action_repeat, "action_repeat")
@@ -85,11 +80,7 @@ class MaxAndSkipWrapper(RepeatWrapper):
     """
 
     def __init__(self, env: Any, skip: int = 4) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: `skip` is below 1.
-        """
+        """Wrap; ConfigError if `skip` is below 1."""
         super().__init__(env)
         self.skip = skip
         self._set_repeats(skip, "skip")
@@ -125,11 +116,7 @@ class GymHybridDictActionWrapper(EnvWrapper):
     """
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the env's action space is not a Tuple(Discrete, Box).
-        """
+        """Wrap; SpaceError if the env's action space is not a Tuple(Discrete, Box)."""
         super().__init__(env)
         space = self.env.action_space
         parts = space.spaces if isinstance(space, spaces.Tuple) else ()

@@ -98,11 +98,7 @@ class GymToGymnasiumWrapper(EnvWrapper):
     is_old_api_adapter: ClassVar[bool] = True
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: `env` is not a Gymnasium env.
-        """
+        """Wrap; ConfigError if `env` is not a Gymnasium env."""
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"GymToGymnasiumWrapper: expected a gymnasium.Env, got {type(env).__name__}")
         super().__init__(env)
@@ -113,7 +109,6 @@ class GymToGymnasiumWrapper(EnvWrapper):
         self._next_seed = int(seed)
 
     def reset(self, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]  # old Gym's call
-        """Start an episode and return its first observation alone."""
         seed, self._next_seed = self._next_seed, None
         obs, _ = self.env.reset(seed=seed, options=options)
         return obs
@@ -147,10 +142,7 @@ def reward_range(env: Env) -> tuple[float, float]:
 def summed_reward_space(env: Env, count: int, *, from_zero: bool = False) -> spaces.Space[Any] | None:
     """Return the space of the sum of 1 to `count` rewards; None if the env does not declare a Box as reward space.
 
-    Args:
-        env: the env whose rewards are summed.
-        count: the largest number of rewards; for 0 and 1 the env's own space is returned.
-        from_zero: whether the space also contains 0, the sum of zero rewards.
+    For a `count` of 0 and 1 it is the env's own space. With `from_zero` it also contains 0, the sum of zero rewards.
     """
     declared = reward_space_of(env)
     if count <= 1:
@@ -166,11 +158,7 @@ def summed_reward_space(env: Env, count: int, *, from_zero: bool = False) -> spa
 
 
 def require_box(space: spaces.Space[Any], owner: str) -> spaces.Box:
-    """Return the space, which must be a Box.
-
-    Raises:
-        SpaceError: the space is not a Box; the message names `owner`.
-    """
+    """Return the space, which must be a Box; else raise SpaceError, which names `owner`."""
     if not isinstance(space, spaces.Box):
         raise SpaceError(f"{owner}: expected a Box space, got {space}", expected="Box", got=type(space).__name__)
     return space

@@ -148,11 +148,9 @@ class DingEnvWrapper(BaseEnv):
         return present_obs(obs, self._env.observation_space)
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's signature
-        """Apply one action, given as an int, an array or a dict of them.
+        """Apply one action, given as an int, an array or a dict of them; TypeError if it has another form.
 
-        Raises:
-            StateError: called before the first reset or after `close`.
-            TypeError: the action has another form.
+        StateError: called before the first reset or after `close`.
         """
         env = self._env
         if env is None:
@@ -181,18 +179,13 @@ class DingEnvWrapper(BaseEnv):
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Set the seed from which episode seeds are computed; the next reset starts episode 0.
 
-        Args:
-            seed: at least 0.
-            dynamic_seed: True gives each episode a seed of its own, False gives all the same seed.
-
-        Raises:
-            ConfigError: the seed is not an integer >= 0.
+        `dynamic_seed`: True gives each episode a seed of its own, False gives all the same seed. ConfigError: the seed
+        is not an integer >= 0.
         """
         self._seeds.seed(seed, dynamic_seed)
         self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
 
     def generator_owners(self, first: int) -> list[Any]:
-        """Return the env with the generator, or [] before it is made; see `first_seeds`."""
         if self._env is None:
             self._first_seed = first
             return []
@@ -201,9 +194,8 @@ class DingEnvWrapper(BaseEnv):
     def random_action(self) -> Any:
         """Return a random action: an array (int64 of shape (1,) for a Discrete space) or a dict of arrays.
 
-        Raises:
-            StateError: called before the first reset of a wrapper with an env id.
-            TypeError: the action space has samples of another form (a Tuple space).
+        StateError: called before the first reset of a wrapper with an env id. TypeError: the action space has samples
+        of another form (a Tuple space).
         """
         if self._action_space is None:
             raise StateError(f"random_action of {self!r} before its first reset")
@@ -222,9 +214,7 @@ class DingEnvWrapper(BaseEnv):
     def clone(self, caller: str = "collector") -> DingEnvWrapper:
         """Return an independent wrapper with the same settings; an env given as an object is copied by pickle.
 
-        Raises:
-            ConfigError: the caller is unknown.
-            StateError: the env object cannot be copied, or the wrapper is closed.
+        ConfigError: the caller is unknown. StateError: the env object cannot be copied, or the wrapper is closed.
         """
         cfg = {key: value for key, value in self._cfg.items() if key != "is_train"}
         if not self._was_given:
@@ -241,11 +231,7 @@ class DingEnvWrapper(BaseEnv):
         return type(self)(raw_env, cfg, self._seed_api, caller)
 
     def render(self) -> Any:
-        """Render the env in the mode it was made with.
-
-        Raises:
-            StateError: called before the first reset or after `close`.
-        """
+        """Render the env in the mode it was made with; StateError before the first reset or after `close`."""
         if self._env is None:
             raise StateError(f"render of {self!r} before a reset")
         return self._env.render()

@@ -22,11 +22,7 @@ class NoopResetWrapper(EnvWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("generator",)
 
     def __init__(self, env: Any, noop_max: int = 30) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: action 0 is not NOOP, or noop_max is below 1.
-        """
+        """Wrap; ConfigError if action 0 is not NOOP, or `noop_max` is below 1."""
         super().__init__(env)
         self.noop_max = check_whole("noop_max", noop_max, 1)
         require_meaning(self.env, NOOP, "NOOP")
@@ -49,11 +45,7 @@ class FireResetWrapper(EnvWrapper):
     """After a reset, apply the FIRE action once, which starts the game; if it ends the game, only reset again."""
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: action 1 is not FIRE, or there are fewer than three actions.
-        """
+        """Wrap; ConfigError if action 1 is not FIRE, or there are fewer than three actions."""
         super().__init__(env)
         require_meaning(self.env, FIRE, "FIRE")
         if len(action_meanings(self.env)) < 3:
@@ -119,11 +111,7 @@ class TimeLimitWrapper(EnvWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("time_count",)
 
     def __init__(self, env: Any, max_limit: int) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: `max_limit` is below 1.
-        """
+        """Wrap; ConfigError if `max_limit` is below 1."""
         super().__init__(env)
         self.max_limit = check_whole("max_limit", max_limit, 1)
         self.time_count = 0
@@ -141,11 +129,7 @@ class TimeLimitWrapper(EnvWrapper):
 
 
 def action_meanings(env: Env) -> list[str]:
-    """Return the names of the env's actions, in order.
-
-    Raises:
-        ConfigError: the env has no `get_action_meanings`.
-    """
+    """Return the names of the env's actions, in order; ConfigError if it has no `get_action_meanings`."""
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
     if meanings is None:
         raise ConfigError(f"{env}: expected an env with get_action_meanings(), such as ale-py's")
@@ -153,11 +137,7 @@ def action_meanings(env: Env) -> list[str]:
 
 
 def require_meaning(env: Env, action: int, meaning: str) -> None:
-    """Check that an action of the env has this meaning, such as 'NOOP'.
-
-    Raises:
-        ConfigError: the action does not exist or has another meaning.
-    """
+    """Raise ConfigError unless an action of the env has this meaning, such as 'NOOP'."""
     meanings = action_meanings(env)
     if len(meanings) <= action or meanings[action] != meaning:
         raise ConfigError(f"{env}: expected action {action} to mean {meaning!r}, the actions are {meanings}")

@@ -94,11 +94,7 @@ class LightZeroEnvWrapper(EnvWrapper):
 
     @property
     def legal_actions(self) -> Any:
-        """All actions, int64 (n,).
-
-        Raises:
-            SpaceError: the actions are continuous and cannot be listed.
-        """
+        """All actions, int64 (n,); SpaceError if the actions are continuous and cannot be listed."""
         if self.continuous:
             raise SpaceError(f"legal_actions: continuous actions {self.env.action_space} cannot be listed")
         return np.arange(self._num_actions)
@@ -161,11 +157,7 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
         return self.env.step(self.action(action))
 
     def action(self, action: Any) -> Any:
-        """Convert a discrete action, an int or an integer array of one element, to the env's action.
-
-        Raises:
-            SpaceError: the action is out of range.
-        """
+        """Convert an action, an int or an integer array of one element, to the env's; SpaceError out of range."""
         index = int(np.asarray(action).item())
         if not 0 <= index < int(self.action_space.n):  # type: ignore[attr-defined]  # set above
             raise SpaceError(f"action: expected 0 to {self.action_space.n - 1}, got {index}", path="action")  # type: ignore[attr-defined]
@@ -184,11 +176,7 @@ class _LightZeroDingEnv(DingEnvWrapper):
 
     @property
     def legal_actions(self) -> Any:
-        """The value of `LightZeroEnvWrapper.legal_actions`.
-
-        Raises:
-            StateError: the env is closed.
-        """
+        """The value of `LightZeroEnvWrapper.legal_actions`; StateError if the env is closed."""
         if self._env is None:
             raise StateError(f"legal_actions: {self!r} is closed")
         return self._env.get_wrapper_attr("legal_actions")

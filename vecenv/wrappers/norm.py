@@ -67,18 +67,13 @@ class WindowMeanStd(RunningMeanStd):
     """Mean and standard deviation of the last `window` samples, with the methods of `RunningMeanStd`."""
 
     def __init__(self, window: int, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:
-        """Make an empty window.
-
-        Raises:
-            ConfigError: the window is below 2 samples.
-        """
+        """Make an empty window; ConfigError if it is below 2 samples."""
         if window < 2:
             raise ConfigError(f"window: expected None or at least 2 samples, got {window!r}", key="window")
         self.window = window
         super().__init__(epsilon, shape)
 
     def reset(self) -> None:
-        """Drop all samples."""
         super().reset()
         self._samples = np.zeros((self.window, *self.shape), np.float64)
         self._filled = 0
@@ -126,12 +121,7 @@ class ObsNormWrapper(ObsWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("rms", "data_count")
 
     def __init__(self, env: Any, window: int | None = None) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the observation space is not a Box.
-            ConfigError: the window is below 2.
-        """
+        """Wrap; SpaceError if the observation space is not a Box, ConfigError if the window is below 2."""
         super().__init__(env)
         box = require_box(self.env.observation_space, "ObsNormWrapper")
         self.window = window
@@ -169,12 +159,9 @@ class StaticObsNormWrapper(ObsWrapper):
     """Subtract a given mean from observations and divide by a given standard deviation; float32, clipped to ±3."""
 
     def __init__(self, env: Any, mean: Any, std: Any) -> None:
-        """Wrap.
+        """Wrap; SpaceError if the observation space is not a Box.
 
-        Raises:
-            SpaceError: the observation space is not a Box.
-            ConfigError: `mean` or `std` does not contain numbers that broadcast to the observations, or a `std` is
-                not above 0.
+        ConfigError: `mean` or `std` has no numbers that broadcast to the observations, or a `std` is not above 0.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "StaticObsNormWrapper")
@@ -213,12 +200,7 @@ class RewardNormWrapper(EnvWrapper):
     reward_range = (-np.inf, np.inf)
 
     def __init__(self, env: Any, reward_discount: float, window: int | None = None) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the env declares several rewards per step.
-            ConfigError: the window is below 2.
-        """
+        """Wrap; SpaceError if the env declares several rewards per step, ConfigError if the window is below 2."""
         super().__init__(env)
         _check_single(getattr(reward_space_of(self.env), "shape", None) or ())
         self.reward_discount = reward_discount

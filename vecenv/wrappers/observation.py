@@ -33,12 +33,7 @@ class WarpFrameWrapper(ObsWrapper):
     """
 
     def __init__(self, env: Any, size: int = 84) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the space is not an image or a tuple of images.
-            DependencyError: OpenCV is missing.
-        """
+        """Wrap; SpaceError if the space is not an image or a tuple of images, DependencyError without OpenCV."""
         super().__init__(env)
         self._cv2: Any = require("cv2", "atari")
         self.size = size
@@ -99,11 +94,7 @@ class ScaledFloatFrameWrapper(ObsWrapper):
     """Scale observations from the bounds of the space to float32 in [0, 1]."""
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the space is not a Box, or is not bounded on both sides.
-        """
+        """Wrap; SpaceError if the space is not a Box, or is not bounded on both sides."""
         super().__init__(env)
         box = require_box(self.env.observation_space, "ScaledFloatFrameWrapper")
         low, high = np.float64(box.low.min()), np.float64(box.high.max())
@@ -127,11 +118,7 @@ class FrameStackWrapper(EnvWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("frames",)
 
     def __init__(self, env: Any, n_frames: int = 4) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: n_frames is below 1.
-        """
+        """Wrap; ConfigError if `n_frames` is below 1."""
         super().__init__(env)
         self.n_frames = n_frames = check_whole("n_frames", n_frames, 1)
         self.frames: deque[Any] = deque(maxlen=n_frames)
@@ -167,11 +154,7 @@ class ObsTransposeWrapper(ObsWrapper):
     """Transpose images (H, W, C) to (C, H, W), and a tuple of k images to one array (k, C, H, W)."""
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the space is not an image or a tuple of images of one shape and dtype.
-        """
+        """Wrap; SpaceError if the space is not an image or a tuple of images of one shape and dtype."""
         super().__init__(env)
         space = self.env.observation_space
         if isinstance(space, spaces.Tuple):
@@ -210,11 +193,7 @@ class TransposeWrapper(ObsWrapper):
     """Move the last axis of observations to the front."""
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the space is not a Box.
-        """
+        """Wrap; SpaceError if the space is not a Box."""
         super().__init__(env)
         box = require_box(self.env.observation_space, "TransposeWrapper")
         low, high = np.moveaxis(box.low, -1, 0), np.moveaxis(box.high, -1, 0)
@@ -234,11 +213,7 @@ class RamWrapper(ObsWrapper):
     """Convert a vector of n bytes of memory to a float32 image (n, 1, 1)."""
 
     def __init__(self, env: Any, render: bool = False) -> None:
-        """Wrap; `render` is accepted for compatibility and has no effect.
-
-        Raises:
-            SpaceError: the space is not a Box.
-        """
+        """Wrap; SpaceError if the space is not a Box. `render` is accepted for compatibility and has no effect."""
         super().__init__(env)
         box = require_box(self.env.observation_space, "RamWrapper")
         low, high = (bound.reshape(-1, 1, 1).astype(np.float32) for bound in (box.low, box.high))
@@ -265,11 +240,7 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("prev_action", "prev_reward_extrinsic")
 
     def __init__(self, env: Any) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the action space is a container.
-        """
+        """Wrap; SpaceError if the action space is a container."""
         super().__init__(env)
         prev_action_space, self._first_action = _with_no_action(self.env.action_space)
         low, high = reward_range(self.env)
@@ -341,11 +312,7 @@ class FlatObsWrapper(ObsWrapper):
     characters = string.ascii_lowercase + " ,"
 
     def __init__(self, env: Any, maxStrLen: int = 96) -> None:
-        """Wrap.
-
-        Raises:
-            SpaceError: the space is not a Dict with `image`.
-        """
+        """Wrap; SpaceError if the space is not a Dict with `image`."""
         super().__init__(env)
         space = self.env.observation_space
         if not isinstance(space, spaces.Dict) or "image" not in space.spaces:
@@ -357,11 +324,7 @@ class FlatObsWrapper(ObsWrapper):
         self._coded: tuple[str, Any] | None = None
 
     def observation(self, obs: Any) -> Any:
-        """Flatten an observation, or the observation of a pair (obs, info).
-
-        Raises:
-            SpaceError: the text is too long, or contains other characters.
-        """
+        """Flatten an observation, or that of a pair (obs, info); SpaceError if the text does not fit."""
         if isinstance(obs, tuple):
             obs = obs[0]
         mission = obs["mission"].lower()
@@ -435,7 +398,6 @@ class AllinObsWrapper(EnvWrapper):
             self._seeds.seed(seed, dynamic_seed)
 
     def reset(self, **reset_param: Any) -> Any:  # BaseEnv's signature
-        """Start an episode and return its first observation alone."""
         with self._seeds.for_reset() as seed:
             if seed is not None:
                 reset_param.setdefault("seed", seed)

@@ -48,11 +48,7 @@ class DelayRewardWrapper(EnvWrapper):
     state_names: ClassVar[tuple[str, ...]] = ("delay_reward_duration", "current_delay_reward")
 
     def __init__(self, env: Any, delay_reward_step: int = 0) -> None:
-        """Wrap.
-
-        Raises:
-            ConfigError: `delay_reward_step` is negative.
-        """
+        """Wrap; ConfigError if `delay_reward_step` is negative."""
         super().__init__(env)
         self.delay_reward_step = check_whole("delay_reward_step", delay_reward_step, 0)
         self.delay_reward_duration = 0

@@ -64,7 +64,6 @@ class RandomBot(Bot):
     """Chooses legal actions at random."""
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Return a random legal action."""
         return generator.choice(position.legal_actions())
 
 
@@ -220,7 +219,6 @@ class AlphaBetaBot(Bot):
         self._table: dict[Hashable, tuple[int, float, float]] = {}
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Search each action and return the best."""
         self._table.clear()
         actions = position.candidates()
         generator.shuffle(actions)

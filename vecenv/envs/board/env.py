@@ -316,11 +316,7 @@ class BoardEnv(BaseEnv):
         return self.bot_action()
 
     def random_action(self) -> int:
-        """Return a legal action, drawn uniformly.
-
-        Raises:
-            StateError: called before a reset, or the game is over.
-        """
+        """Return a legal action, drawn uniformly; StateError before a reset, or if the game is over."""
         legal = self.legal_actions
         if not legal:
             raise StateError(f"{self!r} has no legal action: the game is over")
@@ -335,8 +331,7 @@ class BoardEnv(BaseEnv):
     def human_to_action(self) -> int:
         """Read an action from the terminal, repeatedly until it is legal; blocks. Numbers are entered from 1.
 
-        Raises:
-            StateError: there is no terminal, as in a worker.
+        StateError: there is no terminal, as in a worker.
         """
         if self.render_mode in (None, "image_savefile_mode"):
             self.render("state_realtime_mode")
@@ -362,11 +357,7 @@ class BoardEnv(BaseEnv):
 
     @property
     def position(self) -> Position:
-        """The current position.
-
-        Raises:
-            StateError: read before the first reset.
-        """
+        """The current position; StateError before the first reset."""
         if self._position is None:
             raise StateError(f"{self!r} has no game yet; reset it first")
         return self._position
@@ -389,8 +380,7 @@ class BoardEnv(BaseEnv):
     def current_state(self) -> tuple[Any, Any]:
         """Return (raw, scaled) planes of `observation`, for LightZero's AlphaZero; they differ only if `scale` is set.
 
-        Raises:
-            StateError: called before the first reset.
+        StateError: called before the first reset.
         """
         shown = self._show(self.position)["observation"]
         return shown * self._divisor, shown
@@ -408,13 +398,10 @@ class BoardEnv(BaseEnv):
         return 0.0 if position.winner is None else 1.0 if position.winner == 0 else -1.0
 
     def simulate_action(self, action: int) -> BoardEnv:
-        """Return a copy of this env after one more move; this env is not changed.
+        """Return a copy of this env after one more move; this env is not changed. SpaceError: the action is not legal.
 
         The copy has mode `battle_mode_in_simulation_env`, does not render, and continues with a copy of this env's
         random generator.
-
-        Raises:
-            SpaceError: the action is not legal.
         """
         legal = self.legal_actions
         if action not in legal:
@@ -472,20 +459,12 @@ class BoardEnv(BaseEnv):
     def save_render_output(
         self, replay_name_suffix: str = "", replay_path: str | None = None, format: str = "gif"
     ) -> str:
-        """Write `frames` to a file with a unique name, then clear them.
+        """Write `frames` to a file with a unique name, then clear them; return its path. Raises as `save_frames`.
 
         Args:
             replay_name_suffix: added to the name of the env in the file name.
             replay_path: folder, created if missing; None for the working directory.
             format: 'gif' or 'mp4'.
-
-        Returns:
-            Path of the file.
-
-        Raises:
-            ConfigError: the format is unknown, or the folder cannot be made.
-            StateError: there are no frames.
-            DependencyError: imageio is missing, or ffmpeg for mp4.
         """
         name = str(self._cfg.env_id or type(self).__name__)
         if replay_name_suffix:

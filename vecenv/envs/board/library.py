@@ -30,9 +30,8 @@ class LibraryRules(Rules):
     def __init__(self, module_name: str) -> None:
         """Import the module and read the game's spaces.
 
-        Raises:
-            DependencyError: the module or one of its dependencies is missing.
-            ConfigError: the game does not have two agents and action masks.
+        DependencyError: the module or one of its dependencies is missing. ConfigError: the game does not have two
+        agents and action masks.
         """
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self.module_name = module_name
@@ -46,7 +45,6 @@ class LibraryRules(Rules):
         self.observation_space = cast(spaces.Box, space["observation"])
 
     def make_game(self, render_mode: str | None = None) -> Any:
-        """Make a new game in its first position."""
         game = require(self.module_name, "board").raw_env(render_mode=render_mode)
         game.reset(seed=0)
         return game
@@ -94,7 +92,6 @@ class LibraryPosition(Position):
         self._legal: list[int] | None = None
 
     def observe(self) -> Array:
-        """Return the game's observation for the player to move."""
         return np.asarray(self.game.observe(self.game.agent_selection)["observation"])
 
     def legal_actions(self) -> list[int]:
@@ -135,11 +132,7 @@ class LibraryMixin(_Board):
     rules: LibraryRules
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
-        """Check the configuration like `BoardEnv`, and import the game.
-
-        Raises:
-            DependencyError: PettingZoo or a dependency of the game is missing.
-        """
+        """Check the configuration like `BoardEnv`, and import the game; DependencyError if it lacks a package."""
         self._pictures: dict[str, tuple[Any, list[int]]] = {}  # by mode: (game that renders, actions played)
         super().__init__(cfg)
 
@@ -172,15 +165,10 @@ class LibraryMixin(_Board):
         return game.render()
 
     def draw(self) -> Array:
-        """Return PettingZoo's picture of the board, uint8 (height, width, 3)."""
         return np.ascontiguousarray(self._render_game("rgb_array"), np.uint8)
 
     def board_to_string(self) -> str:
-        """Return PettingZoo's text of the board.
-
-        Raises:
-            StateError: the game does not render as text.
-        """
+        """Return PettingZoo's text of the board; StateError if the game does not render as text."""
         modes = require(self.library_module, "board").raw_env.metadata["render_modes"]
         if "ansi" not in modes:
             raise StateError(f"{self!r} has no text: {self.library_module} renders as {modes}")

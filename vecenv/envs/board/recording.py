@@ -16,17 +16,13 @@ MS_PER_SECOND = 1000
 
 
 def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: str, fps: float) -> str:
-    """Write pictures to one animation file, which gets its name when it is complete.
+    """Write pictures, uint8 (height, width, 3), to one animation file; return its path.
 
     Args:
-        frames: pictures, uint8 (height, width, 3), all of one size.
         name: beginning of the file name; a unique part is added.
         folder: created if missing; None for the working directory.
         format: 'gif' or 'mp4'.
         fps: pictures per second.
-
-    Returns:
-        Path of the file.
 
     Raises:
         ConfigError: the format is unknown, or the folder cannot be made.
@@ -58,17 +54,12 @@ class GameWindow:
     """The pygame window, of which a process has only one; it shows one picture at a time."""
 
     def __init__(self, title: str) -> None:
-        """Import pygame; the window opens with the first picture.
-
-        Raises:
-            DependencyError: pygame is missing.
-        """
+        """Import pygame; the window opens with the first picture. DependencyError: pygame is missing."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self._pygame: Any = require("pygame", "board")
         self._title = title
 
     def show(self, picture: Any) -> None:
-        """Show a picture, uint8 (height, width, 3)."""
         display = self._pygame.display
         size = picture.shape[1::-1]
         screen = display.get_surface() if display.get_init() else None

@@ -31,7 +31,6 @@ class Connect4RuleBot(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         actions = win_or_block(position)
         if not actions:
@@ -76,7 +75,6 @@ class TicTacToeRuleBot(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         legal = position.legal_actions()
         corners = [action for action in legal if action in (0, 2, 6, 8)]
@@ -95,7 +93,6 @@ class GomokuRuleBotV0(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         return generator.choice(win_or_block(position) or position.candidates() or position.legal_actions())
 

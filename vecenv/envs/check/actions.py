@@ -19,13 +19,10 @@ def is_ding(env: Any) -> bool:
 
 
 def sample_action(env: Any, space: Any, obs: Any = None) -> Any:
-    """Return a random action in the form that the env accepts.
+    """Return a random action in the form that the env accepts, from the generator of its action space.
 
-    Args:
-        env: the env itself, not adapted.
-        space: the action space, whose generator is used.
-        obs: the last observation. If it is a dict with an `action_mask` for a Discrete space, as in board games,
-            the action is a legal one (mask not 0).
+    If `obs`, the last observation, is a dict with an `action_mask` for a Discrete space, as in board games, the action
+    is a legal one (mask not 0). The env is the user's, not adapted.
     """
     mask = _legal_mask(space, obs)
     action = space.sample() if mask is None else space.sample(mask)

@@ -308,7 +308,6 @@ class _Player:
         self._obs: Any = None
 
     def reset(self, **kwargs: Any) -> Any:
-        """Start an episode and return its first observation."""
         self._obs, _ = _reset(self.adapted, **kwargs)
         return self._obs
 

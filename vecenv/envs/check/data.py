@@ -57,17 +57,12 @@ def dtype_violations(path: str, space: spaces.Space[Any]) -> Iterator[Violation]
 
 
 def data_violations(data: Any, space: Any, name: str, *, observed: bool = False) -> Iterator[Violation]:
-    """Yield a violation for each part of the data that does not fit its space.
+    """Yield a violation for each part of the data that does not fit its space; TypeError for a type that no space has.
 
     Args:
-        data: the data to check.
         space: a space, or a sequence or dict of spaces.
-        name: name of the data in messages.
         observed: True for observations, in which a value of a Discrete space must not be an array (1,). Actions may
             have that form.
-
-    Raises:
-        TypeError: the data have a type that is not allowed in any space.
     """
     parts = space.spaces if isinstance(space, (spaces.Dict, spaces.Tuple)) else space
     if isinstance(parts, Mapping):

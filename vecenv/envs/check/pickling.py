@@ -36,12 +36,7 @@ def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[
 def _spawn_error(value: Any, use: str = "") -> str | None:
     """Send a value to a new interpreter, which does not import this program's main module but has its registry.
 
-    Args:
-        value: the value to send.
-        use: code appended to the expression that loads the value there.
-
-    Returns:
-        The error, or None if the value was loaded.
+    `use` is code appended to the expression that loads the value there. The error is returned, or None.
     """
     try:
         data = dump_with_main(value)

@@ -47,10 +47,7 @@ def sharing_violations(env_fn: Callable[[], Any], seed: int) -> Iterator[Violati
     """Yield a violation if two copies of an env that take turns in one process differ from each copy alone.
 
     Every run has a new interpreter. An env that fails alone, or whose runs alone differ already, is not judged.
-
-    Args:
-        env_fn: builds the env; it is sent by value.
-        seed: seed of the first copy; that of the second is higher by one.
+    The seed of the second copy is higher by one.
     """
     alone, again, other, together = _play_in_interpreters(env_fn, seed)
     if alone is None or again is None or other is None or _compare(alone[0], again[0]) is not None:
@@ -71,10 +68,7 @@ def sharing_violations(env_fn: Callable[[], Any], seed: int) -> Iterator[Violati
 def play_copies(env_fn: Callable[[], Any], seed: int, copy_ids: Sequence[int]) -> dict[int, _Episodes]:
     """Build copies of an env and play episodes with them in turns, step by step; return the results by copy.
 
-    Args:
-        env_fn: builds a copy.
-        seed: seed of copy 0; that of copy i is `seed + i`.
-        copy_ids: the copies.
+    The seed of copy i is `seed + i`.
     """
     with contextlib.ExitStack() as stack:
         runs = {i: stack.enter_context(contextlib.closing(Run(env_fn, seed + i))) for i in copy_ids}

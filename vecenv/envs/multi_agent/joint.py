@@ -76,13 +76,11 @@ class JointEnv(gymnasium.Env[Any, Any]):
         self._absent = {agent: zero_of(env.observation_space(agent)) for agent in self.agents}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of all agents."""
         observations, infos = self.agent_env.reset(seed=own_seed(self, seed), options=options)
         self.has_begun = True
         return self._join(observations), self._join_infos(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the agents that are in the env."""
         env = self.agent_env
         parts = dict(zip(self.agents, iterate(self.action_space, action))) if self._is_stacked else action
         acting = set(env.agents)
@@ -109,9 +107,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
         return found
 
     def render(self) -> Any:
-        """Return the env's frame."""
         return self.agent_env.render()
 
     def close(self) -> None:
-        """Close the env."""
         self.agent_env.close()

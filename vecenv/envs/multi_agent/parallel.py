@@ -34,10 +34,8 @@ def is_turn_based(env: Any) -> bool:
 def as_parallel(env: Any) -> Any:
     """Return a ParallelEnv of PettingZoo; an AECEnv is converted by `aec_to_parallel` if its metadata allows that.
 
-    Raises:
-        TypeError: the object is not an env of PettingZoo.
-        ConfigError: the agents must take turns.
-        DependencyError: PettingZoo, which converts AECEnvs, is not installed.
+    TypeError: the object is not an env of PettingZoo. ConfigError: the agents must take turns. DependencyError:
+    PettingZoo, which converts AECEnvs, is not installed.
     """
     if not (is_pettingzoo_env(env) and hasattr(env, "possible_agents")):
         raise TypeError(f"expected an env of PettingZoo, got {type(env).__name__}")
@@ -52,15 +50,7 @@ def as_parallel(env: Any) -> Any:
 
 
 def common_space(env: Any, name: str) -> Space[Any]:
-    """Return the space that all agents have.
-
-    Args:
-        env: an env of PettingZoo.
-        name: 'observation_space' or 'action_space'.
-
-    Raises:
-        SpaceError: the spaces of two agents differ.
-    """
+    """Return the 'observation_space' or 'action_space' that all agents have; SpaceError if those of two differ."""
     first, *others = env.possible_agents
     space: Space[Any] = getattr(env, name)(first)
     for agent in others:
@@ -100,11 +90,7 @@ def own_seed(env: Any, seed: int | None) -> int | None:
     """Return the seed for a reset: a drawn one for the first reset without a seed, so that it can be repeated.
 
     The engine replaces the generator of an env that has none (see `first_seeds`); the envs of PettingZoo have theirs
-    in attributes without a common name, so they get its seed.
-
-    Args:
-        env: the adapter, an env or a vector env of Gymnasium with the attribute `has_begun`.
-        seed: the caller's seed, or None.
+    in attributes without a common name, so they get its seed. `env` is the adapter, with the attribute `has_begun`.
     """
     if seed is not None or env.has_begun:
         return seed

@@ -110,11 +110,7 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._stack(observations), {**found, "alive": self._alive}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the agents that are alive.
-
-        Raises:
-            StateError: agents have left the env before the others, and `black_death` is False.
-        """
+        """Step the agents that are alive; StateError if some have left before others without `black_death`."""
         env, agents = self.agent_env, self._agents
         acting = set(env.agents)
         given = {agent: action for agent, action in zip(agents, iterate(self.action_space, actions)) if agent in acting}
@@ -197,5 +193,4 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return None if frame is None else (frame,) * self.num_envs
 
     def close(self, **kwargs: Any) -> None:
-        """Close the env."""
         self.agent_env.close()

@@ -85,7 +85,6 @@ class TurnEnv(gymnasium.Env[Any, Any]):
         return self._observe()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Make the move of the agent to move."""
         env = self.agent_env
         mover = env.agent_selection
         env.step(action)
@@ -122,9 +121,7 @@ class TurnEnv(gymnasium.Env[Any, Any]):
         return self._obs["action_mask"].astype(np.bool_)
 
     def render(self) -> Any:
-        """Return the env's frame."""
         return self.agent_env.render()
 
     def close(self) -> None:
-        """Close the env."""
         self.agent_env.close()

@@ -89,15 +89,12 @@ def _slot_names(cls: type) -> list[str]:
 
 
 class AttributeWatch:
-    """The attributes of an env before a call.
+    """The attributes of an env before a call; an exception is raised if they cannot be compared.
 
     Args:
         layers: of the env, from the outermost on.
         capture: returns the state of a layer that its attributes do not show; None if it has none.
         is_deep: also compare the contents of values that can change.
-
-    Raises:
-        Exception: the attributes cannot be compared.
     """
 
     def __init__(self, layers: Sequence[Any], capture: Capture, *, is_deep: bool) -> None:
@@ -117,13 +114,9 @@ class AttributeWatch:
             )
 
     def changes(self) -> dict[tuple[int, str], bytes] | None:
-        """Return the attributes that have changed; see `core.layout.commands.Changes`.
+        """Return the attributes that have changed, see `core.layout.commands.Changes`; None if one is no plain data.
 
-        Returns:
-            None if a change is no plain data.
-
-        Raises:
-            Exception: the attributes cannot be compared.
+        An exception is raised if they cannot be compared.
         """
         found: dict[tuple[int, str], bytes] = {}
         outliner = _Outliner(self._layers)
@@ -157,11 +150,7 @@ class AttributeWatch:
 
 
 class _Outliner:
-    """Lists the contents of values, so that two such lists can be compared.
-
-    Args:
-        layers: of an env; they are listed by identity.
-    """
+    """Lists the contents of values, so that two such lists can be compared; layers of an env are listed by identity."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layer_ids = frozenset(map(id, layers))
@@ -325,8 +314,7 @@ class _Pickler(pickle.Pickler):
 def set_attributes(layers: Sequence[Any], changes: dict[tuple[int, str], bytes]) -> None:
     """Set attributes of the layers of an env to the values that `AttributeWatch.changes` has returned.
 
-    Raises:
-        StateError: the env has fewer layers now.
+    StateError: the env has fewer layers now.
     """
     for (depth, name), data in changes.items():
         if not data:

@@ -92,9 +92,9 @@ def restore_generators(layers: list[Any], places: list[Any], generators: list[An
     """Restore the generators at their places. Existing objects are reused if possible, as others may refer to them.
 
     Args:
-        layers: the layers of the stack, outermost first.
-        places: (depth, path, index in `generators`) of each place.
-        generators: (class, state) of each generator; several places may share one.
+        layers: of the stack, outermost first.
+        places: (depth, path, index in `generators`) of each place; several may share one.
+        generators: (class, state) of each generator.
     """
     taken: list[Any] = []
     for index, (cls, state) in enumerate(generators):

@@ -176,23 +176,13 @@ class Snapshotter:
         restore_generators(layers, places, generators)
 
     def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
-        """Read the attributes of all layers, so that `changes` can compare them after a call.
-
-        Args:
-            env: the stack.
-            is_deep: read the contents of values, too; False: only which objects the attributes are.
-
-        Raises:
-            Exception: the attributes cannot be compared.
-        """
+        """Read the attributes of all layers, so that `changes` can compare them after a call; see `AttributeWatch`."""
         return AttributeWatch(_watched_layers(env), _captured, is_deep=is_deep)
 
     def changes(self, env: Any, watch: AttributeWatch) -> dict[tuple[int, str], bytes] | None:
-        """Return the attributes that have changed since `watch`; see `AttributeWatch.changes`."""
         return watch.changes()
 
     def set_attributes(self, env: Any, changes: dict[tuple[int, str], bytes]) -> None:
-        """Set attributes of a stack to the values that `changes` has returned."""
         set_attributes(_watched_layers(env), changes)
 
 
@@ -449,7 +439,6 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str
     """Return why the state of a layer is not covered; None if it is.
 
     Args:
-        plan, layer: the layer, and the plan of its class.
         continues_episode: whether a wrapper around it continues its episode after a reset.
         within: None between two episodes; else the further attributes that are saved within one.
     """
@@ -531,8 +520,7 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple
 def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:
     """Return the attributes that are the state within an episode of a class whose adapter does not save it.
 
-    Returns:
-        {} if the adapter saves it, or if an attribute is no plain data, such as an object of a class in C.
+    {} is returned if the adapter saves it, or if an attribute is no plain data, such as an object of a class in C.
     """
     if plan.is_whole or not plan.name.startswith(_IN_ATTRIBUTES):
         return {}
@@ -569,11 +557,7 @@ def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
 
 
 def _restore_layers(env: Any, names: list[str], states: list[Any]) -> list[Any]:
-    """Restore each layer's own state, outermost first, because a layer may have to make the env inside it.
-
-    Returns:
-        The layers, outermost first.
-    """
+    """Restore each layer's own state, outermost first, as a layer may have to make the env inside it; return them."""
     layers: list[Any] = []
     layer = env
     for depth, (name, state) in enumerate(zip(names, states, strict=True)):

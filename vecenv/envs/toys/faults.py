@@ -98,7 +98,6 @@ class FaultEnv(ToyEnv):
         return {"steps": self.elapsed_steps}
 
     def answer(self, value: Any) -> Any:
-        """Return the result of `poke`."""
         return value
 
     def _fail_if_due(self, *moments: str) -> None:

@@ -33,16 +33,10 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
         return self._reset(env_id, None, None, _time_step)
 
     def step(self, action: Any, env_id: Any = None) -> Any:
-        """Send actions as `send` does, and return the next batch as `recv` does."""
         return self._step(action, env_id, _time_step)
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
-        """Wait for the next batch; the arguments have no effect.
-
-        Raises:
-            StateError: fewer envs are outstanding than a batch has rows.
-            WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
-        """
+        """Wait for the next batch; the arguments have no effect. Raises as `GymnasiumEnvPool.recv`."""
         return self._recv(_time_step)
 
     def observation_spec(self) -> Any:

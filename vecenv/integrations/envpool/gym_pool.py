@@ -36,17 +36,11 @@ class GymEnvPool(EnvPool, _gym.Env):
         return self._reset(env_id, None, None, _one)
 
     def step(self, action: Any, env_id: Any = None) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """Send actions as `send` does, and return the next batch as `recv` does."""
         found: tuple[Any, Any, Any, dict[str, Any]] = self._step(action, env_id, _four)
         return found
 
     def recv(self, reset: bool = False) -> Any:
-        """Wait for the next batch; return `obs` alone if `reset` is True.
-
-        Raises:
-            StateError: fewer envs are outstanding than a batch has rows.
-            WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
-        """
+        """Wait for the next batch; return `obs` alone if `reset` is True. Raises as `GymnasiumEnvPool.recv`."""
         return self._recv(_one if reset else _four)
 
 

@@ -52,18 +52,13 @@ def make_actor_class() -> type:
     """
 
     class ShardActor:
-        """Hosts a shard. Ray calls one method at a time, in the order of the calls of the driver.
-
-        Args:
-            make_shard: pickled; makes the shard from its boot.
-        """
+        """Hosts a shard. Ray calls one method at a time, in the order of the calls of the driver."""
 
         def __init__(self, make_shard: bytes) -> None:
             self._make_shard = make_shard
             self._host: Any = None
 
         def locate(self) -> tuple[Any, ...]:
-            """Return pid, node_id and IP address, and the other fields of `Place`."""
             import importlib
             import os
 
@@ -81,26 +76,16 @@ def make_actor_class() -> type:
                 return (*place, "", found, f"{type(error).__name__}: {error}")
 
         def open(self, *boot: Any) -> Any:
-            """Build the envs; return the first frame. A second call returns it again."""
             return self._host.open(*boot)
 
         def execute(self, num_pieces: int, *request: Any) -> Any:
-            """Execute a request; return the frame, in as many pieces."""
             return self._host.execute(num_pieces, *request)
 
     return ShardActor
 
 
 class ShardHost:
-    """The part of an actor that needs vecenv.
-
-    Args:
-        make_shard: pickled; makes the shard from its boot.
-
-    Attributes:
-        started: when this process started, as of `process_stat.started_at`.
-        versions: of the libraries here.
-    """
+    """The part of an actor that needs vecenv; `make_shard` is pickled and makes the shard from its boot."""
 
     def __init__(self, make_shard: bytes) -> None:
         self._make_shard: Callable[[bytes], Any] = pickle.loads(make_shard)
@@ -121,10 +106,7 @@ class ShardHost:
     def execute(self, num_pieces: int, num_shared: int, *values: Buffer) -> Any:
         """Execute a request; return the frame, in as many pieces.
 
-        Args:
-            num_pieces: number of pieces of the frame.
-            num_shared: number of shared values.
-            values: the shared values, then the pieces of the request.
+        `values` are the shared values, and then the pieces of the request.
         """
         shared, request = values[:num_shared], values[num_shared:]
         pieces = to_pieces(self._shard.execute(bytes(join(request)), shared), num_pieces)

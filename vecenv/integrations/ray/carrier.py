@@ -44,8 +44,6 @@ class _Actor:
     """One actor of a shard, from its start until it is killed.
 
     Attributes:
-        shard: number of the shard.
-        handle: of Ray.
         boot: pieces of the boot, until the first frame has arrived.
         place: None until the actor has a process.
         retry_at_ns: when to ask for its place or first frame again.
@@ -64,8 +62,7 @@ class _Actor:
 class _Sent(NamedTuple):
     """A call that has not returned: its actor, the number of the request, and the references of its values.
 
-    Attributes:
-        seq: None for the place of the actor; 0 for its first frame.
+    The number is None for the place of the actor, and 0 for its first frame.
     """
 
     actor: _Actor
@@ -76,12 +73,7 @@ class _Sent(NamedTuple):
 class RayCarrier:
     """Shards as actors of Ray; see `carrier.Carrier` for the methods.
 
-    Args:
-        placement: the bundles of the shards.
-        make_shard: makes a shard from its boot, in the actor; it must pickle by name.
-
-    Attributes:
-        placement: as the argument.
+    `make_shard` makes a shard from its boot, in the actor; it must pickle by name.
     """
 
     def __init__(self, placement: Placement, make_shard: Callable[[bytes], Any] = Shard.in_own_process) -> None:
@@ -162,7 +154,6 @@ class RayCarrier:
         return self._ray.put(np.frombuffer(data, np.uint8))
 
     def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
-        """Call the actor."""
         actor = self._actors.get(shard)
         if actor is None or actor.is_lost or not self._is_connected:
             return  # `wait` has reported that, or will do so
@@ -172,7 +163,6 @@ class RayCarrier:
         self._note_sent(_Sent(actor, seq, [refs] if num_pieces == 1 else refs))
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:
-        """Wait for values of calls."""
         while True:
             now = now_ns()
             if not self._is_connected:
@@ -203,7 +193,6 @@ class RayCarrier:
                 self._sent.pop(ref, None)
 
     def _finish(self, sent: _Sent) -> None:
-        """Append the event of a call that has returned."""
         actor = sent.actor
         errors = self._ray.exceptions
         try:
@@ -244,13 +233,11 @@ class RayCarrier:
         self._sent = {ref: sent for ref, sent in self._sent.items() if sent.actor is not actor}
 
     def interrupt(self) -> None:
-        """Make `wait` return within 50 ms."""
         self._is_interrupted = True
 
     # ---- places ----------------------------------------------------------------------------
 
     def place_of(self, shard: int) -> ShardPlace | None:
-        """Return the process of a shard; None if it has none yet."""
         actor = self._actors.get(shard)
         return None if actor is None or actor.place is None else actor.place.process
 
@@ -262,7 +249,6 @@ class RayCarrier:
         return self.placement.describe_missing(shard)
 
     def describe(self, shard: int) -> str:
-        """Return the node and the process of a shard."""
         place = self.place_of(shard)
         if place is None:
             return "an actor without a process"
@@ -305,7 +291,6 @@ class RayCarrier:
         self.end_if_unclosed()
 
     def end_if_unclosed(self) -> None:
-        """Do the same as `close`."""
         if self._is_closed or os.getpid() != self._owner_pid:
             return
         self._is_closed = True

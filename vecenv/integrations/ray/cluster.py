@@ -37,9 +37,7 @@ class Node(NamedTuple):
 def connected_ray() -> Any:
     """Return the module `ray`, which the program has connected to a cluster.
 
-    Raises:
-        DependencyError: Ray is not installed.
-        ConfigError: Ray is not initialised, or this program is a Ray Client.
+    DependencyError: Ray is not installed. ConfigError: Ray is not initialised, or this program is a Ray Client.
     """
     ray = require("ray", "ray")
     if ray.util.client.ray.is_connected():

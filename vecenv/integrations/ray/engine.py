@@ -29,7 +29,6 @@ def make_ray_engine(
 
     Args:
         env_fns, options, adapt, snapshotter: as for `ShardedEngine`, but `num_workers` is None.
-        ray: shards, and their places in the cluster.
 
     Raises:
         DependencyError: Ray is not installed.

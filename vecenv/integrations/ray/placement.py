@@ -27,13 +27,7 @@ _PLACES_SECONDS = 1.0
 class Placement:
     """The bundles of all shards: those of a placement group of the program, or of a new one.
 
-    Args:
-        options: of the user.
-        num_envs: number of envs; there are at most as many shards.
-
-    Attributes:
-        num_shards: number of shards.
-        cpus_per_shard: CPUs of each shard.
+    There are at most as many shards as envs.
 
     Raises:
         DependencyError: Ray is not installed.
@@ -96,9 +90,9 @@ class Placement:
         return num_shards, cpus
 
     def _count_free(self, most: int, needed: Mapping[str, float]) -> int:
-        """Return how many nodes have these resources free.
+        """Return how many nodes have these resources free; up to 1 s is waited until `most` nodes have them.
 
-        Ray shows resources that were returned late. So it is asked again until `most` nodes have them, for up to 1 s.
+        Ray shows resources that were returned late.
         """
         until_ns = now_ns() + _SETTLE_NS
         while (count := sum(_has(node.free, needed) for node in living_nodes(self._ray))) < most:
