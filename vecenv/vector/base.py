@@ -19,6 +19,7 @@ from gymnasium.error import ResetNeeded
 
 from ..core.layout.flags import Op
 from ..core.options import PoolOptions
+from ..core.parent.batch import Batch
 from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.system.clock import check_timeout
@@ -26,6 +27,7 @@ from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError,
 from ..ray_options import RayOptions
 from ..statistics import ShardInfo
 from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
+from .results import Step
 
 __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
@@ -61,6 +63,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
     reward_space: Any = None
     closed = True  # until the workers have started
+    _deliver_step: Callable[[Batch], Step]
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -184,6 +187,39 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise PendingCallError(f"{what}: {noun} {others} still owe an answer; reset them, too", name=what)
         if left := [i for i, op in owed.items() if op in ops]:
             self._pool.cancel(left)
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
+        self._check_idle("step_async")
+        self._send("step_async", actions)
+        self._pending = "step"
+
+    def step_wait(self, timeout: float | None = None) -> Step:
+        """Wait for the step that `step_async` began; return and raise as `step` does.
+
+        Args:
+            timeout: seconds to wait. After that the step is abandoned, and a reset of all envs must come next. None
+                (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `step_async` was not called before.
+        """
+        self._check_pending("step")
+        return self._deliver_step(self._recv("step_wait", timeout))
+
+    @abc.abstractmethod
+    def _send(self, what: str, actions: Any) -> None:
+        """Begin a step of all envs; `what` is the name of the calling method, for errors."""
+
+    def _recv(self, what: str, timeout: float | None, env_ids: Any = None) -> Batch:
+        check_timeout("timeout", timeout)
+        self._pending = None
+        try:
+            return self._pool.recv(timeout=timeout, env_ids=env_ids)
+        except StateError as error:
+            self._raise_as_gymnasium(what, error)
 
     # ---- end ---------------------------------------------------------------------------------
 

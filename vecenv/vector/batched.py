@@ -26,7 +26,6 @@ from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.facts import SettingNames
-from ..core.system.clock import check_timeout
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
@@ -246,21 +245,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             batch = self._pool.step(rows)
         except StateError as error:
             self._raise_as_gymnasium("step", error)
-        return self._deliver(batch)
+        return self._deliver_step(batch)
 
-    def step_async(self, actions: Any) -> None:
-        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
-        self._check_idle("step_async")
+    def _send(self, what: str, actions: Any) -> None:
         rows = self._rows_of(actions)
         try:
             self._pool.send(rows)
         except StateError as error:
-            self._raise_as_gymnasium("step_async", error)
-        self._pending = "step"
-
-    def step_wait(self, timeout: float | None = None) -> Step:
-        """Wait for the step that `step_async` began; see `VectorEnv.step_wait`."""
-        return self._deliver(self._recv("step", timeout))
+            self._raise_as_gymnasium(what, error)
 
     def _rows_of(self, actions: Any) -> Any:
         """Return actions of N envs as rows of W batches, and request snapshots if they are due before this step."""
@@ -271,9 +263,9 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             return actions.reshape(self._row_shape)
         return split_actions(self._action_space, actions, self.batch_size, self.num_envs)
 
-    def _deliver(self, batch: Batch) -> Step:
+    def _deliver_step(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
-            self._raise_errors(batch, self._deliver)
+            self._raise_errors(batch, self._deliver_step)
         if batch.flags and (batch.flags & RowFlag.REPEATS or batch.truncated.any()):  # set by the pool only
             return self._deliver_abandoned(batch)
         views = self._views.get(batch.rows) or self._cached_views(batch)
@@ -362,15 +354,6 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if type(batch.rows) is RowRange and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
-
-    def _recv(self, name: str, timeout: float | None) -> Batch:
-        self._check_pending(name)
-        check_timeout("timeout", timeout)
-        self._pending = None
-        try:
-            return self._pool.recv(timeout=timeout)
-        except StateError as error:
-            self._raise_as_gymnasium(name, error)
 
     def _own(self, rows: Any) -> Any:
         """Return W rows of k envs as observations of N envs, copied if `copy` is True."""
@@ -495,9 +478,10 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; see `VectorEnv.reset_wait`."""
+        self._check_pending("reset")
         asked = self._reset_batches
         last = None if self._last_obs_rows is None else own(self._node, self._last_obs_rows)
-        batch = self._recv("reset", timeout)  # may end the validity of views of the ring
+        batch = self._recv("reset_wait", timeout)  # may end the validity of views of the ring
         deliver = functools.partial(self._deliver_reset, asked=asked, last=last)
         if batch.flags & RowFlag.ERROR:
             self._raise_errors(batch, deliver)

@@ -30,7 +30,6 @@ from ..core.layout.spec import copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.spare_resets import SpareRule
-from ..core.system.clock import check_timeout
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed
@@ -394,7 +393,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def _step_checked(self, actions: Any, env_id: Any) -> Step:
         self._check_idle("step")
         if env_id is None:
-            self._send("step", actions, None, ordered=True)
+            self._send("step", actions)
             return self._deliver_step(self._recv("step", None))
         env_ids = np.atleast_1d(env_id)
         self._send("step", actions, env_ids, ordered=self._pool.outstanding() == 0)
@@ -403,25 +402,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         except StateError as error:
             self._raise_as_gymnasium("step", error)
         return self._deliver_some(batch, self._marks_autoreset)
-
-    def step_async(self, actions: Any) -> None:
-        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
-        self._check_idle("step_async")
-        self._send("step_async", actions, None, ordered=True)
-        self._pending = "step"
-
-    def step_wait(self, timeout: float | None = None) -> Step:
-        """Wait for the step that `step_async` began; return and raise as `step` does.
-
-        Args:
-            timeout: seconds to wait. After that the step is abandoned, and a reset of all envs must come next. None
-                (default): no limit.
-
-        Raises:
-            NoAsyncCallError: `step_async` was not called before.
-        """
-        self._check_pending("step")
-        return self._deliver_step(self._recv("step_wait", timeout))
 
     def send(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> None:
         """Begin to step envs without waiting; `recv` returns their results.
@@ -499,7 +479,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             self.env_seeds.note(batch)
         return self.results.deliver_some(batch, marks_autoreset)
 
-    def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
+    def _send(self, what: str, actions: Any, env_ids: Any = None, ordered: bool = True) -> None:
         self.results.check_not_ended(what, env_ids)
         try:
             if self._splits_actions:
@@ -508,14 +488,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
                 self._pool.send_objects(rows, ids, ordered=ordered)
             else:
                 self._pool.send(actions, env_ids, ordered=ordered)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
-
-    def _recv(self, what: str, timeout: float | None, env_ids: Any = None) -> Batch:
-        check_timeout("timeout", timeout)
-        self._pending = None
-        try:
-            return self._pool.recv(timeout=timeout, env_ids=env_ids)
         except StateError as error:
             self._raise_as_gymnasium(what, error)
 
