@@ -41,7 +41,7 @@ from .core.layout.spec import Array, Spec
 from .errors import ConfigError, SpaceError
 from .nested import map_structure
 
-__all__ = ["Answer", "PolicyCaller", "evaluation_mode"]
+__all__ = ["Answer", "PolicyCaller", "evaluation_mode", "no_objects"]
 
 #: Begin of the errors about actions.
 _ACTIONS = "actions of the policy"
@@ -272,3 +272,8 @@ def _as_arrays(actions: Any) -> Any:
     if type(actions) is tuple:
         return tuple(map(_as_arrays, actions))
     return _as_array(actions)
+
+
+def no_objects(node: Any) -> Any:
+    """Stand in for the function of parts without a column where there are none."""
+    raise AssertionError(f"{node.path} has no column, which was checked before")

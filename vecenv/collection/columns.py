@@ -19,11 +19,12 @@ import numpy as np
 
 from ..core.layout.spec import Array, Node, Spec, nest_columns
 from ..errors import SpaceError
+from ..policies import no_objects
 from .observations import ObsColumns
 from .progress import Progress
 from .transitions import Transitions
 
-__all__ = ["UNUSED_ROW", "Columns", "ColumnsPart", "no_objects"]
+__all__ = ["UNUSED_ROW", "Columns", "ColumnsPart"]
 
 #: Index of the row for results that are no transitions: the last one, also after `Columns.grow`.
 UNUSED_ROW = -1
@@ -290,11 +291,6 @@ def _nest(root: Node, leaves: Sequence[Array], shape: tuple[int, ...]) -> Any:
         return shaped
 
     return nest_columns(root, column, no_objects)
-
-
-def no_objects(node: Any) -> Any:
-    """Stand in for the function of parts without a column where there are none."""
-    raise AssertionError(f"{node.path} has no column, which was checked before")
 
 
 def _make_next_obs(

@@ -18,8 +18,8 @@ from gymnasium.vector import AutoresetMode
 
 from ..core.layout.spec import Array
 from ..errors import StateError, add_notes, take_rows
-from ..policies import PolicyCaller
-from .columns import UNUSED_ROW, Columns, no_objects
+from ..policies import PolicyCaller, no_objects
+from .columns import UNUSED_ROW, Columns
 from .interrupts import DelayedInterrupts
 from .plans import Plan
 from .progress import Progress, SteppedEnvs

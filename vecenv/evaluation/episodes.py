@@ -33,6 +33,10 @@ from .result import EpisodeResult, as_number
 
 __all__ = ["Episodes"]
 
+#: States of an env.
+_FREE, _RESETTING, _READY, _STEPPING, _LATE = range(5)
+#: The state of an env after an answer.
+_ANSWERED = np.array([_FREE, _READY, _READY, _READY, _FREE])
 #: Steps after which an episode is reported if there is no `max_steps`: it may never end.
 _MANY_STEPS = 100_000
 
@@ -62,12 +66,7 @@ class Episodes:
         self._observations = Observations(envs.pool.spaces.observation_space, count)
         self._has_warned = False
         self._num_batches = envs.num_batches
-        # By env: its state.
-        self._is_free = np.ones(count, np.bool_)
-        self._is_resetting = np.zeros(count, np.bool_)
-        self._is_ready = np.zeros(count, np.bool_)
-        self._is_stepping = np.zeros(count, np.bool_)
-        self._is_late = np.zeros(count, np.bool_)
+        self._states = np.full(count, _FREE)
         # By env: its episode.
         self._seeds = np.zeros(count, np.int64)
         self._returns = np.zeros((count, *envs.pool.spaces.reward_shape))
@@ -84,7 +83,7 @@ class Episodes:
         while True:
             self._reset_free()
             self._step_ready()
-            if (self._is_resetting | self._is_stepping).any():
+            if self._count_asked():
                 yield from self._receive_round()
             elif self._seeds_left:  # all envs are late
                 yield from self._take(self._envs.recv(1))
@@ -94,19 +93,19 @@ class Episodes:
     # ---- requests ----------------------------------------------------------------------------
 
     def _reset_free(self) -> None:
-        env_ids = np.flatnonzero(self._is_free)[: len(self._seeds_left)]
+        env_ids = np.flatnonzero(self._states == _FREE)[: len(self._seeds_left)]
         if not len(env_ids):
             return
         for env_id in env_ids.tolist():
             self._seeds[env_id] = self._seeds_left.pop()
-        self._is_free[env_ids], self._is_resetting[env_ids] = False, True
+        self._states[env_ids] = _RESETTING
         self._returns[env_ids] = 0
         self._lengths[env_ids] = self._waited_ns[env_ids] = 0
         self._check_untouched()
         self._envs.async_reset(env_ids, seed=self._seeds.tolist())
 
     def _step_ready(self) -> None:
-        env_ids = np.flatnonzero(self._is_ready)
+        env_ids = np.flatnonzero(self._states == _READY)
         if not len(env_ids):
             return
         begun = env_ids[self._lengths[env_ids] == 0]
@@ -116,7 +115,7 @@ class Episodes:
         self._check_untouched()
         self._sent_ns = now_ns()
         self._envs.send(actions, env_ids)
-        self._is_ready[env_ids], self._is_stepping[env_ids] = False, True
+        self._states[env_ids] = _STEPPING
 
     def _check_untouched(self) -> None:
         """Raise StateError if other code has stepped or reset the envs since the last answers."""
@@ -129,13 +128,13 @@ class Episodes:
     # ---- answers -----------------------------------------------------------------------------
 
     def _receive_round(self) -> Iterator[EpisodeResult]:
-        while count := np.count_nonzero(self._is_resetting | self._is_stepping):
+        while count := self._count_asked():
             try:
                 # The time of each answer matters for a timeout only.
-                step = self._envs.recv(int(count) if self._timeout is None else 1, timeout=self._seconds_left())
+                step = self._envs.recv(count if self._timeout is None else 1, timeout=self._seconds_left())
             except WorkerTimeoutError:
                 waited_ns = self._waited_ns + now_ns() - self._sent_ns
-                late = np.flatnonzero(self._is_stepping & (waited_ns >= self._limit_ns))
+                late = np.flatnonzero((self._states == _STEPPING) & (waited_ns >= self._limit_ns))
                 if not len(late):  # another limit
                     raise
                 yield from self._cut_late(late)
@@ -145,20 +144,25 @@ class Episodes:
             else:
                 yield from self._take(step)
 
+    def _count_asked(self) -> int:
+        """Return how many envs are resetting or stepping."""
+        return int(np.count_nonzero((self._states == _RESETTING) | (self._states == _STEPPING)))
+
     @property
     def _limit_ns(self) -> int:
         return 0 if self._timeout is None else int(self._timeout * 1e9)
 
     def _seconds_left(self) -> float | None:
-        if self._timeout is None or not self._is_stepping.any():
+        is_stepping = self._states == _STEPPING
+        if self._timeout is None or not is_stepping.any():
             return None
-        waited_ns = int(self._waited_ns[self._is_stepping].max()) + now_ns() - self._sent_ns
+        waited_ns = int(self._waited_ns[is_stepping].max()) + now_ns() - self._sent_ns
         return max(0.0, (self._limit_ns - waited_ns) / 1e9)
 
     def _cut_late(self, env_ids: Array) -> Iterator[EpisodeResult]:
         self._envs.async_reset(env_ids)
         self._waited_ns[env_ids] += now_ns() - self._sent_ns
-        self._is_stepping[env_ids], self._is_late[env_ids] = False, True
+        self._states[env_ids] = _LATE
         for env_id in env_ids.tolist():
             yield self._result(env_id, cut="timeout")
 
@@ -168,15 +172,12 @@ class Episodes:
         obs, rewards, terminated, truncated, infos = step
         env_ids: Array = infos["env_id"]
         self._observations.put(obs, env_ids)
-        late = env_ids[self._is_late[env_ids]]
-        self._is_late[late], self._is_free[late] = False, True
-        begun = env_ids[self._is_resetting[env_ids]]
-        self._is_resetting[begun], self._is_ready[begun] = False, True
-        rows = np.flatnonzero(self._is_stepping[env_ids])
+        states = self._states[env_ids]
+        self._states[env_ids] = _ANSWERED[states]
+        rows = np.flatnonzero(states == _STEPPING)
         if not len(rows):
             return
         stepped = env_ids[rows]
-        self._is_stepping[stepped], self._is_ready[stepped] = False, True
         self._returns[stepped] += rewards[rows]
         self._lengths[stepped] += 1
         self._waited_ns[stepped] += now_ns() - self._sent_ns
@@ -195,11 +196,11 @@ class Episodes:
         rows = take_rows(error)
         if rows is not None:
             raised = rows.result[4]["env_id"][~rows.mask]
-            self._is_resetting[raised] = self._is_stepping[raised] = self._is_late[raised] = False
+            self._states[raised] = _FREE
             yield from self._take(rows.result)
 
     def _end(self, env_id: int, terminated: bool, truncated: bool, infos: dict[str, Any], row: int) -> EpisodeResult:
-        self._is_ready[env_id], self._is_free[env_id] = False, True
+        self._states[env_id] = _FREE
         info = pick_row(infos, row)
         if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode
             mark = {"recovered": info["recovered"]} if "recovered" in info else {}  # a lost episode has its own one

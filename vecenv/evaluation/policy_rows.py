@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from ..core.layout.spec import Array
-from ..policies import PolicyCaller
+from ..policies import PolicyCaller, no_objects
 from .observations import Observations
 
 __all__ = ["PolicyRows"]
@@ -51,7 +51,7 @@ class PolicyRows:
         """
         parts = [self._act(observations, part) for part in self._split(env_ids)]
         columns = parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))
-        return self._caller.spec.batch(lambda leaf: columns[leaf.index], _no_objects)
+        return self._caller.spec.batch(lambda leaf: columns[leaf.index], no_objects)
 
     def _split(self, env_ids: Array) -> list[Array]:
         step = self._batch_rows or len(env_ids)
@@ -86,7 +86,3 @@ class _DrawingPolicy:
         generators = [self._generators[env_id] for env_id in env_ids[: self.num_used].tolist()]
         generators += [self._unused] * (len(env_ids) - self.num_used)
         return self._policy(obs, env_ids, generators)
-
-
-def _no_objects(node: Any) -> Any:
-    raise AssertionError(f"{node.path} has no column; PolicyCaller refuses such spaces")
