@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import itertools
 import shutil
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.json_output import STDOUT, JsonOutput
 from vecenv.cli.options import AddArgument, add_shared, check_workers, count, natural, seconds, seed_list
-from vecenv.errors import ConfigError, EnvError, VecenvError, locate, place_of
+from vecenv.errors import ConfigError
 
 if TYPE_CHECKING:
     from vecenv.evaluation import Evaluation
@@ -125,7 +124,7 @@ def play(
 
     result: Evaluation | None = None
     try:
-        with _foreign_errors_wrapped(policy_name):
+        with wrap_foreign_errors(policy_name):
             try:
                 with report.progress(len(seeds)) as advance:
                     result = evaluate(
@@ -183,18 +182,3 @@ def _histogram_lines(result: Evaluation, file: TextIO) -> list[str]:
     bars = ["█" * round(longest * number / counts.max()) for number in counts]
     lines = [f"{text:>{margin}}  {bar} {number}".rstrip() for text, bar, number in zip(ranges, bars, numbers)]
     return ["returns", *lines]
-
-
-@contextlib.contextmanager
-def _foreign_errors_wrapped(policy_name: str) -> Iterator[None]:
-    """Turn an exception of the env or of the policy into an error with a text of one line."""
-    try:
-        yield
-    except (VecenvError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit, too: it would end the program without a word
-        text = f"{type(error).__name__} raised: {error}"
-        if place := place_of(error):
-            raise locate(EnvError(text), **place) from error
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise EnvError(f"policy {policy_name}: {text} ({frame.filename}:{frame.lineno})") from error

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,15 +74,18 @@ def one_line(message: object) -> str:
 
 
 @contextlib.contextmanager
-def wrap_foreign_errors() -> Iterator[None]:
-    """Turn any exception of foreign code, such as one of an env, into an `EnvError` with a text of one line."""
+def wrap_foreign_errors(policy_name: str = "") -> Iterator[None]:
+    """Turn any exception of an env, or of the named policy, into an `EnvError` with a text of one line."""
     try:
         yield
     except (VecenvError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit, too: it would end the program without a word
-        failure = EnvError(f"{type(error).__name__} raised: {error}")
-        raise locate(failure, **place_of(error)) from error
+        text, place = f"{type(error).__name__} raised: {error}", place_of(error)
+        if policy_name and not place:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"policy {policy_name}: {text} ({frame.filename}:{frame.lineno})"
+        raise locate(EnvError(text), **place) from error
 
 
 def _run(where: str, command: Callable[[], int | None]) -> int:

@@ -67,12 +67,16 @@ def _integer(text: str, low: int, high: int | None = None) -> int:
     return value
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def seconds(text: str) -> float:
     """Read a positive, finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
     return value
@@ -80,10 +84,7 @@ def seconds(text: str) -> float:
 
 def milliseconds(text: str) -> float:
     """Read a finite number of at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected milliseconds of at least 0, got {text!r}")
     return value
