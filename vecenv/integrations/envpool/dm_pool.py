@@ -30,14 +30,21 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
 
     def reset(self, env_id: Any = None) -> Any:
         """Begin an episode in every env, or in the envs `env_id`; return their first time steps."""
-        return self._reset(env_id, None, None, _time_step)
-
-    def step(self, action: Any, env_id: Any = None) -> Any:
-        return self._step(action, env_id, _time_step)
+        return self._reset(env_id, None, None, self._form)
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
         """Wait for the next batch; the arguments have no effect. Raises as `GymnasiumEnvPool.recv`."""
-        return self._recv(_time_step)
+        return self._recv(self._form)
+
+    def _form(self, rows: EnvPoolRows) -> Any:
+        is_last = rows.terminated | rows.truncated
+        step_type = np.where(is_last, _LAST, np.where(rows.is_first, _FIRST, _MID))
+        return _dm_env.TimeStep(
+            step_type=step_type,
+            reward=rows.reward,
+            discount=np.where(is_last, np.float32(0), np.float32(1)),
+            observation=_state(rows.env_id, rows.obs, rows.state),
+        )
 
     def observation_spec(self) -> Any:
         """Return the specs of `env_id`, `players` and `obs` of one env, as a named tuple."""
@@ -47,17 +54,6 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
     def action_spec(self) -> Any:
         """Return the spec of one env's action."""
         return _spec_of(self._envs.single_action_space, "action")
-
-
-def _time_step(rows: EnvPoolRows) -> Any:
-    is_last = rows.terminated | rows.truncated
-    step_type = np.where(is_last, _LAST, np.where(rows.is_first, _FIRST, _MID))
-    return _dm_env.TimeStep(
-        step_type=step_type,
-        reward=rows.reward,
-        discount=np.where(is_last, np.float32(0), np.float32(1)),
-        observation=_state(rows.env_id, rows.obs, rows.state),
-    )
 
 
 def _state(env_id: Any, obs: Any, state: dict[str, Any]) -> Any:

@@ -35,27 +35,22 @@ class GymEnvPool(EnvPool, _gym.Env):
         """Begin an episode in every env, or in the envs `env_id`; return their first observations."""
         return self._reset(env_id, None, None, _one)
 
-    def step(self, action: Any, env_id: Any = None) -> tuple[Any, Any, Any, dict[str, Any]]:
-        found: tuple[Any, Any, Any, dict[str, Any]] = self._step(action, env_id, _four)
-        return found
-
     def recv(self, reset: bool = False) -> Any:
         """Wait for the next batch; return `obs` alone if `reset` is True. Raises as `GymnasiumEnvPool.recv`."""
-        return self._recv(_one if reset else _four)
+        return self._recv(_one if reset else self._form)
+
+    def _form(self, rows: EnvPoolRows) -> tuple[Any, Any, Any, dict[str, Any]]:
+        is_truncation = rows.truncated & ~rows.terminated
+        return (
+            rows.obs,
+            rows.reward,
+            rows.terminated | rows.truncated,
+            {**rows.info(), "TimeLimit.truncated": is_truncation},
+        )
 
 
 def _one(rows: EnvPoolRows) -> Any:
     return rows.obs
-
-
-def _four(rows: EnvPoolRows) -> tuple[Any, Any, Any, dict[str, Any]]:
-    is_truncation = rows.truncated & ~rows.terminated
-    return (
-        rows.obs,
-        rows.reward,
-        rows.terminated | rows.truncated,
-        {**rows.info(), "TimeLimit.truncated": is_truncation},
-    )
 
 
 def _space_of_gym(space: Space[Any]) -> Any:

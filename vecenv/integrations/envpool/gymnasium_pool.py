@@ -63,11 +63,6 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
         found: tuple[Any, dict[str, Any]] = self._reset(env_id, seed, options, _two)
         return found
 
-    def step(self, action: Any, env_id: Any = None) -> tuple[Any, ...]:
-        """Send actions as `send` does, and return the next batch as `recv` does."""
-        found: tuple[Any, ...] = self._step(action, env_id, _five)
-        return found
-
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
         """Wait for the next batch: `batch_size` envs, or all that are outstanding if `batch_size` is N.
 
@@ -79,7 +74,10 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
             StateError: fewer envs are outstanding than a batch has rows.
             WorkerTimeoutError, WorkerDiedError, Exception: as from `VectorEnv.recv`.
         """
-        return self._recv(_five if not reset else _two if return_info else _one)
+        return self._recv(self._form if not reset else _two if return_info else _one)
+
+    def _form(self, rows: EnvPoolRows) -> tuple[Any, ...]:
+        return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.info()
 
 
 def _one(rows: EnvPoolRows) -> Any:
@@ -88,7 +86,3 @@ def _one(rows: EnvPoolRows) -> Any:
 
 def _two(rows: EnvPoolRows) -> tuple[Any, dict[str, Any]]:
     return rows.obs, rows.info()
-
-
-def _five(rows: EnvPoolRows) -> tuple[Any, ...]:
-    return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.info()

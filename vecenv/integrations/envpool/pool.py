@@ -66,6 +66,8 @@ class EnvPool(PoolFace):
         spec: the spec of Gymnasium that the envs were made from.
     """
 
+    #: Makes the results of a step.
+    _form: Callable[[EnvPoolRows], Any]
     _setting_names = SettingNames(overlap="batch_size=num_envs // 2", collect="")
 
     def __init__(self, envs: VectorEnv, config: Mapping[str, Any], seeds: Sequence[int | None]) -> None:
@@ -158,7 +160,9 @@ class EnvPool(PoolFace):
             raise
         return form(self._read(results))
 
-    def _step(self, action: Any, env_id: Any, form: Callable[[EnvPoolRows], Any]) -> Any:
+    def step(self, action: Any, env_id: Any = None) -> Any:
+        """Send actions as `send` does, and return the next batch as `recv` does."""
+        form = self._form
         if self.is_async or self._sent:
             self.send(action, env_id)
             return self._recv(form)
