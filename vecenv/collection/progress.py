@@ -133,7 +133,8 @@ _ATTRIBUTE = "_collection_progress"
 def progress_of(envs: VectorEnv) -> Progress:
     """Return the progress of a vector env, the same object each time.
 
-    ConfigError: functions of the program batch its observations.
+    Raises:
+        ConfigError: functions of the program batch its observations.
     """
     found = vars(envs).get(_ATTRIBUTE)
     if found is None:

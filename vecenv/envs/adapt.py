@@ -353,7 +353,8 @@ def _named_space(name: str, space: Any) -> spaces.Space[Any] | None:
 def convert_space(space: Any) -> Any:
     """Convert a space of the old `gym` package to Gymnasium's; Gymnasium spaces and None are returned unchanged.
 
-    TypeError: the object is not a known space.
+    Raises:
+        TypeError: the object is not a known space.
     """
     if space is None or isinstance(space, spaces.Space):
         return space

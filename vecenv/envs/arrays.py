@@ -181,7 +181,8 @@ def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
 def action_to_ndarray(action: Any) -> Any:
     """Return a sampled action as arrays: an int becomes int64 of shape (1,), a dict becomes a dict of arrays.
 
-    TypeError: the action is not an array, an int or a dict of them.
+    Raises:
+        TypeError: the action is not an array, an int or a dict of them.
     """
     return map_structure(_number_to_array, action, is_leaf=is_sequence)
 

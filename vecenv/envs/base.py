@@ -113,7 +113,8 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
     def create_collector_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
         """Return one config per collector env: `cfg['collector_env_num']` independent copies without that key.
 
-        ConfigError: the count is missing or negative.
+        Raises:
+            ConfigError: the count is missing or negative.
         """
         return copy_env_cfg(cfg, "collector_env_num")
 
@@ -121,7 +122,8 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
         """Return one config per evaluator env: `cfg['evaluator_env_num']` independent copies without that key.
 
-        ConfigError: the count is missing or negative.
+        Raises:
+            ConfigError: the count is missing or negative.
         """
         return copy_env_cfg(cfg, "evaluator_env_num")
 
@@ -152,7 +154,9 @@ def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[A
     """Return `cfg[count_key]` deep copies of the config without that key, with `extra` set in each.
 
     The argument is not changed. A plain dict becomes a `Config`; other mappings (EasyDict) keep their type.
-    ConfigError: the count is missing or is not an integer >= 0.
+
+    Raises:
+        ConfigError: the count is missing or is not an integer >= 0.
     """
     if count_key not in cfg:
         raise ConfigError(f"env config lacks {count_key!r}; it has {sorted(map(str, cfg))}")
@@ -172,7 +176,9 @@ def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[A
 def get_env_cls(cfg: Mapping[str, Any]) -> type:
     """Look up the env class named by `cfg['type']`, after importing the modules in `cfg['import_names']`.
 
-    ConfigError: the config lacks `type`. UnknownNameError: no class is registered under that name.
+    Raises:
+        ConfigError: the config lacks `type`.
+        UnknownNameError: no class is registered under that name.
     """
     if "type" not in cfg:
         raise ConfigError(f"env config lacks 'type'; it has {sorted(map(str, cfg))}")

@@ -94,7 +94,8 @@ class ShmBufferContainer:
     def fill(self, src_arr: Any) -> None:
         """Copy an array, or a nested dict of arrays with exactly these keys, into the buffers.
 
-        SpaceError: an entry does not fit; the entries before it have been written.
+        Raises:
+            SpaceError: an entry does not fit; the entries before it have been written.
         """
         if isinstance(self._data, ShmBuffer):
             self._data.fill(src_arr)

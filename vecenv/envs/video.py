@@ -225,7 +225,12 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
 def write_video(path: str, frames: list[Any], fps: float) -> None:
     """Encode frames, uint8 (height, width, 3), as an H.264 file at `path`.
 
-    DependencyError: imageio-ffmpeg is missing. OSError: not all frames could be written.
+    Args:
+        fps: frames per second.
+
+    Raises:
+        DependencyError: imageio-ffmpeg is missing.
+        OSError: not all frames could be written.
     """
     # moviepy is not used: it computes the number of frames from duration times rate, and at 50 frames per second
     # it drops one of 11, 12, 13 and 14.
@@ -262,10 +267,14 @@ def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
-    """Return the absolute folder of each env, from one folder or one per env; None is './video'.
+    """Return the absolute folder of each env.
 
-    ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the working
-    directory has been removed.
+    Args:
+        replay_path: one folder, or one per env; None is './video'.
+
+    Raises:
+        ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the
+            working directory has been removed.
     """
     path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
     single = isinstance(path, str | os.PathLike)

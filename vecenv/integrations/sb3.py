@@ -128,7 +128,8 @@ class SB3VecEnv(PoolFace, _VecEnv):
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Have the next reset give env i `seed + i`; None draws a seed. Returns the seeds.
 
-        ConfigError: it is no whole number, or negative.
+        Raises:
+            ConfigError: it is no whole number, or negative.
         """
         seeds: Sequence[int | None] = super().seed(None if seed is None else check_whole("seed", seed, 0))
         return seeds
@@ -136,7 +137,8 @@ class SB3VecEnv(PoolFace, _VecEnv):
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Have the next reset give each env these options, or those of a list with one dict per env.
 
-        ConfigError: they are neither.
+        Raises:
+            ConfigError: they are neither.
         """
         if isinstance(options, list | tuple):
             fits = len(options) == self.num_envs and all(one is None or isinstance(one, Mapping) for one in options)
@@ -386,8 +388,9 @@ def _check_rewards(envs: VectorEnv) -> None:
 def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
     """Return the vector env to put the face on.
 
-    ConfigError: it does not reset its envs in the step that ends an episode, its rewards have several numbers, or it is
-    none of ours.
+    Raises:
+        ConfigError: it does not reset its envs in the step that ends an episode, its rewards have several numbers, or
+            it is none of ours.
     """
     check_options("SB3VecEnv", options)
     if isinstance(env_fns, VectorEnv):

@@ -110,7 +110,9 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
     def step_wait(self) -> tuple[Any, Array, Array, Infos]:
         """Wait for the step; return observations, rewards float32, dones bool, and one dict per row.
 
-        StateError: there is none. Other exceptions are those of `PettingZooVectorEnv.step`.
+        Raises:
+            StateError: there is none.
+            Exception: as `PettingZooVectorEnv.step`.
         """
         if not self._is_stepping:
             raise StateError("step_wait: call step_async first")

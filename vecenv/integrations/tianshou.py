@@ -333,7 +333,9 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     def render(self, **kwargs: Any) -> list[Any]:
         """Return the result of each env's `render` with these arguments, ordered by env id.
 
-        StateError: an env is stepping (also a RuntimeError). ClosedError: the vector env is closed.
+        Raises:
+            StateError: an env is stepping (also a RuntimeError).
+            ClosedError: the vector env is closed.
         """
         self._check_open("render")
         if self.waiting_id:
@@ -368,7 +370,8 @@ def _raise_errors(batch: Batch, deliver: Callable[[Batch], Any]) -> None:
 def _stack_objects(values: Sequence[Any]) -> Array:
     """Return B observations as Tianshou does: stacked, or as an object array (B,) if their shapes differ.
 
-    WrongTypeError: they are tuples.
+    Raises:
+        WrongTypeError: they are tuples.
     """
     if isinstance(values[0], tuple):
         raise WrongTypeError(f"{_NO_TUPLES}, not {values[0]!r}")

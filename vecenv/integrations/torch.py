@@ -93,7 +93,8 @@ def _move(value: Any, device: Any, non_blocking: bool) -> Any:
 def _check_device(device: Any) -> Any:
     """Return a torch.device; of a CUDA device with its index, which is the current one's by default.
 
-    ConfigError: torch knows no such device, or sees no such GPU.
+    Raises:
+        ConfigError: torch knows no such device, or sees no such GPU.
     """
     if not isinstance(device, str | int | torch.device):
         raise ConfigError(f"device: expected a torch.device, 'cpu', 'cuda:0' or the like, got {device!r}", key="device")

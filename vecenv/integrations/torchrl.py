@@ -465,7 +465,8 @@ class VecenvEnv(PoolFace, _EnvBase):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """End envs and workers within the `close` limit.
 
-        RuntimeError: it is closed already and `raise_if_closed` is True, as of `GymWrapper`.
+        Raises:
+            RuntimeError: it is closed already and `raise_if_closed` is True, as of `GymWrapper`.
         """
         if raise_if_closed and self.is_closed:
             raise RuntimeError("close: the env is closed already")

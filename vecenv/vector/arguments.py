@@ -44,7 +44,8 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 def read_infos(infos: str, mode: AutoresetMode) -> Infos:
     """Return the `Infos` constant of this lower-case name: which infos the workers send; for 'legacy' all.
 
-    ConfigError: there is no such name, or 'legacy' is given for another autoreset mode than SAME_STEP.
+    Raises:
+        ConfigError: there is no such name, or 'legacy' is given for another autoreset mode than SAME_STEP.
     """
     known = [*(known.name.lower() for known in Infos), "legacy"]
     if infos == "legacy":
@@ -73,7 +74,9 @@ def read_count(name: str, count: Any, most: int | None = None) -> int | None:
 def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
     """Return one seed per env: `seed + env_id` for an int, the items of a list, or None for each.
 
-    ConfigError: the list does not have `num_envs` items. TypeError: a seed is not a whole number.
+    Raises:
+        ConfigError: the list does not have `num_envs` items.
+        TypeError: a seed is not a whole number.
     """
     if seed is None:
         return [None] * num_envs
@@ -102,7 +105,13 @@ def one_of(what: str, env_id: Any, env_ids: Any) -> Any:
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     """Return env ids as int64 (B,); a single id becomes an array of one, None stays None.
 
-    ConfigError: the list is empty, an id is not a whole number or is named twice, or there is no such env.
+    Args:
+        what: the name of the calling method, for errors.
+        env_id: an int, a non-empty list of them, or None.
+        num_envs: number of envs.
+
+    Raises:
+        ConfigError: an id is not a whole number or is named twice, or there is no such env.
     """
     if env_id is None:
         return None
@@ -126,7 +135,13 @@ def check_without_mask(what: str, options: Any) -> None:
 def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | None]:
     """Return the options of `count` resets, from one dict for all or from a list with one dict or None for each.
 
-    ConfigError: the list does not have `count` items, or an item is not a dict or None.
+    Args:
+        what: the name of the calling method, for errors.
+        options: a dict, a list, or None.
+        count: number of resets.
+
+    Raises:
+        ConfigError: the list does not have `count` items, or an item is not a dict or None.
     """
     is_each = isinstance(options, list | tuple)
     each = list(options) if is_each else [options]
@@ -141,10 +156,15 @@ def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | N
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:
-    """Return the ids of the envs in `reset_mask`, int64 (B,), or None for all envs; and the other options of a reset.
+    """Separate `reset_mask` from the other options of a reset.
 
-    TypeError: the mask is not a bool array. ConfigError: it has another shape than (num_envs,) or only False, or
-    the options are not a dict.
+    Returns:
+        The ids of the envs to reset, int64 (B,), or None for all envs; and the options without the mask.
+
+    Raises:
+        TypeError: the mask is not a bool array.
+        ConfigError: the mask has another shape than (num_envs,) or contains only False, or the options are not a
+            dict.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options: expected a dict, got {options!r}", key="options")
@@ -175,7 +195,9 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
 def wants_same_spaces(mode: Any) -> bool:
     """Return whether this `observation_mode` requires equal observation spaces of all envs.
 
-    TypeError: the mode is a pair, but not of spaces. ConfigError: there is no such mode.
+    Raises:
+        TypeError: the mode is a pair, but not of spaces.
+        ConfigError: there is no such mode.
     """
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):

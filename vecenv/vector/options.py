@@ -80,7 +80,11 @@ def _write(name: str, value: Any = ...) -> str:
 def move_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those that have moved in their new places, and warn of each.
 
-    ConfigError: a value is wrong, or an option is given twice.
+    Args:
+        options: of a vector env, by name.
+
+    Raises:
+        ConfigError: a value is wrong, or an option is given twice.
     """
     result = {name: value for name, value in options.items() if name not in MOVED}
     for name in [name for name in options if name in MOVED]:

@@ -148,9 +148,11 @@ class DingEnvWrapper(BaseEnv):
         return present_obs(obs, self._env.observation_space)
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's signature
-        """Apply one action, given as an int, an array or a dict of them; TypeError if it has another form.
+        """Apply one action, given as an int, an array or a dict of them.
 
-        StateError: called before the first reset or after `close`.
+        Raises:
+            StateError: called before the first reset or after `close`.
+            TypeError: the action has another form.
         """
         env = self._env
         if env is None:
@@ -194,8 +196,9 @@ class DingEnvWrapper(BaseEnv):
     def random_action(self) -> Any:
         """Return a random action: an array (int64 of shape (1,) for a Discrete space) or a dict of arrays.
 
-        StateError: called before the first reset of a wrapper with an env id. TypeError: the action space has samples
-        of another form (a Tuple space).
+        Raises:
+            StateError: called before the first reset of a wrapper with an env id.
+            TypeError: the action space has samples of another form (a Tuple space).
         """
         if self._action_space is None:
             raise StateError(f"random_action of {self!r} before its first reset")
@@ -214,7 +217,9 @@ class DingEnvWrapper(BaseEnv):
     def clone(self, caller: str = "collector") -> DingEnvWrapper:
         """Return an independent wrapper with the same settings; an env given as an object is copied by pickle.
 
-        ConfigError: the caller is unknown. StateError: the env object cannot be copied, or the wrapper is closed.
+        Raises:
+            ConfigError: the caller is unknown.
+            StateError: the env object cannot be copied, or the wrapper is closed.
         """
         cfg = {key: value for key, value in self._cfg.items() if key != "is_train"}
         if not self._was_given:

@@ -159,9 +159,12 @@ class StaticObsNormWrapper(ObsWrapper):
     """Subtract a given mean from observations and divide by a given standard deviation; float32, clipped to ±3."""
 
     def __init__(self, env: Any, mean: Any, std: Any) -> None:
-        """Wrap; SpaceError if the observation space is not a Box.
+        """Wrap.
 
-        ConfigError: `mean` or `std` has no numbers that broadcast to the observations, or a `std` is not above 0.
+        Raises:
+            SpaceError: the observation space is not a Box.
+            ConfigError: `mean` or `std` does not contain numbers that broadcast to the observations, or a `std` is
+                not above 0.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "StaticObsNormWrapper")

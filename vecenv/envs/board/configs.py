@@ -20,9 +20,16 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 def check_config(cfg: Mapping[str, Any], bots: Collection[str], game: str) -> None:
-    """Check the values of a config that has every key that `BoardEnv` documents, of the class `game`.
+    """Check the values of a config that has every key.
 
-    ConfigError: a value is not valid. NotImplementedError: the game does not have the bot; `bots` are the valid ones.
+    Args:
+        cfg: the config, with the keys that `BoardEnv` documents.
+        bots: the valid values of `bot_action_type`.
+        game: name of the env's class, for messages.
+
+    Raises:
+        ConfigError: a value is not valid.
+        NotImplementedError: the game does not have the bot.
     """
     for key, allowed in CHOICES.items():
         if cfg[key] not in allowed:

@@ -331,7 +331,8 @@ class BoardEnv(BaseEnv):
     def human_to_action(self) -> int:
         """Read an action from the terminal, repeatedly until it is legal; blocks. Numbers are entered from 1.
 
-        StateError: there is no terminal, as in a worker.
+        Raises:
+            StateError: there is no terminal, as in a worker.
         """
         if self.render_mode in (None, "image_savefile_mode"):
             self.render("state_realtime_mode")
@@ -380,7 +381,8 @@ class BoardEnv(BaseEnv):
     def current_state(self) -> tuple[Any, Any]:
         """Return (raw, scaled) planes of `observation`, for LightZero's AlphaZero; they differ only if `scale` is set.
 
-        StateError: called before the first reset.
+        Raises:
+            StateError: called before the first reset.
         """
         shown = self._show(self.position)["observation"]
         return shown * self._divisor, shown

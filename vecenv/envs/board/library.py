@@ -30,8 +30,9 @@ class LibraryRules(Rules):
     def __init__(self, module_name: str) -> None:
         """Import the module and read the game's spaces.
 
-        DependencyError: the module or one of its dependencies is missing. ConfigError: the game does not have two
-        agents and action masks.
+        Raises:
+            DependencyError: the module or one of its dependencies is missing.
+            ConfigError: the game does not have two agents and action masks.
         """
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self.module_name = module_name

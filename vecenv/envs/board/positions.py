@@ -83,7 +83,8 @@ class Rules(ABC):
     def restore(self, state: Any, player: int) -> Position:
         """Return the position with this state; `player` is the index of the player to move.
 
-        ConfigError: the state is not valid in this game.
+        Raises:
+            ConfigError: the state is not valid in this game.
         """
 
 
@@ -103,7 +104,8 @@ class GridRules(Rules):
     def __init__(self, height: int, width: int, length: int, gravity: bool = False) -> None:
         """Compute the masks that positions use.
 
-        ConfigError: a size is below 1, or `length` stones in a row do not fit on the board.
+        Raises:
+            ConfigError: a size is below 1, or `length` stones in a row do not fit on the board.
         """
         is_whole = all(isinstance(size, numbers.Integral) for size in (height, width, length))
         if not is_whole or min(height, width, length) < 1 or length > max(height, width):
@@ -178,10 +180,15 @@ class GridRules(Rules):
         return GridPosition(self, 0, 0, player)
 
     def restore(self, state: Any, player: int) -> GridPosition:
-        """Return the position of a board, (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
+        """Return the position of a board.
 
-        ConfigError: the size or a value is wrong, a stone has an empty cell below it in a game with gravity, or both
-        players have `length` in a row.
+        Args:
+            state: array-like (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
+            player: index of the player to move.
+
+        Raises:
+            ConfigError: the size or a value is wrong, a stone has an empty cell below it in a game with gravity, or
+                both players have `length` in a row.
         """
         board = np.asarray(state)
         if board.size != self.height * self.width or not np.isin(board, (0, *PLAYERS)).all():

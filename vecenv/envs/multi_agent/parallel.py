@@ -34,8 +34,10 @@ def is_turn_based(env: Any) -> bool:
 def as_parallel(env: Any) -> Any:
     """Return a ParallelEnv of PettingZoo; an AECEnv is converted by `aec_to_parallel` if its metadata allows that.
 
-    TypeError: the object is not an env of PettingZoo. ConfigError: the agents must take turns. DependencyError:
-    PettingZoo, which converts AECEnvs, is not installed.
+    Raises:
+        TypeError: the object is not an env of PettingZoo.
+        ConfigError: the agents must take turns.
+        DependencyError: PettingZoo, which converts AECEnvs, is not installed.
     """
     if not (is_pettingzoo_env(env) and hasattr(env, "possible_agents")):
         raise TypeError(f"expected an env of PettingZoo, got {type(env).__name__}")

@@ -314,7 +314,8 @@ class _Pickler(pickle.Pickler):
 def set_attributes(layers: Sequence[Any], changes: dict[tuple[int, str], bytes]) -> None:
     """Set attributes of the layers of an env to the values that `AttributeWatch.changes` has returned.
 
-    StateError: the env has fewer layers now.
+    Raises:
+        StateError: the env has fewer layers now.
     """
     for (depth, name), data in changes.items():
         if not data:

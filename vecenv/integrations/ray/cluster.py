@@ -37,7 +37,9 @@ class Node(NamedTuple):
 def connected_ray() -> Any:
     """Return the module `ray`, which the program has connected to a cluster.
 
-    DependencyError: Ray is not installed. ConfigError: Ray is not initialised, or this program is a Ray Client.
+    Raises:
+        DependencyError: Ray is not installed.
+        ConfigError: Ray is not initialised, or this program is a Ray Client.
     """
     ray = require("ray", "ray")
     if ray.util.client.ray.is_connected():
