@@ -19,6 +19,7 @@ _QUIT = 1
 #: Modules between a command and the code of an env: the debugger does not stop in them.
 _SKIP = (
     "vecenv.core.*", "vecenv.cli.*", "vecenv.envs.adapt", "vecenv.replaying",
+    "vecenv.first_seeds", "vecenv.reset_options", "inspect",
     "gymnasium.core", "gymnasium.wrappers.*", "gymnasium.utils.*",
 )  # fmt: skip
 

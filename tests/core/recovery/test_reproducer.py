@@ -362,24 +362,6 @@ def test_error_raised_earlier_is_an_event(tmp_path: Any) -> None:
         events_of(raised)
 
 
-class FailsToBegin(toys.CountEnv):
-    """Raises in its second reset, an autoreset."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self.num_resets == 1:
-            self.num_resets += 1
-            raise ValueError("no reset today")
-        return super().reset(**kwargs)
-
-
-def test_autoreset_that_raised_is_retried_by_the_next_step(tmp_path: Any) -> None:
-    with recovering_pool([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
-        play(pool, 5)
-        path = pool._engine.reproduce(0, Op.STEP, 99).save("because")
-    ops = [event.op for event in events_of(path)]
-    assert ops == ["reset", "step", "step", "error", "autoreset", "step"]
-
-
 @pytest.mark.extended
 def test_newest_actions_are_in_the_message(tmp_path: Any) -> None:
     space = spaces.Box(-1.0, 1.0, (300,))

@@ -1,6 +1,7 @@
 """The worker's end: it steps envs, writes their replies into rows, and restores envs after a crash.
 
 host              drives the envs of one slot
+executor          runs one command on one env, and returns the answer: autoresets, seeds, generators, exceptions
 slot              interface of a slot: queue, doorbell, rows
 shortcut          steps the inner env directly, past the wrappers of `gymnasium.make`
 checks            validation of the values that an env returned

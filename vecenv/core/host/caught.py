@@ -23,7 +23,11 @@ from ..system.clock import now_ns
 from .failure_budget import FailureBudget
 from .global_rngs import GlobalRngs
 
-__all__ = ["CaughtExceptions", "UnbuiltEnv", "describe"]
+__all__ = ["CaughtExceptions", "UnbuiltEnv", "describe", "repeat_call"]
+
+#: Sets attributes of an env, see `Snapshotter.set_attributes`.
+SetAttributes = Callable[[Any, Changes], None]
+
 
 #: Log lines about the exceptions of an env within the window; further ones are counted only.
 _MOST_LINES = 3
@@ -68,7 +72,7 @@ class CaughtExceptions:
         build: Callable[[int], Any],
         rngs: GlobalRngs,
         timings: Array | None,
-        set_attributes: Callable[[Any, Changes], None] | None = None,
+        set_attributes: SetAttributes | None = None,
     ) -> None:
         self._budget = FailureBudget(*limit)
         self._build = build
@@ -142,14 +146,21 @@ class CaughtExceptions:
         env = self._build(env_id)
         self._calls.settle(env_id, step_id)
         for call in self._calls.all_of(env_id, ()):
-            with suppress(Exception, SystemExit):  # as after a crash: its exceptions were already its reply
-                if call.payload is not None:
-                    self._rngs.call_swapped(env_id, messages.load(call.payload).function, env)
-            if call.changes is not None and self._set_attributes is not None:
-                self._set_attributes(env, call.changes)
+            repeat_call(env_id, env, call, self._rngs, self._set_attributes)
         text = b"%d %d %d" % (self._rngs.first_env_id + env_id, step_id, attempt)
         digest = hashlib.blake2b(text, digest_size=4).digest()
         return env, int.from_bytes(digest, "little") >> 1
+
+
+def repeat_call(
+    env_id: int, env: Any, call: LastingCall, rngs: GlobalRngs, set_attributes: SetAttributes | None
+) -> None:
+    """Repeat a call in a new env, and set the attributes that it changed; its exceptions were already its reply."""
+    with suppress(Exception, SystemExit):
+        if call.payload is not None:
+            rngs.call_swapped(env_id, messages.load(call.payload).function, env)
+    if call.changes is not None and set_attributes is not None:
+        set_attributes(env, call.changes)
 
 
 def describe(error: BaseException) -> str:

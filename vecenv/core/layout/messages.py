@@ -33,6 +33,7 @@ from ...errors import EnvError, RemoteTraceback, WorkerError, add_notes, locate
 from ...pickling import copy_by_pickle, dump_by_value, dump_message
 from ...pickling import load as load_pickle
 from .commands import Changes
+from .flags import Op
 
 __all__ = [
     "Outcome",
@@ -152,6 +153,10 @@ class Payload:
     action: Any = None
     function: Callable[[Any], Any] | None = None
     name: str | None = None
+
+    def given(self, op: int) -> Any:
+        """Return the part that belongs to this operation."""
+        return self.function if op == Op.CALL else self.kwargs if op == Op.RESET else self.action
 
 
 def dump(message: Any, known: Mapping[str, Any] = _NONE) -> bytes:

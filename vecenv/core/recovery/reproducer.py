@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bdb
 import contextlib
+import functools
 import os
 import pickle
 import platform
@@ -21,18 +22,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import ConfigError, DependencyError
-from ...first_seeds import is_seeded_by, seed_generators
 from ...pickling import load_with_main
 from ...registrations import registered
 from ...replaying import replaying
 from ..fallback.values import load_action
-from ..host.caught import CaughtExceptions
+from ..host.caught import CaughtExceptions, repeat_call
 from ..host.checks import shorten
+from ..host.executor import Answer, Executor
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
-from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op
+from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..processes.builder import build_env, call_worker_init
 from .journal import Journal
@@ -142,24 +143,24 @@ class Reproducer:
             ConfigError: such a module lacks an object that it had.
             Exception: any exception of the env.
         """
+        env_id, rngs = self.env_id, GlobalRngs(self.first_env_id, self.rng_entropy)
         with self._original_cwd_and_path(), torch_imports, contextlib.ExitStack() as settings:
-            calls = _Calls(self.env_id, GlobalRngs(self.first_env_id, self.rng_entropy), self.exception_limit)
-            snapshotter = self._build(calls, settings)
+            executor, snapshotter = self._build(rngs, settings)
             try:
+                set_attributes = None if snapshotter is None else snapshotter.set_attributes
                 with replaying():
                     for call in self.lasting_calls:
-                        if call.payload is not None:
-                            with contextlib.suppress(Exception):  # it was the answer to the call
-                                calls.call_swapped(messages.load(call.payload).function, calls.env)
-                        calls.note(call)
-                        if call.changes is not None and snapshotter is not None:
-                            snapshotter.set_attributes(calls.env, call.changes)
+                        if executor.caught is not None:
+                            executor.caught.note_call(env_id, call)
+                        with rngs:
+                            repeat_call(env_id, executor.envs[env_id], call, rngs, set_attributes)
                     if self.restore_point.state is not None and snapshotter is not None:
-                        snapshotter.restore(calls.env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
-                    yield from self._repeat(calls, until, pause)
+                        state = rngs.unpack_state(env_id, self.restore_point.state)
+                        snapshotter.restore(executor.envs[env_id], state)
+                    yield from self._repeat(executor, rngs, until, pause)
             finally:
-                with replaying():  # an episode that was stopped early stops inside `replaying` too
-                    calls.call_swapped(calls.env.close)
+                with replaying(), rngs:  # an episode that was stopped early stops inside `replaying` too
+                    rngs.call_swapped(env_id, executor.envs[env_id].close)
 
     @contextlib.contextmanager
     def _original_cwd_and_path(self) -> Iterator[None]:
@@ -200,7 +201,7 @@ class Reproducer:
                 added.append(entry)
         return added
 
-    def _build(self, calls: _Calls, settings: contextlib.ExitStack) -> Snapshotter | None:
+    def _build(self, rngs: GlobalRngs, settings: contextlib.ExitStack) -> tuple[Executor, Snapshotter | None]:
         folder = self.cwd or "a folder since removed"
         prefix = f"env {self.first_env_id + self.env_id}, which was built in {folder}, cannot be built here"
         try:
@@ -212,179 +213,78 @@ class Reproducer:
                 snapshotter: Snapshotter | None = load_with_main(self.snapshotter)
             except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
-            calls.build(env_fn, adapt, snapshotter)
-            return snapshotter
+
+            def build(env_id: int) -> Any:
+                return build_env(env_fn, adapt, rngs.of(env_id))
+
+            with rngs:
+                executor = Executor({self.env_id: build(self.env_id)}, self.autoreset, rngs)
         except ImportError as error:
             raise DependencyError(f"{prefix}: {error}", package=error.name) from error
+        if self.exception_limit is not None:
+            set_attributes = None if snapshotter is None else snapshotter.set_attributes
+            executor.caught = CaughtExceptions(self.exception_limit, build, rngs, None, set_attributes)
+        return executor, snapshotter
 
-    def _repeat(self, calls: _Calls, until: int | None, pause: Callable[[], object] | None) -> Iterator[ReplayedAnswer]:
-        spec = Spec(calls.env.action_space, "action")
-        calls.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
+    def _repeat(
+        self, executor: Executor, rngs: GlobalRngs, until: int | None, pause: Callable[[], object] | None
+    ) -> Iterator[ReplayedAnswer]:
+        spec = Spec(executor.envs[self.env_id].action_space, "action")
+        executor.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
         for entry in self.entries:
+            if entry.op == Op.CALL and entry.payload is None:  # it was given up, because it ended its worker
+                continue
+            before_call: list[Callable[[], object]] = []
             if until is not None and entry.step_id >= until:
                 if pause is None:
                     return
-                until = None
-                calls.pause = pause
+                until, before_call = None, [pause]
+            yield from self._answers_to(entry, executor, rngs, spec, before_call)
+
+    def _answers_to(
+        self, entry: Entry, executor: Executor, rngs: GlobalRngs, spec: Spec, before_call: list[Callable[[], object]]
+    ) -> Iterator[ReplayedAnswer]:
+        caught, num_raised = executor.caught, 0
+        executor.begin(self.env_id, entry.op, entry.step_id)
+        given = _given(spec, entry)
+        if entry.op == Op.CALL and caught is not None:
+            payload: messages.Payload = messages.load(entry.payload)  # type: ignore[arg-type]
+            caught.note_call(self.env_id, LastingCall(entry.step_id, payload, name=payload.name))
+        run: Callable[[], Answer] = functools.partial(executor.execute, entry.flags, entry.argument, given)
+        while True:
             try:
-                yield from self._events_of(entry, calls, spec)
+                with rngs:
+                    while before_call:
+                        before_call.pop()()
+                    answer = run()
             except Exception as error:
                 # the last failure, or the user quits the debugger
-                is_last = entry.step_id == self.step_id and calls.caught is None
-                if is_last or isinstance(error, bdb.BdbQuit):
+                if (entry.step_id == self.step_id and caught is None) or isinstance(error, bdb.BdbQuit):
                     raise
-                # An earlier exception of the env was its answer. If an autoreset raised, the next step tries it again.
-                is_next = self.autoreset == Autoreset.NEXT_STEP
-                calls.needs_reset = calls.needs_reset and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
                 message = f"{type(error).__name__}: {error}"
                 yield ReplayedAnswer(entry.step_id, "error", None, 0.0, False, False, {"error": message})
-                if calls.caught is not None and entry.op != Op.CALL:
-                    yield from self._events_after_exception(entry, calls, calls.caught)
-
-    def _events_after_exception(
-        self, entry: Entry, calls: _Calls, caught: CaughtExceptions
-    ) -> Iterator[ReplayedAnswer]:
-        """Go on after an exception that has ended only its episode, as `Host._end_episode` does."""
-        for _ in range(caught.most):
-            try:
-                if calls.is_stepping:
-                    calls.is_stepping, calls.needs_reset = False, self.autoreset != Autoreset.DISABLED
-                    if self.autoreset == Autoreset.SAME_STEP:
-                        yield self._autoreset(entry, calls)
-                    return
-                seed = calls.build_again(entry.step_id)
-                if entry.op != Op.RESET:
-                    calls.call_swapped(seed_generators, calls.env, seed)
-                    yield self._autoreset(entry, calls)
-                    return
-                kwargs = _reset_kwargs(calls.env, entry)
-                if kwargs.get("seed") is None:
-                    drawn = entry.argument if entry.flags & CommandFlag.DRAWN else seed
-                    calls.call_swapped(seed_generators, calls.env, drawn)
-                calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
-                obs, info = calls.call_swapped(calls.env.reset, **kwargs)
-                calls.needs_reset = False
-                yield ReplayedAnswer(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
+                num_raised += 1
+                is_caught = caught is not None and entry.op != Op.CALL and num_raised <= caught.most
+                run = functools.partial(executor.answer_exception, is_caught)
+                continue
+            if not answer.flags & RowFlag.REPEATS:
+                seed = answer.seed if answer.doing == "reset" else None
+                action = _given(spec, entry) if answer.doing == "step" else None  # the env may have changed its own
+                yield ReplayedAnswer(entry.step_id, *answer[:6], action, seed)
+            if not answer.needs_autoreset:
                 return
-            except bdb.BdbQuit:
-                raise
-            except Exception as error:
-                message = f"{type(error).__name__}: {error}"
-                yield ReplayedAnswer(entry.step_id, "error", None, 0.0, False, False, {"error": message})
-
-    def _autoreset(self, entry: Entry, calls: _Calls) -> ReplayedAnswer:
-        obs, info = calls.call_lazily(calls.env.reset)
-        calls.needs_reset = False
-        return ReplayedAnswer(entry.step_id, "autoreset", obs, 0.0, False, False, info)
-
-    def _events_of(self, entry: Entry, calls: _Calls, spec: Spec) -> Iterator[ReplayedAnswer]:
-        env = calls.env
-        calls.is_stepping = False
-        if entry.op == Op.CALL:
-            if entry.payload is None:  # it was given up, because it ended its worker
-                return
-            payload = messages.load(entry.payload)  # type: ignore[arg-type]
-            result = calls.call_swapped(payload.function, env)
-            calls.note(LastingCall(entry.step_id, payload, name=payload.name))
-            yield ReplayedAnswer(entry.step_id, "call", result, 0.0, False, False, {})
-        elif entry.op == Op.RESET:
-            kwargs, seed = _reset_kwargs(env, entry), None
-            calls.rngs.reseed(calls.env_id, kwargs.get("seed"))
-            if entry.flags & CommandFlag.DRAWN:
-                calls.call_swapped(seed_generators, env, entry.argument)
-            obs, info = calls.call_swapped(env.reset, **kwargs)
-            calls.needs_reset = False
-            if entry.flags & CommandFlag.DRAWN and is_seeded_by(env, entry.argument):
-                seed = entry.argument
-            yield ReplayedAnswer(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed", seed))
-        elif calls.needs_reset:
-            yield self._autoreset(entry, calls)
-        else:
-            action = _action(spec, entry)
-            untouched = _action(spec, entry)  # a copy, because the env may change its action
-            calls.is_stepping = True
-            obs, reward, terminated, truncated, info = calls.call_lazily(env.step, action)
-            calls.is_stepping = False
-            calls.needs_reset = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
-            yield ReplayedAnswer(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
-            if calls.needs_reset and self.autoreset == Autoreset.SAME_STEP:
-                yield self._autoreset(entry, calls)
-
-
-class _Calls:
-    """Calls the env with its global random generators; between calls the process has its own.
-
-    Attributes:
-        env_id: the env's id.
-        env: the env, after `build`.
-        pause: called once, before the next call.
-        needs_reset: whether the next step begins an episode.
-        is_stepping: whether the env was stepping when it raised.
-        caught: builds the env again; None: exceptions have reached the caller.
-    """
-
-    def __init__(self, env_id: int, rngs: GlobalRngs, limit: tuple[int, float] | None) -> None:
-        self.rngs = rngs
-        self.env: Any = None
-        self.pause: Callable[[], object] | None = None
-        self.needs_reset = self.is_stepping = False
-        self.caught: CaughtExceptions | None = None
-        self._limit = limit
-        self.env_id = env_id
-
-    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any], snapshotter: Snapshotter | None) -> None:
-        """Build the env."""
-        set_attributes = None if snapshotter is None else snapshotter.set_attributes
-
-        def build(env_id: int) -> Any:
-            return build_env(env_fn, adapt, self.rngs.of(env_id))
-
-        with self.rngs:
-            self.env = build(self.env_id)
-        if self._limit is not None:
-            self.caught = CaughtExceptions(self._limit, build, self.rngs, None, set_attributes)
-
-    def build_again(self, step_id: int) -> int:
-        """Build the env again; return a seed for its generator."""
-        assert self.caught is not None
-        with self.rngs:
-            self.env, seed = self.caught.rebuild(self.env_id, self.env, step_id)
-        return seed
-
-    def note(self, call: LastingCall) -> None:
-        """Note a call that the env has had, for when it is built again."""
-        if self.caught is not None:
-            self.caught.note_call(self.env_id, call)
-
-    def call_swapped(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.rngs:
-            self._take_pause()
-            return self.rngs.call_swapped(self.env_id, call, *args, **kwargs)
-
-    def call_lazily(self, call: Callable[..., Any], *args: Any) -> Any:
-        with self.rngs:
-            self._take_pause()
-            return self.rngs.call_lazily(self.env_id, call, *args)
-
-    def _take_pause(self) -> None:
-        pause, self.pause = self.pause, None
-        if pause is not None:
-            pause()
+            run = executor.autoreset
 
 
 # ---- commands ---------------------------------------------------------------------------
 
 
-def _reset_kwargs(env: Any, entry: Entry) -> dict[str, Any]:
-    given = messages.load(entry.payload).kwargs if isinstance(entry.payload, bytes) else {}
-    return reset_kwargs(env, given, entry.flags, entry.argument)
-
-
-def _action(spec: Spec, entry: Entry) -> Any:
-    """Return the action of a step as a new object."""
+def _given(spec: Spec, entry: Entry) -> Any:
+    """Return the action, the keyword arguments or the function of a command as a new object."""
     if isinstance(entry.payload, bytes):
-        return messages.load(entry.payload).action
-    assert isinstance(entry.payload, tuple)
+        return messages.load(entry.payload).given(entry.op)
+    if entry.payload is None:
+        return None
     columns = [
         np.frombuffer(data, leaf.dtype).reshape((1, *leaf.shape)) for data, leaf in zip(entry.payload, spec.leaves)
     ]
@@ -432,8 +332,12 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
     episode.
     """
     if op == Op.RESET:
-        failed = next((entry for entry in reversed(episode.entries) if entry.step_id == episode.step_id), None)
-        return None if failed is None else _reset_kwargs(None, failed).get("seed"), ()
+        resets = [entry for entry in episode.entries if entry.step_id == episode.step_id and entry.op == Op.RESET]
+        if not resets:  # an autoreset, or the reset of a replay
+            return None, ()
+        failed = resets[-1]
+        given = _given(spec, failed) or {}
+        return reset_kwargs(None, given, failed.flags, failed.argument).get("seed"), ()
     answers = [record for record in records if 0 < int(record["step_id"]) < episode.step_id]
     if not answers:
         return None, ()
@@ -441,7 +345,7 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
     steps = [entry for entry in episode.entries if entry.op == Op.STEP and entry.step_id <= episode.step_id]
     is_under_way = bool(steps) and steps[-1].step_id == episode.step_id
     count = min(len(steps), int(newest["length"]) + is_under_way, _MOST_ACTIONS)
-    actions = tuple(_action(spec, entry) for entry in steps[len(steps) - count :])
+    actions = tuple(_given(spec, entry) for entry in steps[len(steps) - count :])
     return None if newest["seed"] < 0 else int(newest["seed"]), actions
 
 
