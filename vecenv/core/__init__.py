@@ -55,6 +55,7 @@ Words:
     counters    the shared memory of a pool that other programs may read: progress and times
     slot        a thread of a worker that runs commands: a queue, a doorbell, some envs
     hub         the parent's end of all slots; a host drives the envs of one slot
+    executor    the part of a host that runs one command on one env; a replay uses it, too
     row         one answer of an env: observation, reward, flags, info cells; a row_ref is its address
     block       N rows, column by column; the ring of blocks lies in the arena
     row range   consecutive rows of one block that are delivered together

@@ -15,6 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill, play, recovering_pool, wait_until
+from vecenv.core.host.executor import Executor
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import Restorer
 from vecenv.core.layout.flags import Autoreset
@@ -119,21 +120,6 @@ def test_difference_is_not_found_in_an_equal_replay() -> None:
     assert marks_after([functools.partial(Differs, "nothing", 3)], 25, 24) == [FOUND]
 
 
-class RaisesAt(ToyEnv):
-    """Raises in its third step and then continues."""
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        if self.elapsed_steps == 3:
-            raise ValueError("third")
-        return result
-
-
-@pytest.mark.extended
-def test_error_of_an_env_counts_as_its_answer_in_a_replay() -> None:
-    assert marks_after([RaisesAt], 7, 6) == [FOUND]
-
-
 class FailsToBegin(ToyEnv):
     """Raises in its second reset, an autoreset, and then continues."""
 
@@ -154,7 +140,8 @@ def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
     """A worker may die after it recorded an answer and before it wrote the row. The command is then run again."""
     records: list[Any] = [(0, 0), (0, 0)]
     slot: Any = SimpleNamespace(records=lambda env_id: (99, *records))
-    restorer = Restorer(slot, *[None] * 5, GlobalRngs())  # type: ignore[arg-type]
+    rngs = GlobalRngs()
+    restorer = Restorer(Executor({}, Autoreset.NEXT_STEP, rngs), slot, np.asarray, float, None, rngs)
     assert restorer.last_record(0, 5) == (0, 0)
     records[:] = (5, 50), (4, 40)
     assert restorer.last_record(0, 5) == (4, 40) and restorer.last_record(0, 6) == (5, 50)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from vecenv.core.host.executor import Executor
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import RestoreJob, Restorer
 from vecenv.core.layout import messages
@@ -136,18 +136,18 @@ class Scene:
         self, *records: tuple[int, int], autoreset: Autoreset = Autoreset.NEXT_STEP, length: int = 100
     ) -> None:
         self.slot, self.asked, self.length = Slot(*records), list[str](), length
-        plan: Any = SimpleNamespace(reward_shape=())
-        self.restorer = Restorer(
-            self.slot, plan, lambda obs: obs, lambda reward: reward, autoreset, Snapshotter(), GlobalRngs()
-        )
+        rngs = GlobalRngs()
+        self.executor = Executor({}, autoreset, rngs)
+        self.restorer = Restorer(self.executor, self.slot, lambda obs: obs, lambda reward: reward, Snapshotter(), rngs)
 
     def build(self, wrong: bool = False) -> Log:
         return Log(self.asked, self.length, wrong)
 
     def run(self, *attempts: RestorePlan, wrong: bool = False, **how: Any) -> tuple[bool, Any]:
         job = RestoreJob(list(attempts), **how)
-        _, needs_reset, outcome = self.restorer.run(0, self.build(wrong), job, BEFORE, lambda _: self.build())
-        return needs_reset, outcome
+        self.executor.envs[0] = self.build(wrong)
+        outcome = self.restorer.run(0, job, BEFORE, lambda _: self.build())
+        return self.executor.needs_reset, outcome
 
 
 def test_lasting_calls_come_first_then_the_state_then_the_commands() -> None:

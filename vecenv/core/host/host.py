@@ -11,24 +11,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...errors import WorkerTimeoutError, add_notes
-from ...first_seeds import is_seeded_by, seed_generators
 from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Changes, LastingCall, reset_kwargs
+from ..layout.commands import Changes, LastingCall
 from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
-from ..layout.spec import Array, Spec
+from ..layout.spec import Spec
 from ..system.stack_dump import note_phase
 from .call_effects import CallEffects
 from .caught import CaughtExceptions, UnbuiltEnv, describe
-from .checks import exact_flag, exact_reward, holds_int, shorten, type_name, unpack_reset, zero_reward
+from .checks import exact_reward, holds_int, shorten, type_name, zero_reward
+from .executor import Answer, Executor
 from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
@@ -36,9 +36,6 @@ from .slot import (
     IDLE,
     RAISED,
     RESULT,
-    RESULT_OF_BOTH,
-    RESULT_OF_RESET,
-    RESULT_OF_STEP,
     STEP_BEGINS,
     STEP_WITH_SNAPSHOT,
     STOP,
@@ -60,31 +57,13 @@ _THREADED_DRAW = (
 )
 
 
-class _End(NamedTuple):
-    """The end of an episode, in whose step the next one begins.
-
-    Attributes:
-        flags: `RowFlag` bits of the row.
-        final_obs: None: the slot has kept it, or the row is flagged FINAL_REPEATS.
-        final_info: None: the slot has kept it.
-    """
-
-    reward: Any
-    terminated: bool
-    truncated: bool
-    flags: int = 0
-    final_obs: Any = None
-    final_info: Any = None
-
-
 @dataclass
 class _Restoring:
-    """The envs that are still to restore; `needs_reset` belongs to the env that was restored last."""
+    """The envs that are still to restore."""
 
     restore_jobs: dict[int, RestoreJob]
     restorer: Restorer
     rebuild: Callable[[int], Any]
-    needs_reset: bool = False
 
 
 class Host:
@@ -121,7 +100,6 @@ class Host:
         self._plan = plan
         self._obs: Spec = plan.obs
         self._reward = functools.partial(exact_reward, plan.reward_shape)
-        self._zero_reward = zero_reward(plan.reward_shape)
         self._autoreset = autoreset
         self._infos = infos
         self._is_callers = is_callers
@@ -129,25 +107,15 @@ class Host:
         self.failed_to_close: int | None = None
         self._interrupted: int | None = None  # the env whose command was interrupted by Ctrl-C
         self._is_ending = False  # a signal handler closed the pool during a command; it may also call `sys.exit`
-        self._current = (0, 0)  # env_id and step_id of the current command
-        # For errors: the operation of the env ('step', 'reset', 'autoreset' or 'call'), and its action or seed.
-        self._doing = ""
-        self._given: tuple[Any, ...] = ()
-        # For a second attempt at a reset that raised: the end before it, else the arguments of `_answer_reset`.
-        self._end: _End | None = None
-        self._reset_arguments: tuple[dict[str, Any], int, int | None, bool] = ({}, RowFlag.AUTORESET, None, False)
-        self._caught: CaughtExceptions | None = None
-        self._error_texts: dict[int, str] = {}  # info["error"] of the next reply, by env_id
+        zeros = zero_reward(plan.reward_shape)
+        self._executor = Executor(envs, autoreset, rngs, zeros, slot.touch, self._call_lazily)
         self._snapshots: Snapshots | None = None
         self._effects: CallEffects | None = None
         self._effect: tuple[str, Changes | None, bool, bool] | None = None  # of this call; see `CallEffect`
         self._restoring: _Restoring | None = None
-        self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
-        # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
-        self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
+        self._marks: dict[int, dict[str, str]] = {}  # by env_id: "recovered" and "error" in the info of the next reply
+        self._abandoned: dict[int, Any] = {}  # by env_id: the last delivered observation of an abandoned episode
         self._last_objects: dict[int, list[Any]] = {}  # by env_id: object leaves of its last observation
-        self._fresh_seeds: dict[int, int] = {}  # of newly built envs, until they are reset
-        self._seed_takers: set[int] = set()  # envs whose reset had a seed
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
@@ -164,7 +132,7 @@ class Host:
             snapshotter: captures states; None: a restore point is only a reset with a seed.
             final_offset: of the columns of final observations in a block, in bytes.
         """
-        self._snapshots = Snapshots(
+        self._snapshots = self._executor.snapshots = Snapshots(
             self._slot,
             snapshotter,
             self._rngs,
@@ -181,7 +149,7 @@ class Host:
             caught: decides which exceptions, and builds envs again.
             snapshotter: compares envs before and after calls; None: the effects of calls are unknown.
         """
-        self._caught = caught
+        self._executor.caught = caught
         self._effects = CallEffects(snapshotter, self._rngs)
 
     def restore(
@@ -197,10 +165,7 @@ class Host:
             rebuild: builds a new env for an env_id, for a second attempt.
             snapshotter: restores states; None if there are no states.
         """
-        restorer = Restorer(
-            *(self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, snapshotter, self._rngs),
-            self._caught,
-        )
+        restorer = Restorer(self._executor, self._slot, self._obs.conform, self._reward, snapshotter, self._rngs)
         self._restoring = _Restoring(
             {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}, restorer, rebuild
         )
@@ -233,12 +198,11 @@ class Host:
                 kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
                 if kind in (STOP, IDLE):
                     return kind
-                self._current = (env_id, step_id)
-                self._doing = Op(op).name.lower()
-                self._handle(kind, env_id, op, argument, flags, result)
+                self._executor.begin(env_id, op, step_id)
+                self._handle(kind, argument, flags, result)
             except BaseException as error:  # any exception of an env is its reply, SystemExit too
                 self._answer_exception(error)
-            self._given, self._effect = (), None
+            self._executor.given, self._effect = (), None
 
     def _answer_exception(self, error: BaseException) -> None:
         """Reply to the current command after an exception; raise those that are not replies."""
@@ -246,31 +210,37 @@ class Host:
             command = self._slot.current()
             if command is None:  # of a signal handler, before a command has begun or after its reply
                 raise error
-            env_id, op, step_id = command
+            env_id, op, _ = command
             if self._is_callers and self._is_of_caller(error):
                 self._slot.finish()
                 self._interrupted = env_id
                 raise error
-            self._current = (env_id, step_id)
+            if command != self._executor.command:  # of a signal handler, or of a replay
+                self._executor.begin(*command)
             if not self._is_caught(env_id, op, error):
                 self._answer_error(op, error)
                 return
+            mark = {"recovered": TRUNCATED} if self._executor.doing == "step" else {}
+            self._marks[env_id] = {**mark, "error": describe(error)}
             try:
-                self._end_episode(env_id, op, describe(error))
+                self._answer(self._executor.answer_exception, True)
                 return
             except BaseException as another:  # of the reset, or of the constructor
                 error = another
 
     def _is_caught(self, env_id: int, op: int, error: BaseException) -> bool:
         """Return whether an exception ends the env's episode instead of reaching the caller; count it."""
-        if self._caught is None or op == Op.CALL or not isinstance(error, Exception):
+        caught = self._executor.caught
+        if caught is None or op == Op.CALL or not isinstance(error, Exception):
             return False
         if self._is_callers and isinstance(error, WorkerTimeoutError):  # of the timer: a hang is no exception
             return False
-        is_caught = self._caught.accept(env_id, error, *self._describe_request())
+        is_caught = caught.accept(env_id, error, *self._describe_request())
         if is_caught and self._snapshots is not None:  # the parent counts it, too
             outcome = Outcome("exception", reason=describe(error))
-            self._slot.send_message(messages.dump_reply(messages.Reply(self._current[1], env_id, outcome=outcome)))
+            self._slot.send_message(
+                messages.dump_reply(messages.Reply(self._executor.command[2], env_id, outcome=outcome))
+            )
         return is_caught
 
     def _is_of_caller(self, error: BaseException) -> bool:
@@ -312,79 +282,53 @@ class Host:
         job = None if self._restoring is None else self._restoring.restore_jobs.pop(env_id, None)
         if self._restoring is None or job is None or job.marks_recovery:  # after a failure, close at once
             return env
-        after_all = 2**63 - 1
-        return self._restoring.restorer.run(env_id, env, job, after_all, self._restoring.rebuild)[0]
+        self._envs[env_id], after_all = env, 2**63 - 1
+        self._restoring.restorer.run(env_id, job, after_all, self._restoring.rebuild)
+        return self._envs.pop(env_id)
 
     # ---- commands ---------------------------------------------------------------------
 
-    def _handle(self, kind: int, env_id: int, op: int, argument: int, flags: int, result: Any) -> None:
-        self._end = None
-        if kind == RAISED:
-            if argument == RESULT_OF_BOTH:
-                *end, result = result
-                self._end = _End(*end)
-            if argument != RESULT_OF_STEP:
-                self._doing = "autoreset"
-                self._reset_arguments = ({}, RowFlag.AUTORESET, None, False)
-            raise result
-        if kind == RESULT:
-            self._answer_result(env_id, argument, result)
+    def _handle(self, kind: int, argument: int, flags: int, result: Any) -> None:
+        executor = self._executor
+        env_id, op, step_id = executor.command
+        if kind in (RESULT, RAISED):
+            answer = executor.continue_step(argument, result, kind == RAISED)
+            if answer.needs_autoreset:
+                self._answer(lambda: answer)
+            else:
+                self._publish(answer)
             return
         data = self._slot.take_payload() if flags & CommandFlag.PAYLOAD else None
         if result is not None:  # superseded or cancelled before it began: it needs no reply
             self._slot.finish()
             return
         payload: Any = None if data is None else messages.load(data)
-        begins, seed = argument == STEP_BEGINS, argument  # the argument of a step, and of a reset
+        executor.needs_reset = op == Op.STEP and argument == STEP_BEGINS
         if self._restoring is not None and env_id in self._restoring.restore_jobs:
-            self._restore_env(env_id)
-            begins = self._restoring.needs_reset
+            self._restore_env(env_id, step_id)
+            executor.begin(env_id, op, step_id)
             self._slot.touch(op)  # the new command has its own time limit, without the replay
-        if env_id in self._abandoned and op != Op.CALL:  # a call does not end an episode
-            last_delivered = self._abandoned.pop(env_id)
+        if op == Op.CALL:  # a call does not end an episode
+            self._answer_call(payload, data, flags)
+            return
+        if env_id in self._abandoned:
+            last_obs = self._abandoned.pop(env_id)
             if op == Op.STEP:
-                self._answer_abandoned(env_id, *last_delivered)
+                self._marks[env_id] = {"recovered": TRUNCATED}
+                self._answer(executor.truncate, last_obs)
                 return
-        if op == Op.CALL:
-            self._answer_call(env_id, payload, data, flags)
-        elif op == Op.RESET:
-            kwargs = reset_kwargs(self._envs[env_id], payload.kwargs if payload else {}, flags, seed)
-            self._given = (kwargs["seed"],) if "seed" in kwargs else ()
-            drawn = seed if flags & CommandFlag.DRAWN else None
-            self._answer_reset(env_id, kwargs, RowFlag.RESET, drawn, forced=bool(flags & CommandFlag.SNAPSHOT))
-        elif begins:  # NEXT_STEP: the episode is over; this step begins the next
-            self._answer_reset(env_id, {}, RowFlag.AUTORESET)
-        else:
-            if argument == STEP_WITH_SNAPSHOT and self._snapshots is not None:
-                self._snapshots.within_episode(env_id, self._current[1], self._envs[env_id], forced=True)
-            action = payload.action if payload is not None else self._slot.action()
-            self._given = (action,)
-            result = self._call_lazily(env_id, self._envs[env_id].step, action)
-            self._slot.count_step()
-            self._answer_step(env_id, result)
+        given = None if payload is None else payload.given(op)
+        if op == Op.RESET or executor.needs_reset:
+            self._answer(executor.execute, flags, argument, given)
+            return
+        if argument == STEP_WITH_SNAPSHOT and self._snapshots is not None:
+            self._snapshots.within_episode(env_id, step_id, self._envs[env_id], forced=True)
+        self._answer(self._step, self._slot.action() if payload is None else given)
 
-    def _begin_episode(self, env_id: int, *, seed: Any = None, drawn: int | None = None, forced: bool = False) -> None:
-        """Seed the generators of an env, and take a snapshot, if one is due, before a reset.
-
-        Args:
-            env_id: the env.
-            seed: that of the reset; None if it has none.
-            drawn: the drawn seed for the generator; None if there is none.
-            forced: take a snapshot even if none is due.
-        """
-        if seed is not None:
-            self._rngs.reseed(env_id, seed)
-            self._register_env(env_id)  # it may have drawn before
-        has_new_generator = drawn is not None and self._rngs.call_swapped(
-            env_id, seed_generators, self._envs[env_id], drawn
-        )
-        if self._snapshots is not None:
-            self._snapshots.before_reset(
-                *(env_id, self._current[1], self._envs[env_id]),
-                seeded=seed is not None,
-                has_new_generator=has_new_generator,
-                forced=forced,
-            )
+    def _step(self, action: Any) -> Answer:
+        answer = self._executor.execute(given=action)
+        self._slot.count_step()
+        return answer
 
     def _take_snapshot(self, env_id: int, step_id: int) -> bool:
         """Take a snapshot before an autoreset of the slot, which finds that one is due.
@@ -396,152 +340,45 @@ class Host:
             self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=False)
         return bool(self._warnings)
 
-    def _answer_reset(
-        self, env_id: int, kwargs: dict[str, Any], flag: int, drawn: int | None = None, *, forced: bool = False
-    ) -> None:
-        self._doing = "reset" if flag == RowFlag.RESET else "autoreset"
-        self._reset_arguments = (kwargs, flag, drawn, forced)
-        self._build_if_unbuilt(env_id)
-        seed = kwargs.get("seed")
-        if seed is not None:
-            self._seed_takers.add(env_id)
-        forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
-        if seed is None and drawn is None:
-            drawn = self._fresh_seeds.get(env_id)
-        self._begin_episode(env_id, seed=seed, drawn=drawn, forced=forced)
-        call = self._call_lazily if flag == RowFlag.AUTORESET else self._rngs.call_swapped
-        obs, info = unpack_reset(self._reset(env_id, call, kwargs))
-        if seed is None and drawn is not None and is_seeded_by(self._envs[env_id], drawn):
-            seed = drawn
-        self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
-        self._register_env(env_id)  # the reset may have replaced the inner env
-        self._publish(obs, self._zero_reward, False, False, info, flag)
-
-    def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        """Reset an env. If a newly built one raises, try again with a seed: some need one in their first reset."""
-        fresh_seed = self._fresh_seeds.get(env_id)
+    def _answer(self, run: Callable[..., Answer], *arguments: Any) -> None:
+        """Run the current command, or a part of it, and write the answer into its row."""
         try:
-            result = call(env_id, self._envs[env_id].reset, **kwargs)
-        except Exception:
-            if fresh_seed is None or env_id not in self._seed_takers or kwargs.get("seed") is not None:
-                raise
-            result = self._rngs.call_swapped(env_id, self._envs[env_id].reset, **{**kwargs, "seed": fresh_seed})
-        self._fresh_seeds.pop(env_id, None)  # only after success: a failed reset needs the seed again
-        return result
+            answer = run(*arguments)
+            if answer.needs_autoreset:
+                answer = self._executor.autoreset(self._copied(answer))
+        finally:
+            if self._executor.doing != "step":  # a reset may have replaced the inner env and its generators
+                self._register_env(self._executor.command[0])
+        self._publish(answer)
 
-    def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
-        """Send the reply for a value that the env returned to the slot, and that the slot could not write itself."""
-        if argument == RESULT_OF_STEP:
-            self._answer_step(env_id, result)
-        elif argument == RESULT_OF_RESET:
-            self._doing = "autoreset"
-            self._reset_arguments = ({}, RowFlag.AUTORESET, None, False)
-            obs, info = unpack_reset(result)
-            self._publish(obs, self._zero_reward, False, False, info, RowFlag.AUTORESET)
-        else:  # SAME_STEP: the slot has kept the final observation and info
-            *end, reset_result = result
-            self._end = _End(*end)
-            self._doing = "autoreset"
-            self._publish_both(self._end, reset_result)
+    def _copied(self, end: Answer) -> Answer:
+        """Return the end of an episode as it is sent, and as copies: the reset may write into the same arrays."""
+        info = self._select_info(end.info, is_end=True)
+        if not end.flags & RowFlag.REPEATS:
+            self._check_has_obs(end.obs)
+        obs = copy_objects(end.obs) if self._obs.num_objects else copy_arrays(end.obs)
+        env_id = self._executor.command[0]
+        if self._marks.get(env_id, {}).get("recovered") == TRUNCATED:
+            info = {**info, **self._marks.pop(env_id)}
+        return end._replace(obs=obs, reward=copy_arrays(self._reward(end.reward)), info=copy_arrays(info))
 
-    def _answer_step(self, env_id: int, result: Any) -> None:
-        try:
-            obs, reward, terminated, truncated, info = result
-        except (TypeError, ValueError):
-            name = f"env {self._rngs.first_env_id + env_id}"
-            raise TypeError(f"step of {name} must return five values, got {type_name(result)}") from None
-        terminated, truncated = exact_flag("terminated", terminated), exact_flag("truncated", truncated)
-        if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
-            # Copy before the reset, which may write into the same arrays and dicts.
-            info = self._select_info(info, is_end=True)
-            self._check_has_obs(obs)
-            obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
-            info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
-            self._begin_in_same_step(env_id, _End(reward, terminated, truncated, 0, obs, info))
-        else:
-            self._publish(obs, reward, terminated, truncated, info, 0)
-
-    def _begin_in_same_step(self, env_id: int, end: _End, *, forced: bool = False) -> None:
-        """SAME_STEP: reset an env whose episode has ended, and publish the end with the first observation."""
-        self._end = end
-        self._doing = "autoreset"
-        self._build_if_unbuilt(env_id)
-        self._begin_episode(env_id, drawn=self._fresh_seeds.get(env_id), forced=forced)
-        result = self._reset(env_id, self._call_lazily, {})
-        self._register_env(env_id)  # as after any reset
-        self._publish_both(end, result)
-
-    def _publish_both(self, end: _End, reset_result: Any) -> None:
-        obs, info = unpack_reset(reset_result)
-        reward, terminated, truncated, flags, *final = end
-        self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL | flags, *final)
-
-    # ---- exceptions that end episodes: see `caught` ---------------------------------------
-
-    def _end_episode(self, env_id: int, op: int, text: str) -> None:
-        """Reply to a command in which the env has raised: end its episode, or reset it after building it again.
-
-        Args:
-            text: of the exception, for the info.
-        """
-        if self._doing == "step":
-            if self._autoreset == Autoreset.SAME_STEP:
-                marks = {"recovered": TRUNCATED, "error": text}
-                end = _End(self._zero_reward, False, True, RowFlag.FINAL_REPEATS, None, marks)
-                self._begin_in_same_step(env_id, end)
-                return
-            self._recovery_marks[env_id], self._error_texts[env_id] = TRUNCATED, text
-            self._publish(None, self._zero_reward, False, True, {}, RowFlag.REPEATS)
-            return
-        self._error_texts[env_id] = text
-        self._build_again(env_id)
-        if self._end is not None:
-            self._begin_in_same_step(env_id, self._end, forced=True)
-        else:
-            kwargs, flag, drawn, forced = self._reset_arguments
-            self._answer_reset(env_id, kwargs, flag, drawn, forced=forced)
-        self._register_env(env_id)  # the mark is removed
-
-    def _build_if_unbuilt(self, env_id: int) -> None:
-        if isinstance(self._envs[env_id], UnbuiltEnv):
-            self._build_again(env_id)
-
-    def _build_again(self, env_id: int) -> None:
-        """Replace an env whose reset has raised by a new one."""
-        assert self._caught is not None
-        old = self._envs[env_id]
-        self._slot.touch(Op.RESET)  # the constructor has the limit of a reset, and so has the reset after it
-        try:
-            env, self._fresh_seeds[env_id] = self._caught.rebuild(env_id, old, self._current[1])
-        except BaseException as error:
-            self._envs[env_id] = UnbuiltEnv(error)
-            self._register_env(env_id)
-            raise
-        self._slot.touch(Op.RESET)
-        self._envs[env_id] = env
-        self._recovery_marks[env_id] = RESTARTED
-        self._register_env(env_id)
-        if self._snapshots is not None:
-            self._snapshots.resume(env_id, env, is_newly_built=True)
-
-    def _answer_call(self, env_id: int, payload: messages.Payload, data: Any, flags: int) -> None:
+    def _answer_call(self, payload: messages.Payload, data: Any, flags: int) -> None:
+        env_id, _, step_id = self._executor.command
         function = payload.function
         assert function is not None
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
-            self._snapshots.within_episode(
-                env_id, self._current[1], self._envs[env_id], forced=function is snapshot_now
-            )
+            self._snapshots.within_episode(env_id, step_id, self._envs[env_id], forced=function is snapshot_now)
         env, effects = self._envs[env_id], self._effects if flags & CommandFlag.WATCH else None
         if effects is not None:
             effects.begin(env_id, env, function)
         try:
-            value = self._rngs.call_swapped(env_id, function, env)
+            value = self._executor.execute(given=function).obs
         finally:
             if effects is not None:
                 self._effect = effects.end(env_id, env)[:]  # without its class, it is pickled in less time
             self._note_call(env_id, payload.name, data)
         self._register_env(env_id)  # as after a reset
-        reply = messages.Reply(self._current[1], env_id, value=value, effect=self._effect)
+        reply = messages.Reply(step_id, env_id, value=value, effect=self._effect)
         reply.is_rebuilt = env_id in self._abandoned
         self._slot.send_message(self._dump_reply(reply))
         self._slot.finish()
@@ -549,72 +386,55 @@ class Host:
     def _note_call(self, env_id: int, name: str | None, data: Any) -> None:
         """Note a call for an env that is built again after an exception, unless the call has changed nothing."""
         changes = None if self._effect is None else self._effect[1]
-        if self._caught is not None and name != "" and changes != {}:
-            self._caught.note_call(env_id, LastingCall(self._current[1], data, name=name, changes=changes))
+        caught, step_id = self._executor.caught, self._executor.command[2]
+        if caught is not None and name != "" and changes != {}:
+            caught.note_call(env_id, LastingCall(step_id, data, name=name, changes=changes))
 
     # ---- restoring --------------------------------------------------------------------
 
-    def _restore_env(self, env_id: int) -> None:
-        """Restore an env to its former state; if that fails, its episode is abandoned."""
-        restoring = self._restoring
+    def _restore_env(self, env_id: int, step_id: int) -> None:
+        """Restore an env to its state before this command; if that fails, its episode is abandoned.
+
+        The next episode of an abandoned env starts from a new env, so it differs from the one without the failure.
+        """
+        restoring, executor = self._restoring, self._executor
         assert restoring is not None
         job = restoring.restore_jobs.pop(env_id)
-        _, step_id = self._current
         try:
-            found = restoring.restorer.run(env_id, self._envs[env_id], job, step_id, restoring.rebuild)
+            outcome = restoring.restorer.run(env_id, job, step_id, restoring.rebuild)
         except Exception as error:  # of a constructor
-            if self._caught is not None:
+            if executor.caught is not None:
                 self._envs[env_id] = UnbuiltEnv(error)
                 self._register_env(env_id)
             raise
-        env, needs_reset, outcome = found
-        self._envs[env_id] = env
-        restoring.needs_reset = needs_reset
         is_abandoned = outcome.kind == "truncated"
-        if job.takes_seed:
-            self._seed_takers.add(env_id)
         if job.last_delivered_message is not None:
             self._last_objects[env_id] = messages.load_reply(job.last_delivered_message).objects or []
         last_id, _ = restoring.restorer.last_record(env_id, step_id)
-        was_over = self._slot.resume(env_id, last_id, needs_reset or is_abandoned)
+        was_over = self._slot.resume(env_id, last_id, executor.needs_reset or is_abandoned)
         if restoring.restorer.starts_digest:
             self._slot.start_digest(env_id)
         if is_abandoned:
-            self._fresh_seeds[env_id] = job.fresh_seed
+            executor.fresh_seeds[env_id] = job.fresh_seed
             self._rngs.begin_anew(env_id, job.fresh_seed)
-            self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # the end of the episode was already delivered, so nothing is lost
                 outcome = replace(outcome, kind=RESTARTED)
-            if was_over and self._autoreset == Autoreset.NEXT_STEP:
-                restoring.needs_reset = True
             else:
-                last_delivered = job.last_delivered or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+                self._marks[env_id] = {"recovered": TRUNCATED}
+            if was_over and self._autoreset == Autoreset.NEXT_STEP:
+                executor.needs_reset = True
+            else:
+                last = job.last_delivered or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
                 objects = self._last_objects.get(env_id) or [None] * self._obs.num_objects
-                self._abandoned[env_id] = last_delivered, objects
+                self._abandoned[env_id] = self._obs.batch(
+                    lambda leaf: last[leaf.index], lambda node: objects[node.index]
+                )
         elif outcome.kind == "unproven" or (job.marks_recovery and outcome.kind == "replayed"):
-            self._recovery_marks[env_id] = outcome.kind
+            self._marks[env_id] = {"recovered": outcome.kind}
         self._register_env(env_id)
         if self._snapshots is not None and outcome.kind != "fresh":
-            self._snapshots.resume(env_id, env, is_newly_built=is_abandoned)
+            self._snapshots.resume(env_id, self._envs[env_id], is_newly_built=is_abandoned)
         self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
-
-    def _answer_abandoned(self, env_id: int, last_delivered: list[Array], objects: list[Any]) -> None:
-        """End an episode that could not be restored: truncated, with its last delivered observation.
-
-        The next episode starts from a new env, so it differs from the one without the failure. Its info contains
-        "restarted".
-        """
-        last = self._obs.batch(lambda leaf: last_delivered[leaf.index], lambda node: objects[node.index])
-        self._recovery_marks[env_id] = TRUNCATED
-        if self._autoreset == Autoreset.SAME_STEP:
-            self._recovery_marks[env_id] = RESTARTED
-            end = _End(self._zero_reward, False, True, 0, last, {"recovered": TRUNCATED})
-            self._begin_in_same_step(env_id, end, forced=True)
-            self._register_env(env_id)  # the mark is removed, so the slot makes the next autoresets
-            return
-        self._publish(last, self._zero_reward, False, True, {}, 0)
-        self._recovery_marks[env_id] = RESTARTED
-        self._register_env(env_id)
 
     # ---- global random generators: see `global_rngs` for the rules ------------------------
 
@@ -632,7 +452,7 @@ class Host:
             callee = FirstCallsEnv(env, functools.partial(self._call_lazily, env_id))
         else:
             callee = Shortcut.to(env)
-        if env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED:
+        if env_id in self._abandoned or env_id in self._executor.fresh_seeds:
             self._slot.host(env_id, callee.step, None, window)
         else:
             self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee, window)
@@ -676,17 +496,12 @@ class Host:
 
     # ---- rows -------------------------------------------------------------------------
 
-    def _publish(
-        self,
-        obs: Any,
-        reward: Any,
-        terminated: bool,
-        truncated: bool,
-        info: Any,
-        flags: int,
-        final_obs: Any = None,
-        final_info: Any = None,
-    ) -> None:
+    def _publish(self, answer: Answer) -> None:
+        env_id, _, step_id = self._executor.command
+        _, obs, reward, terminated, truncated, info, flags, final_obs, final_info, seed, is_rebuilt, _ = answer
+        if flags & (RowFlag.RESET | RowFlag.AUTORESET):
+            is_number = isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS
+            self._slot.set_seed(env_id, int(seed) if is_number else -1)
         repeats = bool(flags & RowFlag.REPEATS)  # then the parent fills in the observation
         if not repeats:
             self._check_has_obs(obs)
@@ -696,10 +511,9 @@ class Host:
         info = self._select_info(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
         has_text = bool(final_info) and "recovered" in final_info
-        if self._recovery_marks and (mark := self._recovery_marks.pop(self._current[0], "")):
-            info = {**info, "recovered": mark}
-            if text := self._error_texts.pop(self._current[0], ""):
-                info["error"] = text
+        if is_rebuilt or env_id in self._marks:
+            restarted = {"recovered": RESTARTED} if is_rebuilt else {}
+            info = {**info, **restarted, **self._marks.pop(env_id, {})}
             has_text = True
         no_mail = not self._obs.num_objects and not has_text  # with Infos.COLUMNS the slot would omit text
         is_plain = no_mail and not self._warnings
@@ -712,7 +526,6 @@ class Host:
         no_mail = no_mail and not self._warnings
         if no_mail and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
             return
-        env_id, step_id = self._current
         reply = messages.Reply(
             step_id, env_id, info=writable_copy(info), final_info=writable_copy(final_info), warnings=self._warnings[:]
         )
@@ -735,7 +548,7 @@ class Host:
             self._obs.conform(obs)  # raises, unless None is valid in this space
 
     def _answer_error(self, op: int, error: BaseException) -> None:
-        env_id, step_id = self._current
+        env_id, _, step_id = self._executor.command
         reply = messages.Reply(step_id, env_id, error=messages.pack_error(error), request=self._describe_request())
         if op == Op.CALL:
             reply.effect, reply.is_rebuilt = self._effect, env_id in self._abandoned
@@ -745,12 +558,13 @@ class Host:
         if op == Op.CALL:
             self._slot.finish()
         else:
-            flags = RowFlag.MESSAGE | RowFlag.ERROR | RowFlag.REPEATS | (RowFlag.RESET if op == Op.RESET else 0)
-            self._slot.publish(None, self._zero_reward, False, False, None, flags, None)
+            answer = self._executor.answer_exception(False)
+            flags = RowFlag.MESSAGE | answer.flags
+            self._slot.publish(None, answer.reward, False, False, None, flags, None)
 
     def _describe_request(self) -> tuple[str, str]:
         """Return the operation of the env and its action or seed, for the note of an exception."""
-        doing, given = self._doing, self._given
+        doing, given = self._executor.doing, self._executor.given
         if doing == "step":
             return doing, f"action {shorten(given[0] if given else self._slot.action())}"
         return doing, f"seed {given[0]}" if doing == "reset" and given else ""

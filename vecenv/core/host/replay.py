@@ -15,21 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
-from ...first_seeds import seed_generators
 from ...nested import copy_arrays
 from ...replaying import replaying
 from ..layout import messages
-from ..layout.arena import ArenaPlan
-from ..layout.commands import Changes, Entry, LastingCall, RestorePlan, reset_kwargs
-from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
+from ..layout.commands import Changes, Entry, LastingCall, RestorePlan
+from ..layout.flags import FORM_MASK, CommandFlag, Op, RowFlag
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
 from ..system.module_files import late_modules_newer_than
-from .caught import CaughtExceptions
-from .checks import function_name, unpack_reset
+from .checks import function_name
+from .executor import Answer, Executor
 from .global_rngs import GlobalRngs
 from .slot import Slot
 
@@ -165,14 +161,12 @@ class Restorer:
     """Restores the envs of one slot, one at a time, by repeating their commands.
 
     Args:
+        executor: repeats the commands; it also builds envs again whose resets raise.
         slot: adds replies to digests.
-        plan: layout of the arena.
         conform: converts an observation to the exact dtypes and shapes of its space.
         reward: converts a reward to the form of `exact_reward`.
-        autoreset: mode of the reset at the end of an episode.
         snapshotter: restores states; None if there are no states.
         rngs: the RNG states of the envs.
-        caught: ends episodes whose env raises, as the host does; None: exceptions are replies.
 
     Attributes:
         starts_digest: whether the digest of the env that was restored last starts with its next reply.
@@ -180,65 +174,57 @@ class Restorer:
 
     def __init__(
         self,
+        executor: Executor,
         slot: Slot,
-        plan: ArenaPlan,
         conform: Callable[[Any], Any],
         reward: Callable[[Any], Any],
-        autoreset: Autoreset,
         snapshotter: Snapshotter | None,
         rngs: GlobalRngs,
-        caught: CaughtExceptions | None = None,
     ) -> None:
-        self._caught = caught
-        self._takes_seed = False
-        self._is_stepping = False  # whether `step` of the env runs, and no reset
-        self._end: tuple[Any, Any, bool, bool] | None = None  # SAME_STEP: of the episode that this command has ended
+        self._executor = executor
         self._slot = slot
-        self._plan = plan
         self._conform = conform
         self._reward = reward
-        self._autoreset = autoreset
         self._snapshotter = snapshotter
         self._rngs = rngs
-        self._needs_reset = False
         self._calls: dict[int, LastingCall] = {}  # of the present job, by step_id
         self._reports_calls = False
         self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
 
-    def run(
-        self, env_id: int, env: Any, job: RestoreJob, before: int, rebuild: Callable[[int], Any]
-    ) -> tuple[Any, bool, Outcome]:
+    def run(self, env_id: int, job: RestoreJob, before: int, rebuild: Callable[[int], Any]) -> Outcome:
         """Restore an env to its state before a command.
 
+        The executor has the env, and whether its next step resets it.
+
         Args:
-            env_id: the env.
-            env: a newly built env, without any call since.
+            env_id: the env, which is newly built, without any call since.
             job: the restore plans to try, in this order.
             before: step_id of the command for which the env must be ready.
             rebuild: builds a new env for an env_id, for each further attempt.
 
         Returns:
-            (env, needs_reset, outcome): the env, which is a new object if the first attempt failed; whether its next
-            step resets it (NEXT_STEP); the `Outcome`. Its kind is 'truncated' if all attempts failed: then the env has
-            only had the lasting calls, or also a part of the last attempt.
+            The `Outcome`. Its kind is 'truncated' if all attempts failed: then the env has only had the lasting calls,
+            or also a part of the last attempt.
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
-        self._takes_seed, self._reports_calls = job.takes_seed, job.reports_calls
+        envs, self._reports_calls = self._executor.envs, job.reports_calls
+        if job.takes_seed:
+            self._executor.seed_takers.add(env_id)
         self._calls = {call.step_id: call for call in job.lasting_calls if call.is_compared}
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
                 # SystemExit too: the worker continues
                 with suppress(BaseException), replaying(), self._rngs.fork_guard:
-                    env.close()
-                env = rebuild(env_id)
+                    envs[env_id].close()
+                envs[env_id] = rebuild(env_id)
             share = 1.0 if number == len(job.attempts) else _SHARE_OF_FIRST
             left = deadline.seconds_left()
             try:
                 with replaying():
                     check = self.last_record(env_id, before)
-                    env = self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
+                    self._repeat(env_id, attempt, check, share * (math.inf if left is None else left))
             except ReplayError as error:
                 reason = "; ".join(filter(None, (str(error), _changed_code(job))))
                 continue
@@ -250,11 +236,11 @@ class Restorer:
             if changed or self._missing_calls:
                 kind = "unproven"
             reason = "; ".join(filter(None, (changed, self._missing_calls)))
-            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent, reason)
-        self.starts_digest = False
+            return Outcome(kind, len(attempt.entries), spent, reason)
+        self.starts_digest = self._executor.needs_reset = False
         with replaying():
-            self._repeat_calls(env_id, env, job.lasting_calls, job.seconds)
-        return env, False, Outcome("truncated", reason=reason)
+            self._repeat_calls(env_id, job.lasting_calls, job.seconds)
+        return Outcome("truncated", reason=reason)
 
     def last_record(self, env_id: int, before: int) -> tuple[int, int]:
         """Return (step_id, digest) of the newest recorded reply before a command; (0, 0) if there is none."""
@@ -262,23 +248,16 @@ class Restorer:
         known = [(step_id, digest) for step_id, digest in records if 0 < step_id < before]
         return max(known, default=(0, 0))
 
-    def _repeat(
-        self,
-        env_id: int,
-        env: Any,
-        attempt: RestorePlan,
-        check: tuple[int, int],
-        seconds: float,
-    ) -> Any:
-        """Repeat the commands of a plan; return the env, which is a new object if it had to be built again."""
+    def _repeat(self, env_id: int, attempt: RestorePlan, check: tuple[int, int], seconds: float) -> None:
+        """Repeat the commands of a plan."""
         restore_point, entries, lasting_calls, unproven = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
-        self._needs_reset = False
+        self._executor.fresh_seeds.pop(env_id, None)
         self._missing_calls = ""
         if lasting_calls:
             began_ns = now_ns()
-            self._missing_calls = self._repeat_calls(env_id, env, lasting_calls, _SHARE_OF_CALLS * seconds)
+            self._missing_calls = self._repeat_calls(env_id, lasting_calls, _SHARE_OF_CALLS * seconds)
             seconds -= (now_ns() - began_ns) / 1e9
         if restore_point.holds_calls:
             self._missing_calls = ""
@@ -289,10 +268,11 @@ class Restorer:
             try:
                 state = self._rngs.unpack_state(env_id, restore_point.state)
                 with self._rngs.fork_guard:
-                    self._snapshotter.restore(env, state)
+                    self._snapshotter.restore(self._executor.envs[env_id], state)
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
-        resets_only = restore_point.state is not None and not restore_point.is_mid_episode
+        is_between = restore_point.state is not None and not restore_point.is_mid_episode
+        self._executor.needs_reset = is_between  # of the first command only the reset is repeated
         self.starts_digest = restore_point.is_mid_episode and all(entry.op == Op.CALL for entry in entries)
         is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no reply yet, or none since the restore point
         for number, entry in enumerate(entries):
@@ -300,154 +280,65 @@ class Restorer:
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
                 if entry.payload is not None:
-                    self._call(env_id, env, entry.payload, entry.step_id)
+                    self._call(env_id, entry.payload, entry.step_id)
                 else:
-                    self._set_values(env, self._calls[entry.step_id])
+                    self._set_values(env_id, self._calls[entry.step_id])
                 self._note_call(env_id, entry.step_id)
                 continue
-            env = self._step_or_reset(env_id, env, entry, resets_only)
-            resets_only = False
+            self._step_or_reset(env_id, entry, is_between or bool(entry.flags & CommandFlag.NEW_DIGEST))
+            is_between = False
             if entry.step_id == check[0]:
                 is_checked = True
                 if self._slot.records(env_id)[0] != check[1]:
                     raise ReplayError(f"its answers differ when they are repeated (checked at command {check[0]})")
         if not is_checked:
             raise ReplayError(f"its history up to command {check[0]} was not kept")
-        return env
 
-    def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> Any:
-        starts_digest = bool(entry.flags & CommandFlag.NEW_DIGEST) or resets_only
-        payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
-        self._is_stepping, self._end, drawn = False, None, None
-        kwargs: dict[str, Any] = {}
-        flag = RowFlag.RESET if entry.op == Op.RESET else RowFlag.AUTORESET
-        try:
-            if entry.op == Op.RESET:
-                kwargs = reset_kwargs(env, payload.kwargs if payload else {}, entry.flags, entry.argument)
-                starts_digest = starts_digest or kwargs.get("seed") is not None
-                self._slot.touch(Op.RESET)
-                self._rngs.reseed(env_id, kwargs.get("seed"))
-                if entry.flags & CommandFlag.DRAWN:
-                    drawn = entry.argument
-                    self._rngs.call_swapped(env_id, seed_generators, env, entry.argument)
-                obs, _ = self._rngs.call_swapped(env_id, env.reset, **kwargs)
-                self._absorb(env_id, entry, obs, RowFlag.RESET, starts_digest=starts_digest)
-            elif resets_only or self._needs_reset:
-                self._slot.touch(Op.RESET)
-                obs, _ = self._rngs.call_lazily(env_id, env.reset)
-                flag = RowFlag.FINAL if self._autoreset == Autoreset.SAME_STEP else RowFlag.AUTORESET
-                self._absorb(env_id, entry, obs, flag, starts_digest=starts_digest)
-            else:
-                self._slot.touch(Op.STEP)
-                self._step(env_id, env, entry, payload.action if payload else self._action_of(entry), starts_digest)
-                return env
-        except ReplayError:
-            raise
-        except BaseException as error:  # an exception is the env's reply, as it was originally
-            if self._caught is not None and isinstance(error, Exception):
-                return self._end_episode(env_id, env, entry, kwargs, flag, drawn, starts_digest=starts_digest)
-            flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
-            self._absorb(env_id, entry, None, flags, starts_digest=starts_digest)
-            if entry.op == Op.STEP:  # after a failed autoreset the next step tries again
-                begins = resets_only or self._needs_reset
-                self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
-                return env
-        self._needs_reset = False
-        return env
-
-    def _end_episode(
-        self, env_id: int, env: Any, entry: Entry, kwargs: dict[str, Any], flag: int, drawn: int | None, **how: bool
-    ) -> Any:
-        """Do the same as `Host._end_episode` after an exception; return the env, which may be a new object.
-
-        Args:
-            kwargs, flag, drawn: of the reset that has raised: its arguments, its row flag, and the drawn seed.
-            how: `starts_digest`, as for `_absorb`.
-        """
-        assert self._caught is not None
-        for _ in range(self._caught.most):
+    def _step_or_reset(self, env_id: int, entry: Entry, starts_digest: bool) -> None:
+        executor, num_raised = self._executor, 0
+        most = 0 if executor.caught is None else executor.caught.most
+        executor.begin(env_id, entry.op, entry.step_id)
+        is_reset = entry.op == Op.RESET or executor.needs_reset
+        self._slot.touch(Op.RESET if is_reset else Op.STEP)
+        run: Callable[[], Answer] = functools.partial(executor.execute, entry.flags, entry.argument, self._given(entry))
+        while True:
             try:
-                fresh: int | None = None
-                if self._is_stepping:
-                    self._is_stepping = False
-                    if self._autoreset != Autoreset.SAME_STEP:
-                        self._absorb(env_id, entry, None, RowFlag.REPEATS, truncated=True, **how)
-                        self._needs_reset = self._autoreset == Autoreset.NEXT_STEP
-                        return env
-                    self._end = None, None, False, True
-                else:
-                    self._slot.touch(Op.RESET)
-                    env, fresh = self._caught.rebuild(env_id, env, entry.step_id)
-                self._slot.touch(Op.RESET)
-                obs = self._reset_again(env_id, env, kwargs, flag, drawn, fresh)
-                if self._end is None:
-                    self._absorb(env_id, entry, obs, flag, **how)
-                else:
-                    final, reward, terminated, truncated = self._end
-                    self._absorb(env_id, entry, obs, RowFlag.FINAL, reward, terminated, truncated, final, **how)
-                self._needs_reset = False
-                return env
+                answer = run()
+                if answer.needs_autoreset:
+                    answer = executor.autoreset(self._copied(answer))
+                self._absorb(answer, starts_digest or executor.is_seeded)
+                return
             except ReplayError:
                 raise
-            except Exception:  # of the reset, or of the constructor: it is tried again, as it was originally
-                continue
-        raise ReplayError("it raises more often than the failure policy allows")
+            except BaseException as error:  # an exception is the env's reply, as it was originally
+                is_caught = isinstance(error, Exception) and executor.caught is not None
+                if is_caught and num_raised == most:
+                    raise ReplayError("it raises more often than the failure policy allows") from error
+                num_raised += 1
+                run = functools.partial(executor.answer_exception, is_caught)
 
-    def _reset_again(
-        self, env_id: int, env: Any, kwargs: dict[str, Any], flag: int, drawn: int | None, fresh: int | None
-    ) -> Any:
-        """Return the first observation of an env, as `Host._answer_reset` does; `fresh`: the seed of a new env."""
-        self._rngs.reseed(env_id, kwargs.get("seed"))
-        if kwargs.get("seed") is None and (seed := fresh if drawn is None else drawn) is not None:
-            self._rngs.call_swapped(env_id, seed_generators, env, seed)
-        call = self._rngs.call_swapped if flag == RowFlag.RESET else self._rngs.call_lazily
-        try:
-            return unpack_reset(call(env_id, functools.partial(env.reset, **kwargs)))[0]
-        except Exception:
-            if fresh is None or not self._takes_seed or kwargs.get("seed") is not None:
-                raise
-            return self._rngs.call_swapped(env_id, env.reset, **{**kwargs, "seed": fresh})[0]
+    def _given(self, entry: Entry) -> Any:
+        """Return the action, or the keyword arguments. The env's action row may already contain the next action."""
+        if isinstance(entry.payload, tuple):
+            return self._slot.action(entry.flags & FORM_MASK, entry.payload)
+        return None if entry.payload is None else messages.load(entry.payload).given(entry.op)
 
-    def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts_digest: bool) -> None:
-        self._is_stepping = True
-        obs, reward, terminated, truncated, _ = self._rngs.call_lazily(env_id, env.step, action)
-        terminated, truncated = bool(terminated), bool(truncated)
-        is_done = terminated or truncated
-        final = None
-        flags = 0
-        if is_done and self._autoreset == Autoreset.SAME_STEP:
-            # The reset may write into the same arrays.
-            final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
-            self._is_stepping, self._end = False, (final, reward, terminated, truncated)
-            obs, _ = self._rngs.call_lazily(env_id, env.reset)
-            flags = RowFlag.FINAL
-        self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts_digest)
-        self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
+    def _copied(self, end: Answer) -> Answer:
+        """Return the end of an episode with copies: the reset may write into the same arrays."""
+        obs = None if end.flags & RowFlag.REPEATS else copy_arrays(self._conform(end.obs))
+        return end._replace(obs=obs, reward=copy_arrays(self._reward(end.reward)))
 
-    def _absorb(
-        self,
-        env_id: int,
-        entry: Entry,
-        obs: Any,
-        flags: int,
-        reward: Any = None,
-        terminated: bool = False,
-        truncated: bool = False,
-        final_obs: Any = None,
-        starts_digest: bool = False,
-    ) -> None:
-        if not flags & (RowFlag.ERROR | RowFlag.REPEATS):
-            obs = self._conform(obs)
-        exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
-        step_id = entry.step_id
-        answer = obs, exact, terminated, truncated, int(flags), final_obs
-        if not self._slot.add_to_digest(env_id, step_id, *answer, starts_digest):
+    def _absorb(self, answer: Answer, starts_digest: bool) -> None:
+        env_id, _, step_id = self._executor.command
+        obs = None if answer.flags & RowFlag.REPEATS else self._conform(answer.obs)
+        values = obs, self._reward(answer.reward), answer.terminated, answer.truncated, answer.flags, answer.final_obs
+        if not self._slot.add_to_digest(env_id, step_id, *values, starts_digest):
             raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
-    def _repeat_calls(self, env_id: int, env: Any, calls: list[LastingCall], seconds: float) -> str:
+    def _repeat_calls(self, env_id: int, calls: list[LastingCall], seconds: float) -> str:
         """Repeat the calls before a restore point; return why some are missing, '' if none is."""
-        if self._caught is not None:
-            self._caught.forget_calls(env_id)
+        if self._executor.caught is not None:
+            self._executor.caught.forget_calls(env_id)
         budget = _TimeBudget(seconds, len(calls))
         for number, call in enumerate(calls):
             try:
@@ -455,30 +346,31 @@ class Restorer:
                 self._slot.touch(Op.CALL)
                 self._note_call(env_id, call.step_id)
                 if call.payload is not None:
-                    self._call(env_id, env, call.payload, call.step_id)
-                self._set_values(env, call)
+                    self._call(env_id, call.payload, call.step_id)
+                self._set_values(env_id, call)
             except ReplayError as error:
                 return str(error)
         return ""
 
-    def _set_values(self, env: Any, call: LastingCall) -> None:
+    def _set_values(self, env_id: int, call: LastingCall) -> None:
         """Set the attributes that a call has changed: it may have read state of an episode that is not there now."""
         if call.changes is None or self._snapshotter is None:
             return
         try:
-            self._snapshotter.set_attributes(env, call.changes)
+            self._snapshotter.set_attributes(self._executor.envs[env_id], call.changes)
         except Exception as error:  # the env has other layers now, or its attributes cannot be set
             what = f"{type(error).__name__}: {error}"
             raise ReplayError(f"the attributes that a call has set cannot be set: {what}") from error
 
-    def _call(self, env_id: int, env: Any, payload: Any, step_id: int) -> None:
+    def _call(self, env_id: int, payload: Any, step_id: int) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(payload, bytes)
         function = messages.load(payload).function
         if self._reports_calls:
             self._report_call(env_id, step_id, function_name(function))
         with suppress(BaseException):  # includes SystemExit
-            self._rngs.call_swapped(env_id, function, env)
+            self._executor.begin(env_id, Op.CALL, step_id)
+            self._executor.execute(given=function)
         if self._reports_calls:
             self._report_call(env_id, 0, "")
 
@@ -489,10 +381,5 @@ class Restorer:
 
     def _note_call(self, env_id: int, step_id: int) -> None:
         """Do the same as `Host._note_call`."""
-        if self._caught is not None and step_id in self._calls:
-            self._caught.note_call(env_id, self._calls[step_id])
-
-    def _action_of(self, entry: Entry) -> Any:
-        """Return the action of an entry from its bytes. The env's action row may already contain the next action."""
-        assert isinstance(entry.payload, tuple)
-        return self._slot.action(entry.flags & FORM_MASK, entry.payload)
+        if self._executor.caught is not None and step_id in self._calls:
+            self._executor.caught.note_call(env_id, self._calls[step_id])
