@@ -9,7 +9,6 @@ import re
 import signal
 import time
 
-import numpy as np
 import pytest
 
 from tests.managers.fakes import HANG_SECONDS, ActorEnv, actors
@@ -25,7 +24,6 @@ from vecenv.envs.toys import (
     UnpicklableError,
     WeirdError,
 )
-from vecenv.managers.last_obs import LastObservations
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
@@ -277,19 +275,6 @@ def test_exception_that_pickle_refuses_arrives_as_its_own_class(launched, env, e
     assert manager.closed
 
 
-@pytest.mark.extended
-def test_copy_on_get_false_returns_views():
-    manager = SyncSubprocessEnvManager(actors(2), {"copy_on_get": False, "depth": 2})
-    with manager:
-        manager.launch()
-        obs = manager.step({0: 0, 1: 0})[0].obs
-        assert not obs.flags.owndata
-        before = obs.copy()
-        for _ in range(40):
-            manager.step({0: 0, 1: 0})
-        assert not np.array_equal(obs, before)  # the ring has used the block again
-
-
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("extra", [{}, {"step_timeout": 20}, {"max_retry": 2}], ids=["in row", "limit", "retry"])
 def test_reset_inplace_keeps_the_final_observation_and_the_parameters(manager_cls, extra):
@@ -323,17 +308,6 @@ def test_views_of_waiting_envs_do_not_expire(manager_cls, depth):
             timestep = manager.step({0: 0})[0]
             assert timestep.obs.tolist() == [0, steps, 1] and not timestep.obs.flags.owndata
             assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, steps, 1], [1, 1, 1], [2, 1, 1]]
-
-
-@pytest.mark.parametrize("depth", [2, 4])
-def test_last_observations_copy_views_before_they_expire(depth):
-    last_obs, batch = LastObservations(2), np.ones((2, 3))
-    last_obs.open(depth)
-    last_obs.prepare_batch()
-    last_obs.put([0, 1], batch, list(batch))
-    assert not any(last_obs.prepare_batch() for _ in range(depth - 2))
-    assert last_obs.prepare_batch().keys() == {0, 1}
-    assert not np.shares_memory(last_obs.rows[0], batch) and last_obs.rows[0].all()
 
 
 def test_abnormal_end_is_neither_counted_nor_reset(launched):

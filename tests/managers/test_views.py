@@ -1,32 +1,24 @@
-"""copy_on_get=False: the views that `step` and `ready_obs` return are valid, also if a step receives many batches.
-
-The pools run in debug mode, which fills expired views with garbage.
-"""
+"""copy_on_get=False: observations are lent from the ring, and do not change while the caller has them."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
-import numpy as np
 import pytest
 
-import vecenv.managers.launch
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv.core.layout.bounds import Bounds
-from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
+from vecenv.core.parent import leases
+from vecenv.core.pool import engine
+from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager
 
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None}
 
 
 @pytest.fixture(autouse=True)
-def garbage(monkeypatch):
-    """Run pools in debug mode."""
-    make_options = vecenv.managers.launch.pool_options
-    monkeypatch.setattr(
-        vecenv.managers.launch, "pool_options", lambda *args: dataclasses.replace(make_options(*args), debug=True)
-    )
-    monkeypatch.setattr(Bounds, "check_objects", lambda *args: None)  # actors take texts, which are no members
+def lend_small_batches(monkeypatch):
+    """Lend batches of any size."""
+    monkeypatch.setattr(leases, "MIN_NBYTES", 1)
+    monkeypatch.setattr(engine, "MIN_NBYTES", 1)
 
 
 def launched(manager_cls, env_fn, **cfg):
@@ -153,8 +145,25 @@ def test_ready_obs_after_an_abnormal_timestep_is_a_valid_copy(depth):
         assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, 1, 1], [1, depth - 1, 1]]
 
 
-def test_step_releases_its_buffers():
-    with launched(SyncSubprocessEnvManager, actors(2)) as manager:
-        timestep = manager.step({0: 0, 1: 0})[0]
-        assert not timestep.obs.flags.owndata and np.asarray(timestep.obs).tolist() == [0, 1, 1]
-        assert not manager._unreturned
+@pytest.mark.parametrize("manager_cls", [*IN_PROCESS, *WITH_WORKERS])
+def test_lent_observations_do_not_change(manager_cls, monkeypatch):
+    """Those of the first batches are lent, those of later ones copied, since all blocks are lent."""
+    is_lent = []
+    take = leases.Leases.take
+
+    def recorded_take(self, rows):
+        lent = take(self, rows)
+        is_lent.append(lent is not None)
+        return lent
+
+    monkeypatch.setattr(leases.Leases, "take", recorded_take)
+    with launched(manager_cls, actors(2, length=99)) as manager:
+        kept = [steps_of(manager, {0: 0, 1: 0}) for _ in range(20)]
+        assert is_lent == [True] * 3 + [False] * 17
+        for steps, timesteps in enumerate(kept, 1):
+            assert [timesteps[env_id].obs.tolist() for env_id in (0, 1)] == [[0, steps, 1], [1, steps, 1]]
+        del kept, timesteps
+        is_lent.clear()
+        for _ in range(20):
+            manager.step({0: 0, 1: 0})
+        assert all(is_lent), "blocks come back once the caller drops their observations"

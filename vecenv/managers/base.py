@@ -35,7 +35,6 @@ from ..errors import (
     place_of,
     warn_caller,
 )
-from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
 from ..statistics import ShardInfo, Statistics
@@ -121,7 +120,6 @@ class BaseEnvManager(EnvManager):
         self._auto_reset = bool(self._cfg["auto_reset"])
         # Only a key of the managers with workers; other managers ignore it.
         self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
-        self._copies = bool(self._cfg.get("copy_on_get", True))
         self._retry = RetryPolicy.from_config(self._cfg)
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
         spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
@@ -144,7 +142,6 @@ class BaseEnvManager(EnvManager):
         )
         self._agent_infos = AgentInfos()
         self._layout: Layout | None = None
-        self._unreturned: list[TimestepBuffers] = []  # of a step under way, if observations are views
 
     # ---- options that may change -------------------------------------------------------------
 
@@ -274,13 +271,12 @@ class BaseEnvManager(EnvManager):
         self._counts.open()
         self._resets.open()
         self._agent_infos.clear()
-        self._last_obs.open(None if self._copies else pool.options.depth)
         builder = builder_of(pool.implementation)
         spaces = pool.spaces
         self._pack = packer_of(pool.action_spec, builder.common_type)
         self._layout = Layout(
             *(pool.obs_spec, _shape_of_rewards(spaces.reward_space), self.env_num, builder),
-            copies=self._copies,
+            leases=None if self._cfg.get("copy_on_get", True) else pool.lend(_obs_of),
             is_untyped=isinstance(spaces.observation_space, ObjectSpace),
             copy_timer=pool.copy_timer,
         )
@@ -302,9 +298,8 @@ class BaseEnvManager(EnvManager):
         """
         pool = self._launch.take_pool()
         self._counts.close()
-        self._last_obs.open(None)
-        if self._layout is not None:
-            self._layout.views.clear()
+        self._last_obs.clear()
+        self._layout = None  # its views refer to memory of the pool
         try:
             if pool is not None:
                 pool.close()
@@ -432,12 +427,9 @@ class BaseEnvManager(EnvManager):
         if self._counts.not_running:
             self._check_running(ids)
         batch, buffers = self._exchange(ids, actions)
-        try:
-            if batch.flags & RowFlag.ERROR:
-                return self._step_with_errors(ids, actions, batch, buffers)
-            return self._take(ids, batch, buffers)
-        finally:
-            self._unreturned.clear()
+        if batch.flags & RowFlag.ERROR:
+            return self._step_with_errors(ids, actions, batch, buffers)
+        return self._take(ids, batch, buffers)
 
     def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, TimestepBuffers]:
         self._send(ids, actions, ordered=True)
@@ -445,8 +437,6 @@ class BaseEnvManager(EnvManager):
         buffers = self._buffers_class(ids, self._layout)  # while the envs are stepped
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way gets another attempt"
-        if not self._copies:
-            self._unreturned.append(buffers)
         return batch, buffers
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
@@ -462,8 +452,6 @@ class BaseEnvManager(EnvManager):
         else:
             batch, form = packed
             pool.send(batch, None if is_all else ids, ordered=ordered, form=form)
-        if not self._copies and self._has_workers:  # else an abnormal timestep keeps the observation before it
-            self._last_obs.release(ids)
         if self._resets.unstepped:
             self._resets.unstepped.difference_update(ids)
 
@@ -477,10 +465,6 @@ class BaseEnvManager(EnvManager):
             Exception: raised by a constructor when a worker was replaced; the manager is closed.
         """
         pool = self._launch.pool or self._launch.require_pool("recv")
-        if not self._copies:
-            copied = self._last_obs.prepare_batch()
-            if copied:
-                self._replace_views(copied)
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
@@ -492,13 +476,6 @@ class BaseEnvManager(EnvManager):
             if pool.has_dead_workers():
                 self._give_up(error)
             raise
-
-    def _replace_views(self, copied: Mapping[int, Any]) -> None:
-        """Replace these views, {env_id: view}, in timesteps that are not returned yet: they are about to expire."""
-        for buffers in self._unreturned:
-            for row, env_id in enumerate(buffers.ids):
-                if env_id in copied and buffers.rows[row] is copied[env_id]:
-                    buffers.put_obs(row, self._last_obs.rows[env_id])
 
     def _receive_resets(self) -> None:
         """Receive all outstanding rows, and take the rows of resets; called by the reset scheduler."""
@@ -570,7 +547,9 @@ class BaseEnvManager(EnvManager):
         failed = skip
         views = buffers.put_batch(batch)
         if batch.flags & RowFlag.MESSAGE:
-            skip = self._skip_abnormal(ids, batch, buffers, skip)
+            # Envs that go on after an abnormal timestep, whose rows have a filler, keep the observation before it.
+            fillers = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
+            skip = {*skip, *(ids[row] for row in fillers if not (views.terminated[row] or views.truncated[row]))}
         self._last_obs.put(ids, buffers.batch, buffers.rows, skip)
         if not batch.flags and self._launch.may_autoreset:  # workers flag rows that end an episode
             return buffers.finish()
@@ -603,16 +582,6 @@ class BaseEnvManager(EnvManager):
             self._agent_infos.restore(ids, buffers)
         return buffers.finish()
 
-    def _skip_abnormal(
-        self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int]
-    ) -> Collection[int]:
-        """Return `skip` and the envs that go on after an abnormal timestep, whose rows have a filler."""
-        fillers = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
-        kept = [ids[row] for row in fillers if not (batch.terminated[row] or batch.truncated[row])]
-        for env_id in kept:
-            self._last_obs.put_one(env_id, copy_arrays(self._last_obs.rows[env_id]))
-        return {*skip, *kept} if kept else skip
-
     def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
         """Put the next episode's first observation into last timesteps, for reset_inplace without autoreset."""
         for row in ended:
@@ -634,9 +603,7 @@ class BaseEnvManager(EnvManager):
     def _last_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
         """Return the observations of the last timesteps of these rows' episodes."""
         if not self._launch.may_autoreset:
-            own = [buffers.rows[row] for row in rows]
-            # A view is copied: `last_obs` does not watch it once it has the next episode's observation.
-            return own if self._copies else list(map(copy_arrays, own))
+            return [buffers.rows[row] for row in rows]
         # The row has the first observation of the next episode, and the final one of this episode.
         assert self._layout is not None
         finals = final_rows(self._layout.spec, batch, ended)
@@ -689,18 +656,13 @@ class BaseEnvManager(EnvManager):
         self, ids: list[int], actions: list[Any], batch: Batch, buffers: TimestepBuffers
     ) -> list[Any]:
         given = dict(zip(ids, actions))
-        # Buffers and row of each timestep; its observation may be replaced until the last attempt.
-        places: dict[int, tuple[TimestepBuffers, int]] = {}
-
-        def made() -> dict[int, Any]:
-            return {env_id: places[env_id][0].results[places[env_id][1]] for env_id in ids if env_id in places}
-
+        made: dict[int, Any] = {}
         stepped = ids
         try:
             for attempts_left in reversed(range(1 if self._has_workers else self._retry.max_retry)):
                 errors = batch.errors()
-                self._take(stepped, batch, buffers, skip=errors)
-                places.update((env_id, (buffers, row)) for row, env_id in enumerate(stepped) if env_id not in errors)
+                timesteps = zip(stepped, self._take(stepped, batch, buffers, skip=errors))
+                made.update((env_id, timestep) for env_id, timestep in timesteps if env_id not in errors)
                 self._resets.fail_on_autoreset_error(errors)
                 if not errors or not attempts_left:
                     break
@@ -708,11 +670,12 @@ class BaseEnvManager(EnvManager):
                 stepped = list(errors)
                 batch, buffers = self._exchange(stepped, [given[env_id] for env_id in stepped])
         except Exception as error:
-            self._attach(error, made(), ids)
+            self._attach(error, made, ids)
             raise
+        made = {env_id: made[env_id] for env_id in ids if env_id in made}
         if errors:
-            self._fail_steps(errors, made())
-        return list(made().values())
+            self._fail_steps(errors, made)
+        return list(made.values())
 
     def _attach(self, error: Exception, timesteps: dict[int, Any], ids: Iterable[int]) -> None:
         """Add timesteps to the attribute `timesteps` of an exception, in the order of `ids`."""
@@ -769,6 +732,10 @@ class BaseEnvManager(EnvManager):
             described[env_id] = locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "step"})
             described[env_id].__cause__ = error
         return described
+
+
+def _obs_of(batch: Batch) -> Any:
+    return batch.obs
 
 
 def _shape_of_rewards(space: Any) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ BASE_CONFIG: dict[str, Any] = {
     "step_timeout": None,  # for one step of one env
     "reset_timeout": None,  # for one reset of one env
     "on_step_error": "error",  # a step raised: 'error': its env is in ERROR; 'renew': and is built again; 'close'
-    "depth": 3,  # views stay valid until depth - 1 later calls that receive (copy_on_get=False)
+    "depth": 3,  # number of batches that the pool keeps
     "call_timeout": None,  # for attributes, render and other calls
     "close_timeout": 5.0,  # for all envs together; workers that are still busy then are killed
     "timings": True,  # count how long each step and reset takes, see `statistics`
@@ -55,7 +55,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     **BASE_CONFIG,
     "on_step_error": "close",  # the same; 'close' closes the manager
     "shared_memory": True,  # False: observations and rewards are pickled, and need not fit their spaces
-    "copy_on_get": True,  # False: observations are views of shared memory, see depth
+    "copy_on_get": True,  # False: large observations are lent from shared memory until the caller drops them
     "context": "forkserver",  # start method of the workers: 'forkserver', 'spawn' or 'fork'
     "wait_num": math.inf,  # number of results that a step waits for
     "step_wait_timeout": None,  # then it collects further results for this long; None: until all have arrived
@@ -95,6 +95,8 @@ _CHOICES = {
 }
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num")
+#: Blocks that the caller and the last observations may keep: those of two steps, and one that a step fills.
+_NUM_LEASES = 3
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _NO_KEYS = ("recover_hangs", "on_exception")
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
@@ -226,6 +228,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         worker_init=cfg.get("worker_init"),
         timings=cfg["timings"],
         monitor=cfg["monitor"],
+        leases=0 if cfg.get("copy_on_get", True) else _NUM_LEASES,
         limits=limits_of(cfg),
         failures=_failures(cfg),
     )

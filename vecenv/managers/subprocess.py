@@ -50,10 +50,6 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
 
     An env that has not answered is not in `ready_obs` and cannot be stepped; its timestep comes
     with a later step. An env whose episode has ended is in RESET until its next observation arrives.
-
-    With `copy_on_get=False` the observations that `step` returns are views. They are valid until the next call of
-    `step`, and the next read of `ready_obs`, which may receive any number of batches. The observations of
-    `ready_obs` are valid until then, too.
     """
 
     config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
@@ -241,12 +237,6 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         """Complete the timesteps of envs without another episode; `_complete_timesteps` completes the others."""
         for row in ended:
             self._show_last(ids[row], buffers, row)
-
-    def _replace_views(self, copied: Mapping[int, Any]) -> None:
-        for timesteps in (self._received, self._incomplete):
-            for env_id in copied.keys() & timesteps.keys():
-                if timesteps[env_id].obs is copied[env_id]:
-                    timesteps[env_id] = timesteps[env_id]._replace(obs=self._last_obs.rows[env_id])
 
     def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
         super()._note_abandoned(env_ids, error)

@@ -7,6 +7,7 @@ batch are copied into them, and the few timesteps that differ are replaced.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from ..core.layout.rows import AnyRows, RowRange
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
 from ..core.parent.copy_timer import CopyTimer
+from ..core.parent.leases import Leases
 from ..envs.base import BaseEnvTimestep
-from ..nested import copy_arrays
+from ..nested import copy_arrays, map_structure
 from ..tree import TreeArray
 from .build import BuildFunctions, numbers_of
 from .side_values import REWARD
@@ -121,21 +123,21 @@ class Layout:
         reward_shape: shape of one timestep's reward.
         num_envs: number of rows of a step of all envs.
         builder: makes the results.
-        copies: observations are copied; else they are views of the batch.
+        leases: lend blocks with large observations to the caller; None: observations are copied.
         is_untyped: values may differ from their spaces; then rewards may come in infos.
         copy_timer: of the pool.
 
     Attributes:
-        spec, num_envs, builder, copies, is_untyped, copy_timer: as the arguments.
+        spec, num_envs, builder, leases, is_untyped, copy_timer: as the arguments.
         shapes_of_all: `shapes(num_envs)`.
         views: views of whole blocks by their rows; making views takes longer than copying a few rows.
-        is_early: the arrays of observations are made before the batch comes. Views, single numbers and values
-            without a layout are taken from the batch instead.
+        is_early: the arrays of observations are made before the batch comes. Those that may be lent, single numbers
+            and values without a layout are taken from the batch instead.
         leaf: the only leaf, if an observation is one array.
     """
 
     __slots__ = (
-        *("_reward_shape", "builder", "copies", "copy_timer", "is_early", "is_untyped", "leaf", "num_envs"),
+        *("_reward_shape", "builder", "copy_timer", "is_early", "is_untyped", "leaf", "leases", "num_envs"),
         *("shapes_of_all", "spec", "views"),
     )
 
@@ -146,16 +148,16 @@ class Layout:
         num_envs: int,
         builder: BuildFunctions,
         *,
-        copies: bool,
+        leases: Leases[Any] | None,
         is_untyped: bool,
         copy_timer: CopyTimer | None = None,
     ) -> None:
         self.spec = spec
         self.copy_timer = copy_timer
         self.builder = builder
-        self.copies = copies
+        self.leases = leases
         self.is_untyped = is_untyped
-        self.is_early = copies and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
+        self.is_early = leases is None and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
         self.num_envs = num_envs
         self._reward_shape = reward_shape
@@ -241,8 +243,12 @@ class TimestepBuffers:
             else:
                 fill_arrays(self.batch, batch.obs)
         else:
-            obs = batch.obs
-            if layout.copies:
+            lent = None if layout.leases is None else layout.leases.take(batch.rows)
+            if lent is not None:
+                assert isinstance(batch.rows, RowRange)
+                obs = map_structure(operator.itemgetter(slice(batch.rows.start, batch.rows.stop)), lent)
+            else:
+                obs = batch.obs
                 obs = copy_arrays(obs) if timer is None else timer.run(len(self.ids), copy_arrays, obs)
             self.batch = obs if layout.spec.is_all_arrays else None
             self._make(split_rows(layout.spec, obs, len(self.ids)))
@@ -274,11 +280,6 @@ class TimestepBuffers:
         """Replace all values of a timestep but its info."""
         self.rows[row] = obs
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
-
-    def put_obs(self, row: int, obs: Any) -> None:
-        """Replace the observation of a timestep."""
-        self.rows[row] = obs
-        self.results[row] = self.results[row]._replace(obs=obs)
 
     def put_info(self, row: int, info: Any) -> None:
         """Replace the info of a timestep, for example by a list of infos, one per agent."""
@@ -322,10 +323,6 @@ class TreeBuffers(TimestepBuffers):
         tree = self.results[row]
         self.rows[row], self._done[row] = obs, done
         tree["obs"], tree["reward"] = obs, reward
-
-    def put_obs(self, row: int, obs: Any) -> None:
-        """Replace the observation of a timestep."""
-        self.rows[row] = self.results[row]["obs"] = obs
 
     def put_info(self, row: int, info: Any) -> None:
         """Replace the info of a timestep, for example by a list of infos, one per agent."""
