@@ -556,67 +556,32 @@ class BaseEnvManager(EnvManager):
         ended = (views.terminated | views.truncated).nonzero()[0]
         rows = ended.tolist()
         if rows:
+            finals = self._final_observations(buffers, batch, ended)
             ends = zip(rows, views.terminated[ended].tolist(), views.truncated[ended].tolist())
-            buffers.end(self._last_observations(buffers, batch, ended, rows), ends)
+            buffers.end(finals, ends, keeps_final=self._reset_inplace)
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, buffers)
         if rows:
-            if not self._reset_inplace:
-                continued = []
-            elif self._launch.is_autoreset:  # all rows but those of new envs have a first observation
-                continued = [row for row in rows if self._resets.is_rebuilt(ids[row])]
-            else:
-                continued = rows
             try:
                 self._end_episodes([ids[row] for row in rows])
             except Exception as error:  # of a reset; the envs have been stepped
-                for row in continued:
-                    self._repeat_final_obs(buffers, row)
                 self._agent_infos.restore(ids, buffers)
                 made = zip(ids, buffers.finish())
                 self._attach(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
                 raise
-            if continued:
-                self._show_next(ids, buffers, continued)
+            for row in rows if self._reset_inplace else ():
+                if self._counts.states[ids[row]] is EnvState.RUN:  # the next episode has begun
+                    buffers.replace(row, self._last_obs.rows[ids[row]], buffers.rewards[row], True)
         if batch.flags & RowFlag.MESSAGE:
             self._agent_infos.restore(ids, buffers)
         return buffers.finish()
 
-    def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
-        """Put the next episode's first observation into last timesteps, for reset_inplace without autoreset."""
-        for row in ended:
-            env_id = ids[row]
-            if self._counts.states[env_id] is EnvState.RUN:
-                buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
-                buffers.replace(row, self._last_obs.rows[env_id], buffers.rewards[row], True)
-            else:
-                self._show_last(env_id, buffers, row)
-
-    def _show_last(self, env_id: int, buffers: TimestepBuffers, row: int) -> None:
-        """Add `final_obs` to a last timestep if no episode follows: its observation is the final one, too."""
-        if self._counts.states[env_id] is EnvState.DONE:
-            self._repeat_final_obs(buffers, row)
-
-    def _repeat_final_obs(self, buffers: TimestepBuffers, row: int) -> None:
-        buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
-
-    def _last_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
-        """Return the observations of the last timesteps of these rows' episodes."""
-        if not self._launch.may_autoreset:
-            return [buffers.rows[row] for row in rows]
-        # The row has the first observation of the next episode, and the final one of this episode.
+    def _final_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array) -> list[Any]:
+        """Return the final observations of the rows whose episodes have ended."""
         assert self._layout is not None
-        finals = final_rows(self._layout.spec, batch, ended)
-        if not (self._reset_inplace and self._launch.is_autoreset):
-            return finals
-        shown = []
-        for row, final in zip(rows, finals):
-            info = buffers.infos[row]
-            info["final_obs"] = final
-            # A new env, or one without another episode, has a filler in its row.
-            is_filler = info.get("recovered") in REBUILT or self._counts.episodes_left(buffers.ids[row]) <= 1
-            shown.append(final if is_filler else buffers.rows[row])
-        return shown
+        if self._launch.may_autoreset:  # `obs` of the row is the first observation of the next episode
+            return final_rows(self._layout.spec, batch, ended)
+        return [buffers.rows[row] for row in ended]
 
     def _take_abnormal(self, ids: list[int], buffers: TimestepBuffers) -> None:
         """Deal with infos of new envs and of abnormal timesteps."""

@@ -15,9 +15,7 @@ from ..errors import ConfigError, StateError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
 from .options import PROCESS_CONFIG
-from .side_values import add_to_info
 from .states import EnvState
-from .timesteps import TimestepBuffers
 
 __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
@@ -221,22 +219,14 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         for env_id in [one for one in self._incomplete if self._counts.states[one] is EnvState.RUN]:
             timestep = self._incomplete.pop(env_id)
             self._stepping.discard(env_id)
-            add_to_info(timestep.info, "final_obs", timestep.obs)
             self._received[env_id] = timestep._replace(obs=self._last_obs.rows[env_id])
 
     def _received_timesteps(self) -> dict[int, Any]:
         self._complete_timesteps()
-        for timestep in self._incomplete.values():  # no episode follows
-            add_to_info(timestep.info, "final_obs", timestep.obs)
         return dict(sorted({**self._incomplete, **self._received}.items()))
 
     def _begin_next(self, ids: Sequence[int]) -> None:
         self._resets.begin_next(ids)  # a later call receives the first observations
-
-    def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
-        """Complete the timesteps of envs without another episode; `_complete_timesteps` completes the others."""
-        for row in ended:
-            self._show_last(ids[row], buffers, row)
 
     def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
         super()._note_abandoned(env_ids, error)

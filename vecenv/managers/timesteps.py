@@ -265,16 +265,19 @@ class TimestepBuffers:
         self.rewards[row] = reward
         self.results[row] = self.results[row]._replace(reward=reward)
 
-    def end(self, observations: list[Any], ends: Iterable[tuple[int, bool, bool]]) -> None:
+    def end(self, observations: list[Any], ends: Iterable[tuple[int, bool, bool]], *, keeps_final: bool) -> None:
         """Make timesteps the last ones of their episodes.
 
         Args:
             observations: their observations.
             ends: (row, terminated, truncated) of each.
+            keeps_final: whether to add them to the infos, as `final_obs`.
         """
         for obs, (row, terminated, truncated) in zip(observations, ends):
             self.replace(row, obs, self.rewards[row], True)
             mark_end(self.infos[row], terminated, truncated)
+            if keeps_final:
+                self.infos[row]["final_obs"] = obs
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Replace all values of a timestep but its info."""
@@ -285,10 +288,6 @@ class TimestepBuffers:
         """Replace the info of a timestep, for example by a list of infos, one per agent."""
         self.infos[row] = info
         self.results[row] = self.results[row]._replace(info=info)
-
-    def obs_of(self, row: int) -> Any:
-        """Return the present observation of a timestep."""
-        return self.results[row].obs
 
     def finish(self) -> list[Any]:
         """Return the timesteps; infos do not change any more."""
