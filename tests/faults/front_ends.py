@@ -313,7 +313,7 @@ class Manager(FrontEnd):
         return self.envs
 
     def call(self, name: str, *args: Any) -> list[Any]:
-        return list(self.envs._access.call(CallEnvMethod(name, args, {}), name))
+        return list(self.envs._call_envs(CallEnvMethod(name, args, {}), name))
 
     @functools.cached_property
     def action_space(self) -> Any:

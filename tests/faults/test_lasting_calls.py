@@ -483,11 +483,11 @@ def play_manager(kills: bool) -> Any:
     try:
         manager.seed([1, 2])
         manager.launch()
-        manager._access.call(CallEnvMethod("set_task", (3,), {}), "set_task")
+        manager._call_envs(CallEnvMethod("set_task", (3,), {}), "set_task")
         for number in range(3):
             manager.step({0: 1, 1: 2})
-            manager._access.call(CallEnvMethod("add", (number,), {}), "add")
-        manager._access.call(CallEnvMethod("scale", (), {}), "scale", [1])
+            manager._call_envs(CallEnvMethod("add", (number,), {}), "add")
+        manager._call_envs(CallEnvMethod("scale", (), {}), "scale", [1])
         manager.seed([3, 4])
         manager.reset()
         if kills:

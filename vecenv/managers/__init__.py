@@ -12,7 +12,7 @@ Parts of a manager. Each owns its state, and gets the parts that it uses in `__i
     episode_counts  states of envs, and counts of their episodes; states: EnvState
     env_spaces      spaces of envs, and the reference env
     launch          builds the pool, and closes it
-    remote_access   attributes and methods of envs
+    remote_access   functions that run beside an env in its worker
     reset_scheduler resets that are requested, under way, and to be tried again; seeds, retry: parts of it
     last_obs        the newest observation of each env
     timesteps       one timestep per env out of a batch; build: in C or Python; trees: for V2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from ..checks import check_flag
@@ -20,6 +20,8 @@ from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.facts import SettingNames
+from ..envs.adapt import find_attr
+from ..envs.remote import CallEnvMethod, FindAttribute, Render
 from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env
 from ..errors import (
@@ -46,7 +48,7 @@ from .last_obs import LastObservations
 from .launch import Launch
 from .manager import EnvManager
 from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values, read_env_fns
-from .remote_access import RemoteAccess, disable_autoreset, rebuild_env
+from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
 from .retry import RetryPolicy
 from .seeds import seeds_by_env
@@ -129,17 +131,9 @@ class BaseEnvManager(EnvManager):
             is_async=self._is_async,
             reset_inplace=self._reset_inplace,
         )
-        failures: dict[str, Any] = {"goes_on": self._goes_on_after_reset, "give_up": self._give_up}
-        access = RemoteAccess(name, self._launch, spaces, **failures)
-        super().__init__(counts, spaces, access)
+        super().__init__(counts, spaces)
         self._last_obs = LastObservations(len(fns))
-        self._resets = ResetScheduler(
-            *(counts, self._launch, access, self._last_obs, self._retry),
-            receive=self._receive_resets,
-            drop_answers=self._drop_answers,
-            close=self._close_after_reset,
-            **failures,
-        )
+        self._resets = ResetScheduler(counts, self._launch, self._last_obs, self._retry)
         self._agent_infos = AgentInfos()
         self._layout: Layout | None = None
 
@@ -165,8 +159,8 @@ class BaseEnvManager(EnvManager):
         check_limit(key, seconds, type(self).__name__)
         self._cfg[key] = seconds
         if self._launch.pool is not None and self._launch.must_disable_autoreset():
-            self._access.call(disable_autoreset, "a new time limit")
-            self._launch.note_autoreset_disabled()
+            self._call_envs(disable_autoreset, "a new time limit")
+            self._launch.on_autoreset_disabled()
         self._launch.apply_limits()
 
     # ---- properties ------------------------------------------------------------------------
@@ -366,7 +360,74 @@ class BaseEnvManager(EnvManager):
             RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
             Exception: raised by a step of another env meanwhile; the resets are complete.
         """
-        self._resets.reset(reset_param)
+        self._launch.require_pool("reset")
+        ids = self._resets.read(reset_param)
+        self._drop_answers(ids)
+        failures: list[Exception] = []
+        while ids:
+            ids = self._resets.begin_requested(ids)
+            failures += self._wait_for_resets(ids)
+        _raise_first(failures)
+
+    def _drop_answers(self, ids: Sequence[int]) -> None:
+        """Drop the answers of these envs to earlier steps: they are about to be reset."""
+
+    def _wait_for_resets(self, ids: Sequence[int] = ()) -> list[Exception]:
+        """Wait for the first observation of these envs (default: all).
+
+        Returns:
+            Exceptions raised by steps of other envs, to be raised once the resets are complete.
+
+        Raises:
+            EnvError: a reset failed in all attempts; the manager is closed.
+        """
+        failures: list[Exception] = []
+        while any(map(self._resets.is_under_way, ids)) if ids else self._resets.is_any_under_way():
+            try:
+                self._receive_resets()
+            except Exception as error:
+                if self._counts.closed or "timesteps" not in vars(error):  # the attribute that failed steps add
+                    raise
+                failures.append(error)
+        return failures
+
+    # ---- attributes and methods of envs --------------------------------------------------------
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        is_pure = isinstance(function, FindAttribute | Render)
+        is_lasting = function in LASTING_CALLS
+        while True:
+            pool = self._launch.require_pool(what)
+            if env_ids is not None and not len(env_ids):
+                return []
+            try:
+                return pool.call(function, env_ids, pure=is_pure, name=function.__name__ if is_lasting else None)
+            except (WorkerTimeoutError, WorkerDiedError) as error:
+                if not self._has_workers:
+                    raise
+                # The reset of an env may have hung. Other calls may have been made already, and are not made twice.
+                if not (is_pure or is_lasting) or error.op != "reset" or not self._handle(error):
+                    self._give_up(error)
+                    raise
+                if function is rebuild_env:  # the worker makes this call before the env's next reset
+                    return []
+
+    def _read_attribute(self, name: str) -> Any:
+        unknown = AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
+        if self._launch.pool is None and not self._has_workers:
+            missing = object()
+            if find_attr(self._spaces.reference(), name, missing) is missing:
+                raise unknown
+        found = self._call_envs(FindAttribute(name), f"attribute {name!r}")
+        kind, _ = found[0]
+        if kind == "missing":
+            raise unknown
+        if kind == "method":
+            names = self.method_name_list
+            if name not in names:
+                raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list: {names}")
+            return lambda *args, **kwargs: self._call_envs(CallEnvMethod(name, args, kwargs), name)
+        return [value for _, value in found]
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -402,12 +463,12 @@ class BaseEnvManager(EnvManager):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
         if not ids:
-            self._check_any_goes_on()
+            self._check_any_running()
             return {}
         timesteps = self._step_envs(ids, list(actions.values()))
         return dict(zip(ids, timesteps))
 
-    def _check_any_goes_on(self) -> None:
+    def _check_any_running(self) -> None:
         """Raise StateError if only a reset by the caller can go on: a loop over rounds without envs would not end."""
         states = self._counts.states
         failed = [env_id for env_id, state in states.items() if state is EnvState.ERROR]
@@ -468,7 +529,7 @@ class BaseEnvManager(EnvManager):
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
-            if not self._goes_on(error):
+            if not self._handle(error):
                 self._give_up(error)
                 raise
             return None
@@ -478,35 +539,54 @@ class BaseEnvManager(EnvManager):
             raise
 
     def _receive_resets(self) -> None:
-        """Receive all outstanding rows, and take the rows of resets; called by the reset scheduler."""
+        """Receive all outstanding rows, and take the rows of resets."""
         batch = self._recv(self._launch.require_pool("reset").outstanding())
         if batch is not None:
             self._take_resets(batch)
 
     def _take_resets(self, batch: Batch) -> None:
         assert self._layout is not None
-        self._resets.take_rows(batch, self._layout.spec)
+        failed = self._resets.take_rows(batch, self._layout.spec)
+        if failed:
+            with self._closing_after_reset():
+                self._try_again(failed)
 
-    def _drop_answers(self, ids: Sequence[int]) -> None:
-        """Drop the answers of these envs to earlier steps: they are about to be reset."""
+    def _try_again(self, failed: dict[int, Exception]) -> None:
+        """Begin another attempt of each failed reset.
+
+        Raises:
+            EnvError: a reset has no attempts left.
+        """
+        for env_id, error in failed.items():
+            self._resets.use_attempt(env_id, error)
+        self._retry.wait()
+        if self._retry.retry_type == "renew":
+            has_raised = False
+            for env_id in failed:
+                constructor_error = None if self._resets.is_sent(env_id) else self._rebuild([env_id])
+                if constructor_error is not None:  # it uses an attempt, and the next reset tries again
+                    self._resets.use_attempt(env_id, constructor_error)
+                    has_raised = True
+            if has_raised:
+                self._retry.wait()
+        unsent = [env_id for env_id in failed if not self._resets.is_sent(env_id)]  # their workers were not replaced
+        if unsent:
+            self._resets.send(unsent)
 
     # ---- failing workers -----------------------------------------------------------------------
 
-    def _goes_on(self, error: WorkerError) -> bool:
-        """Deal with a worker that died or did not answer, and return True; or return False."""
+    def _handle(self, error: WorkerError) -> bool:
+        """Replace a worker in which a reset hung, and return True; return False for other failures of workers."""
         is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
         if self._backend != "process" or not is_hung_reset or self._launch.num_spares_per_env:
             return False  # with spare envs, the reset may belong to an episode that no env waits for
-        abandoned = self._resets.replace_hung_worker(error)
+        with self._closing_after_reset():
+            abandoned = self._resets.replace_hung_worker(error)
         if abandoned:
-            self._note_abandoned(abandoned, error)
+            self._on_abandoned(abandoned, error)
         return True
 
-    def _goes_on_after_reset(self, error: WorkerError) -> bool:
-        """Return whether a call was only disturbed by the reset of an env, which hung and is being repeated."""
-        return error.op == "reset" and self._goes_on(error)
-
-    def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
+    def _on_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
         """Warn that the episodes of these envs are abandoned: their worker had to be replaced."""
         warn_caller(
             f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
@@ -520,11 +600,15 @@ class BaseEnvManager(EnvManager):
             self._counts.set_state(env_id, EnvState.ERROR)
         self._close_after(error)
 
-    def _close_after_reset(self, error: Exception) -> dict[int, Any]:
-        """Close because a reset failed; return the timesteps that were received and not returned."""
-        unreturned = self._received_timesteps()
-        self._close_after(error)
-        return unreturned
+    @contextlib.contextmanager
+    def _closing_after_reset(self) -> Iterator[None]:
+        """Close if a reset failed in its last attempt; its exception gets the timesteps that were not returned."""
+        try:
+            yield
+        except EnvError as failure:
+            vars(failure).setdefault("timesteps", self._received_timesteps())
+            self._close_after(failure.__cause__ or failure)
+            raise
 
     def _received_timesteps(self) -> dict[int, Any]:
         """Return {env_id: timestep} of earlier steps that have not been returned; a step adds its own ones."""
@@ -587,7 +671,7 @@ class BaseEnvManager(EnvManager):
         """Deal with infos of new envs and of abnormal timesteps."""
         for row, info in enumerate(buffers.infos):
             if info.get("recovered") in REBUILT and not self._resets.is_rebuilt(ids[row]):
-                self._resets.note_rebuilt([ids[row]])
+                self._resets.on_rebuilt([ids[row]])
             if info.get("abnormal", False):
                 own = abnormal_values(info)
                 if own is not None:
@@ -599,12 +683,12 @@ class BaseEnvManager(EnvManager):
         """Count the episodes that have ended, and begin the next ones."""
         to_reset = []
         for env_id in ended_ids:
-            if self._counts.states[env_id] is EnvState.ERROR or not self._counts.note_end(env_id):
+            if self._counts.states[env_id] is EnvState.ERROR or not self._counts.count_end(env_id):
                 continue
             if not self._auto_reset:
                 self._counts.set_state(env_id, EnvState.NEED_RESET)
             elif self._launch.is_autoreset and not self._resets.is_rebuilt(env_id):
-                self._resets.note_autoreset(env_id)
+                self._resets.on_autoreset(env_id)
             else:
                 to_reset.append(env_id)
         if to_reset:
@@ -613,7 +697,7 @@ class BaseEnvManager(EnvManager):
     def _begin_next(self, ids: Sequence[int]) -> None:
         """Begin the next episodes of these envs, and wait for them."""
         self._resets.begin_next(ids)
-        self._resets.wait()
+        _raise_first(self._wait_for_resets())
 
     # ---- failing steps ---------------------------------------------------------------------------
 
@@ -628,7 +712,7 @@ class BaseEnvManager(EnvManager):
                 errors = batch.errors()
                 timesteps = zip(stepped, self._take(stepped, batch, buffers, skip=errors))
                 made.update((env_id, timestep) for env_id, timestep in timesteps if env_id not in errors)
-                self._resets.fail_on_autoreset_error(errors)
+                self._check_autoresets(errors)
                 if not errors or not attempts_left:
                     break
                 self._retry.wait()
@@ -662,7 +746,7 @@ class BaseEnvManager(EnvManager):
         policy = self._cfg["on_step_error"]
         for env_id in errors:
             self._counts.set_state(env_id, EnvState.ERROR)
-        constructor_error = self._rebuild_failed(sorted(errors)) if policy == "renew" else None
+        constructor_error = self._rebuild(sorted(errors)) if policy == "renew" else None
         if policy == "close":
             self._close_after(next(iter(errors.values())))
         raised = errors if self._has_workers else self._describe_errors(errors)
@@ -674,13 +758,18 @@ class BaseEnvManager(EnvManager):
         self._attach(first, timesteps, timesteps)
         raise_first(raised)
 
-    def _rebuild_failed(self, env_ids: list[int]) -> Exception | None:
-        """Replace envs whose step failed by new ones; return the exception of a constructor, if one raised."""
+    def _check_autoresets(self, errors: Mapping[int, Exception]) -> None:
+        """Close and raise if one of these errors of steps is of an autoreset in the worker."""
+        with self._closing_after_reset():
+            self._resets.fail_on_autoreset_error(errors)
+
+    def _rebuild(self, env_ids: list[int]) -> Exception | None:
+        """Replace envs by new ones; return the exception of a constructor, if one raised."""
         try:
-            self._access.call(rebuild_env, "renew", env_ids)
-        except (WorkerTimeoutError, WorkerDiedError):
-            raise
+            self._call_envs(rebuild_env, "renew", env_ids)
         except Exception as error:
+            if self._counts.closed or isinstance(error, WorkerTimeoutError | WorkerDiedError):
+                raise
             return error
         return None
 
@@ -707,3 +796,11 @@ def _shape_of_rewards(space: Any) -> tuple[int, ...]:
     """Return the shape of a timestep's reward: that of the reward space, (1,) if it has none."""
     shape = getattr(space, "shape", None)
     return (1,) if shape is None else tuple(shape)
+
+
+def _raise_first(failures: list[Exception]) -> None:
+    """Raise the first of these exceptions, if there is one, with a note for each other."""
+    if failures:
+        first, *rest = failures
+        add_notes(first, [f"then a step raised {type(error).__name__}: {error}" for error in rest])
+        raise first

@@ -64,7 +64,7 @@ class EpisodeCounts:
         """Return how many episodes are left until the env is DONE; not above 0 if it is DONE already."""
         return self._episode_num - self.counts[env_id]
 
-    def note_end(self, env_id: int) -> bool:
+    def count_end(self, env_id: int) -> bool:
         """Count an episode that has ended.
 
         Returns:

@@ -46,64 +46,6 @@ from .timesteps import mark_end
 __all__ = ["GymVectorEnvManager"]
 
 
-class VectorAccess:
-    """Reads and calls the envs of a vector env.
-
-    Args:
-        owner: name of the manager's class, for messages.
-        vector_env: the vector env.
-        counts: knows whether the manager is open.
-        spaces: owns the reference env; None if the vector env's constructors are not known.
-    """
-
-    def __init__(self, owner: str, vector_env: Any, counts: EpisodeCounts, spaces: ReferenceSpaces | None) -> None:
-        self._owner = owner
-        self._vector_env: Any = vector_env
-        self._counts = counts
-        self._spaces = spaces
-
-    def close(self) -> None:
-        """Release the vector env, which the manager closes."""
-        self._vector_env = None
-
-    def read(self, name: str, method_names: Sequence[str]) -> Any:
-        """Return the list of an attribute of all envs, or a function that calls a method of all envs.
-
-        Raises:
-            AttributeError: the envs have no such attribute.
-            RuntimeError: it is a method that is not in `method_names`.
-            ClosedError: the manager is closed.
-        """
-        if self._vector_env is None:
-            raise ClosedError(f"attribute {name!r}: {self._owner} is closed")
-        envs = getattr(self._vector_env, "envs", None)
-        reference = envs[0] if envs else (None if self._spaces is None else original(self._spaces.reference()))
-        missing = object()
-        value = find_attr(reference, name, missing)
-        if reference is not None and value is missing:
-            raise AttributeError(f"neither {self._owner} nor its envs have an attribute {name!r}")
-        if reference is not None and inspect.ismethod(value):
-            if name not in method_names:
-                raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list")
-            return lambda *args, **kwargs: list(self._vector_env.call(name, *args, **kwargs))
-        return list(self._vector_env.get_attr(name))
-
-    def render(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
-        """Render all envs in the mode that they were made with; return the frames of these envs.
-
-        Raises:
-            ClosedError: the manager has not been reset, or is closed.
-        """
-        if self._counts.closed:
-            raise ClosedError(f"render: {self._owner} is closed or was never reset")
-        frames = self._vector_env.render()
-        return [frames[env_id] for env_id in env_ids]
-
-    def call(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Raise StateError."""
-        raise StateError(f"{what}: a vector env has no such call for single envs")
-
-
 @ENV_MANAGER_REGISTRY.register("gym_vector")
 class GymVectorEnvManager(EnvManager):
     """A vector env with timesteps as results; the info of an episode's last timestep has the episode's return.
@@ -168,9 +110,8 @@ class GymVectorEnvManager(EnvManager):
         spaces.set(vector_env.single_observation_space, vector_env.single_action_space, None)
         # The caller may change those of the vector env.
         self._obs_space, self._action_space = copy_spaces(vector_env.observation_space, vector_env.single_action_space)
-        access = VectorAccess(name, vector_env, counts, spaces if env_fns else None)
-        super().__init__(counts, spaces, access)
-        self._vector_access = access
+        super().__init__(counts, spaces)
+        self._has_env_fns = bool(env_fns)
         self._returns = np.zeros(vector_env.num_envs)
         self._last_obs: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
@@ -252,6 +193,33 @@ class GymVectorEnvManager(EnvManager):
         states = self._counts.states.values()
         return EnvState.RESET in states and EnvState.RUN not in states
 
+    # ---- attributes and methods of envs ----------------------------------------------------
+
+    def _read_attribute(self, name: str) -> Any:
+        owner = type(self).__name__
+        if self._vector_env is None:
+            raise ClosedError(f"attribute {name!r}: {owner} is closed")
+        envs = getattr(self._vector_env, "envs", None)
+        if envs or self._has_env_fns:
+            missing = object()
+            value = find_attr(envs[0] if envs else original(self._spaces.reference()), name, missing)
+            if value is missing:
+                raise AttributeError(f"neither {owner} nor its envs have an attribute {name!r}")
+            if inspect.ismethod(value):
+                if name not in self.method_name_list:
+                    raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list")
+                return lambda *args, **kwargs: list(self._vector_env.call(name, *args, **kwargs))
+        return list(self._vector_env.get_attr(name))
+
+    def _render_envs(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
+        if self._counts.closed:
+            raise ClosedError(f"render: {type(self).__name__} is closed or was never reset")
+        frames = self._vector_env.render()  # in the mode that the envs were made with
+        return [frames[env_id] for env_id in env_ids]
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        raise StateError(f"{what}: a vector env has no such call for single envs")
+
     # ---- seeds, resets, close --------------------------------------------------------------
 
     def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
@@ -327,7 +295,6 @@ class GymVectorEnvManager(EnvManager):
             return
         self._is_over = True
         vector_env, self._vector_env = self._vector_env, None
-        self._vector_access.close()
         self._last_obs = [None] * self.env_num
         try:
             vector_env.close()
@@ -424,7 +391,7 @@ class GymVectorEnvManager(EnvManager):
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
             info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
-            if self._counts.note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
+            if self._counts.count_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
                 self._counts.set_state(env_id, EnvState.RESET)
         given = infos_of_agents(info) if AGENTS in info else info
         return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, given)

@@ -120,8 +120,8 @@ class Launch:
         """Return whether a limit was set that must not cover a step and a reset together."""
         return self.is_autoreset and not self._is_autoreset_allowed()
 
-    def note_autoreset_disabled(self) -> None:
-        """Note that the envs leave resets to the manager from now on."""
+    def on_autoreset_disabled(self) -> None:
+        """Send each reset as a command from now on."""
         self.is_autoreset = False
 
     def apply_limits(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from gymnasium import Space
 
 from ..config import Config, deep_merge_dicts
 from ..envs.adapt import original
-from ..envs.remote import CallEnvMethod, ShapeRewards
+from ..envs.remote import CallEnvMethod, Render, ShapeRewards
 from ..errors import ConfigError, StateError
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
@@ -18,19 +18,6 @@ from .states import EnvState
 __all__ = ["EnvManager"]
 
 _Self = TypeVar("_Self", bound="EnvManager")
-
-
-class Access(Protocol):
-    """The part of a manager that reads and calls its envs where they live."""
-
-    def read(self, name: str, method_names: Sequence[str]) -> Any:
-        """Return the list of an attribute of all envs, or a function that calls a method of all envs."""
-
-    def call(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Run a function of the env driver of each env; return the results in the order of `env_ids`."""
-
-    def render(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
-        """Return a frame of each of these envs."""
 
 
 class EnvManager:
@@ -42,7 +29,6 @@ class EnvManager:
     Args:
         counts: states of the envs, and counts of their episodes.
         spaces: spaces of one env, and the reference env.
-        access: reads and calls the envs.
     """
 
     config: ClassVar[dict[str, Any]]
@@ -52,10 +38,9 @@ class EnvManager:
     _env_states = property(lambda self: self._counts.states)
     _env_episode_count = property(lambda self: self._counts.counts)
 
-    def __init__(self, counts: EpisodeCounts, spaces: ReferenceSpaces, access: Access) -> None:
+    def __init__(self, counts: EpisodeCounts, spaces: ReferenceSpaces) -> None:
         self._counts = counts
         self._spaces = spaces
-        self._access = access
 
     @classmethod
     def default_config(cls) -> Config:
@@ -177,14 +162,43 @@ class EnvManager:
             "enable_save_figure",
         ]
 
+    def _read_attribute(self, name: str) -> Any:
+        """Return the list of an attribute of all envs, or a function that calls a method of all envs.
+
+        Raises:
+            AttributeError: the envs have no such attribute.
+            RuntimeError: it is a method that is not in `method_name_list`.
+            ClosedError: the manager is closed.
+        """
+        raise NotImplementedError
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """Run a function of the env driver of each env; return the results in the order of `env_ids`.
+
+        Args:
+            function: called with the `EnvDriver`.
+            what: name of the call, for messages.
+            env_ids: distinct ids; None for all envs.
+
+        Raises:
+            ClosedError: the manager has not been launched, or is closed.
+            WorkerTimeoutError, WorkerDiedError: a worker failed; a manager with workers is closed then.
+            Exception: raised by the function, for the env with the lowest id.
+        """
+        raise NotImplementedError
+
+    def _render_envs(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
+        """Return a frame of each of these envs."""
+        return self._call_envs(Render(mode), "render", env_ids)
+
     def __getattr__(self, name: str) -> Any:
         # Copying and unpickling read names before `__init__` has run.
-        if (name.startswith("__") and name.endswith("__")) or "_access" not in self.__dict__:
+        if (name.startswith("__") and name.endswith("__")) or "_spaces" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raised = self.__dict__.pop("_raised", None)
         if raised is not None:
             raise raised
-        return self._access.read(name, self.method_name_list)
+        return self._read_attribute(name)
 
     def _raise_from_property(self, error: AttributeError) -> NoReturn:
         """Raise an AttributeError of an env from a property.
@@ -221,7 +235,7 @@ class EnvManager:
             ClosedError: the manager has not been launched, or is closed.
         """
         ids = self.ready_obs_id if env_ids is None else list(env_ids)
-        return dict(zip(ids, self._access.render(mode, ids)))
+        return dict(zip(ids, self._render_envs(mode, ids)))
 
     def enable_save_figure(self, env_id: int, figure_path: str) -> None:
         """Set the folder that one env saves figures in.
@@ -233,7 +247,7 @@ class EnvManager:
         """
         if figure_path is None:
             raise ConfigError("enable_save_figure: figure_path is None; name a folder", key="figure_path")
-        self._access.call(CallEnvMethod("enable_save_figure", (figure_path,)), "enable_save_figure", [env_id])
+        self._call_envs(CallEnvMethod("enable_save_figure", (figure_path,)), "enable_save_figure", [env_id])
 
     def reward_shaping(self, env_id: int, transitions: list[Any]) -> Any:
         """Call one env's `reward_shaping` with the transitions of an episode.
@@ -250,7 +264,7 @@ class EnvManager:
             ClosedError: the manager has not been launched, or is closed.
         """
         call = ShapeRewards("reward_shaping", (transitions,))
-        result, edited = self._access.call(call, "reward_shaping", [env_id])[0]
+        result, edited = self._call_envs(call, "reward_shaping", [env_id])[0]
         if edited is not transitions and isinstance(transitions, list):
             shaped = edited if result is None else result
             if isinstance(shaped, list) and len(shaped) == len(transitions):

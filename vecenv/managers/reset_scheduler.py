@@ -7,7 +7,7 @@ reset_param, seeds -> ResetRequest -> Pool.reset -> env.reset -> first observati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.layout import messages
@@ -20,10 +20,7 @@ from ..errors import (
     ConfigError,
     EnvError,
     SpaceError,
-    WorkerDiedError,
     WorkerError,
-    WorkerTimeoutError,
-    add_notes,
     locate,
     place_of,
     warn_caller,
@@ -33,7 +30,6 @@ from .env_driver import ResetRequest
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .launch import Launch
-from .remote_access import RemoteAccess, disable_autoreset, rebuild_env
 from .retry import RetryPolicy
 from .seeds import ResetSeeds
 from .states import EnvState
@@ -48,44 +44,19 @@ class ResetScheduler:
     Args:
         counts: states of the envs, and counts of their episodes.
         launch: owns the pool.
-        access: calls the envs.
         last_obs: takes first observations.
         retry: how failed resets are repeated; may change.
-        receive: waits for rows of the pool, and passes rows of resets to `take_rows`.
-        drop_answers: called with ids of envs before they are reset: answers to their steps are not wanted any more.
-        close: closes the manager because of an error; returns {env_id: timestep} of the timesteps that it had
-            received and not returned.
-        goes_on, give_up: as for `RemoteAccess`.
 
     Attributes:
         seeds: the seeds of the envs.
         unstepped: ids of envs that have been reset and not stepped since. The manager removes those it steps.
     """
 
-    def __init__(
-        self,
-        counts: EpisodeCounts,
-        launch: Launch,
-        access: RemoteAccess,
-        last_obs: LastObservations,
-        retry: RetryPolicy,
-        *,
-        receive: Callable[[], None],
-        drop_answers: Callable[[Sequence[int]], None],
-        close: Callable[[Exception], dict[int, Any]],
-        goes_on: Callable[[WorkerTimeoutError | WorkerDiedError], bool],
-        give_up: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, counts: EpisodeCounts, launch: Launch, last_obs: LastObservations, retry: RetryPolicy) -> None:
         self._counts = counts
         self._launch = launch
-        self._access = access
         self._last_obs = last_obs
         self._retry = retry
-        self._receive = receive
-        self._drop_answers = drop_answers
-        self._close = close
-        self._goes_on = goes_on
-        self._give_up = give_up
         self.seeds = ResetSeeds(len(counts.all_ids))
         self.unstepped: set[int] = set()
         self._params: dict[int, dict[str, Any]] = {}  # keyword arguments of resets
@@ -132,36 +103,33 @@ class ResetScheduler:
 
     # ---- resets of the caller --------------------------------------------------------------
 
-    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None) -> None:
-        """Reset envs, and wait for their first observations; see `BaseEnvManager.reset`."""
-        pool = self._launch.require_pool("reset")
-        ids = self._read_reset_param(reset_param)
-        ids = [env_id for env_id in ids if self._may_reset(env_id)]
-        if not ids:
-            return
+    def read(self, reset_param: Any) -> list[int]:
+        """Check the argument of `BaseEnvManager.reset`, keep its parameters, and return the ids of the envs to reset.
+
+        Raises:
+            ConfigError: the argument is wrong; nothing has changed.
+        """
+        ids = self._counts.all_ids if reset_param is None else self._read_param(reset_param)
+        return [env_id for env_id in ids if self._may_reset(env_id)]
+
+    def begin_requested(self, ids: Sequence[int]) -> list[int]:
+        """Begin resets that the caller asks for.
+
+        Returns:
+            The envs that are being reset already: an env answers one reset at a time.
+        """
         # A KeyboardInterrupt may come before a reset is sent, or after it has been answered.
-        for env_id in [one for one in self._attempts if pool.owes(one) != Op.RESET]:
+        for env_id in [one for one in self._attempts if not self.is_sent(one)]:
             del self._attempts[env_id]
-        under_way = [env_id for env_id in ids if env_id in self._attempts]  # an env answers one reset at a time
-        self._begin_requested([env_id for env_id in ids if env_id not in self._attempts])
-        failures = self._wait_despite_failures(under_way)
-        self._begin_requested(under_way)
-        failures += self._wait_despite_failures()
-        _raise_first(failures)
+        new = [env_id for env_id in ids if env_id not in self._attempts]
+        under_way = [env_id for env_id in ids if env_id in self._attempts]
+        self._requested.update(new)
+        self._requests.update((env_id, self._make_request(env_id)) for env_id in new)
+        if new:
+            self._begin(new)
+        return under_way
 
-    def _begin_requested(self, ids: Sequence[int]) -> None:
-        if not ids:
-            return
-        self._drop_answers(ids)
-        self._requested.update(ids)
-        for env_id in ids:
-            self._requests[env_id] = self._make_request(env_id)
-        self._begin(ids)
-
-    def _read_reset_param(self, reset_param: Any) -> list[int]:
-        """Check the argument of `reset`, keep its parameters, and return the ids of its envs."""
-        if reset_param is None:
-            return list(self._counts.all_ids)
+    def _read_param(self, reset_param: Any) -> list[int]:
         if not isinstance(reset_param, Mapping):
             raise ConfigError(f"reset: expected a dict of env ids, got {type(reset_param).__name__}")
         for env_id, params in reset_param.items():
@@ -185,8 +153,10 @@ class ResetScheduler:
     def _make_request(self, env_id: int) -> ResetRequest:
         """Return a complete request."""
         is_rebuilt = env_id in self._rebuilt
-        # An env that is DONE and is reset by the caller has one more episode.
-        left = max(self._counts.episodes_left(env_id), 1) if self._launch.is_autoreset else None
+        left = None
+        if self._launch.may_autoreset:
+            # An env that is DONE and is reset by the caller has one more episode.
+            left = max(self._counts.episodes_left(env_id), 1) if self._launch.is_autoreset else 1
         is_requested = env_id in self._requested
         seed = self.seeds.seed_for_reset(env_id, is_requested=is_requested, is_rebuilt=is_rebuilt)
         num_spares = self._launch.num_spares_per_env
@@ -205,7 +175,7 @@ class ResetScheduler:
     # ---- automatic resets ------------------------------------------------------------------
 
     def begin_next(self, ids: Sequence[int]) -> None:
-        """Begin the next episodes of envs whose episodes have ended; `wait` waits for them."""
+        """Begin the next episodes of envs whose episodes have ended."""
         self._requested.difference_update(ids)
         for env_id in ids:
             # An env with autoresets takes a reset without a request for an autoreset.
@@ -213,18 +183,16 @@ class ResetScheduler:
                 self._requests[env_id] = self._make_request(env_id)
         self._begin(ids)
 
-    def note_autoreset(self, env_id: int) -> None:
-        """Note that the worker has begun the env's next episode in the row that ended one."""
-        self.seeds.note_episode(env_id)
+    def on_autoreset(self, env_id: int) -> None:
+        """The worker has begun the env's next episode in the row that ended one."""
+        self.seeds.count_episode(env_id)
         self.unstepped.add(env_id)
 
-    def note_rebuilt(self, env_ids: Sequence[int]) -> None:
-        """Note that these envs are new: their next request must be complete."""
+    def on_rebuilt(self, env_ids: Sequence[int]) -> None:
+        """These envs are new: their next request must be complete."""
         self._rebuilt.update(env_ids)
         self._recording.difference_update(env_ids)
         self._make_tokens(env_ids)
-        if self._launch.may_autoreset and not self._launch.is_autoreset:
-            self._access.call(disable_autoreset, "a time limit", env_ids)
 
     # ---- resets under way ------------------------------------------------------------------
 
@@ -232,48 +200,20 @@ class ResetScheduler:
         for env_id in ids:
             self._counts.set_state(env_id, EnvState.RESET)
             self._attempts[env_id] = self._retry.max_retry
-        self._send(ids)
+        self.send(ids)
 
-    def _send(self, ids: Sequence[int]) -> None:
+    def send(self, ids: Sequence[int]) -> None:
+        """Send the resets of these envs, which are under way."""
         requests = [self._requests.get(env_id) for env_id in ids]
         kwargs = [None if request is None else {"request": request} for request in requests]
         self._launch.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
 
-    def wait(self) -> None:
-        """Wait until no env is being reset.
-
-        Raises:
-            EnvError: a reset failed in all attempts; the manager is closed.
-            Exception: raised by the step of another env meanwhile. All resets are complete.
-        """
-        _raise_first(self._wait_despite_failures())
-
-    def _wait_despite_failures(self, ids: Iterable[int] | None = None) -> list[Exception]:
-        """Wait for the first observation of these envs (default: all).
-
-        Returns:
-            Exceptions raised by steps of other envs, to be raised once the resets are complete.
-        """
-        wanted = None if ids is None else set(ids)
-        failures = []
-        while self._attempts and (wanted is None or not wanted.isdisjoint(self._attempts)):
-            try:
-                self._receive()
-            except Exception as error:
-                if self._counts.closed or "timesteps" not in vars(error):  # the attribute that failed steps add
-                    raise
-                failures.append(error)
-        return failures
-
-    def take_rows(self, batch: Batch, spec: Spec) -> None:
-        """Store the first observations of a batch, and try resets again that failed.
+    def take_rows(self, batch: Batch, spec: Spec) -> dict[int, Exception]:
+        """Store the first observations of a batch; return the exceptions of resets that failed, by env_id.
 
         Args:
             batch: rows of resets; rows of steps are skipped.
             spec: the observation spec.
-
-        Raises:
-            EnvError: as `fail`.
         """
         obs = split_rows(spec, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
@@ -287,13 +227,12 @@ class ResetScheduler:
                 failed[env_id] = errors[env_id]
             elif infos is not None and infos[row].get("recovered") in REBUILT and env_id not in self._rebuilt:
                 # Its worker died before this reset: the env is new, and lacks earlier requests.
-                self.note_rebuilt([env_id])
+                self.on_rebuilt([env_id])
                 self._requests[env_id] = self._make_request(env_id)
-                self._send([env_id])
+                self.send([env_id])
             else:
                 self._finish(env_id, obs[row])
-        if failed:
-            self._try_again(failed)
+        return dict(sorted(failed.items()))
 
     def _finish(self, env_id: int, obs: Any) -> None:
         """End a reset that was answered: the env is in RUN."""
@@ -301,10 +240,10 @@ class ResetScheduler:
         self._attempts.pop(env_id, None)
         self._requested.discard(env_id)
         self._rebuilt.discard(env_id)
-        self.seeds.note_episode(env_id)
+        self.seeds.count_episode(env_id)
         self.unstepped.add(env_id)
         if request is not None:
-            self.seeds.note_used(env_id, request.seed)
+            self.seeds.on_used(env_id, request.seed)
             if request.replay_path is not None:
                 self._recording.add(env_id)
         self._last_obs.put_one(env_id, obs)
@@ -312,54 +251,27 @@ class ResetScheduler:
 
     # ---- failed attempts -------------------------------------------------------------------
 
-    def _try_again(self, failed: dict[int, Exception]) -> None:
-        """Begin another attempt of each failed reset; if one has no attempts left, close the manager and raise."""
-        for env_id in sorted(failed):
-            self._use_attempt(env_id, failed[env_id])
-        self._retry.wait()
-        ids = sorted(failed)
-        if self._retry.retry_type == "renew":
-            self._rebuild(ids)
-            ids = [env_id for env_id in ids if not self._is_sent(env_id)]
-        if ids:
-            self._send(ids)
+    def use_attempt(self, env_id: int, error: Exception) -> None:
+        """Count an attempt of the env's reset, which failed with this error.
 
-    def _use_attempt(self, env_id: int, error: Exception) -> None:
+        Raises:
+            EnvError: as `fail`, if no attempts are left.
+        """
         self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
         if self._attempts[env_id] <= 0:
             self.fail(env_id, error)
 
-    def _is_sent(self, env_id: int) -> bool:
-        """Return whether the env owes the answer to a reset: its worker may have been replaced meanwhile."""
+    def is_sent(self, env_id: int) -> bool:
+        """Return whether the env owes the answer to a reset."""
         return self._launch.require_pool("reset").owes(env_id) == Op.RESET
 
-    def _rebuild(self, env_ids: Sequence[int]) -> None:
-        """Replace envs by new ones. A constructor that raises uses an attempt, and the next reset tries again."""
-        has_failed = False
-        for env_id in env_ids:
-            if self._is_sent(env_id):
-                continue
-            try:
-                self._launch.require_pool("renew").call(rebuild_env, [env_id])
-            except (WorkerTimeoutError, WorkerDiedError) as error:
-                # If the manager goes on, the worker makes the call before the env's next reset.
-                if not self._goes_on(error):
-                    self._give_up(error)
-                    raise
-            except Exception as error:
-                self._use_attempt(env_id, error)
-                has_failed = True
-        if has_failed:
-            self._retry.wait()
-
     def fail(self, env_id: int, error: Exception) -> NoReturn:
-        """Close the manager because a reset failed in its last attempt, and raise.
+        """Raise because a reset failed in its last attempt; the manager must be closed.
 
         Raises:
-            EnvError: `timesteps` has the timesteps that were received and not returned.
+            EnvError: always; its cause is `error`.
         """
         self._counts.set_state(env_id, EnvState.ERROR)
-        unreturned = self._close(error)
         max_retry = self._retry.max_retry
         times = f"in {max_retry} attempts" if max_retry > 1 else "in its only attempt (max_retry=1)"
         is_layout = isinstance(error, SpaceError) and (error.path or "").startswith("obs")
@@ -370,11 +282,10 @@ class ResetScheduler:
             exception_type=type(error).__qualname__,
         )
         locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "reset"})
-        vars(failure)["timesteps"] = unreturned
         raise failure from error
 
     def fail_on_autoreset_error(self, errors: Mapping[int, Exception]) -> None:
-        """Close the manager and raise if one of these errors of steps, by env_id, is of an autoreset in the worker.
+        """Raise if one of these errors of steps, by env_id, is of an autoreset in the worker.
 
         Raises:
             EnvError: as `fail`.
@@ -400,7 +311,7 @@ class ResetScheduler:
         assert isinstance(pool, ProcessPool) and worker_id is not None
         recovers = pool.options.failures.recovers
         env_ids = [env_id] if recovers else pool.envs_of(worker_id)
-        self._use_attempt(env_id, error)
+        self.use_attempt(env_id, error)
         self._retry.wait()
         running = [one for one in env_ids if self._counts.states[one] is EnvState.RUN]
         repeated = [one for one in running if one in self.unstepped]
@@ -410,11 +321,11 @@ class ResetScheduler:
             self._counts.set_state(one, EnvState.RESET)
             self._attempts[one] = self._retry.max_retry
         self._restart(pool, worker_id, env_id, env_ids if recovers else None)
-        self.note_rebuilt(env_ids)
+        self.on_rebuilt(env_ids)
         owed = [one for one in env_ids if one in self._attempts]
         for one in owed:
             self._requests[one] = self._make_request(one)
-        self._send(owed)
+        self.send(owed)
         for one in abandoned:
             self._counts.set_state(one, EnvState.ERROR)
         return abandoned
@@ -426,7 +337,7 @@ class ResetScheduler:
                 pool.restart(worker_id, new_envs)
                 return
             except Exception as error:
-                self._use_attempt(env_id, error)
+                self.use_attempt(env_id, error)
                 self._retry.wait()
 
 
@@ -444,11 +355,3 @@ def _check_params(env_id: int, params: dict[str, Any]) -> None:
             f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",
             key="reset_param",
         ) from error
-
-
-def _raise_first(failures: list[Exception]) -> None:
-    """Raise the first of these exceptions, if there is one, with a note for each other."""
-    if failures:
-        first, *rest = failures
-        add_notes(first, [f"then a step raised {type(error).__name__}: {error}" for error in rest])
-        raise first

@@ -65,12 +65,12 @@ class ResetSeeds:
         """Return the index of the episode that a reset with this seed, or none, begins in its sequence of seeds."""
         return self._num_episodes[env_id] if seed is None else 0
 
-    def note_episode(self, env_id: int) -> None:
+    def count_episode(self, env_id: int) -> None:
         """Count an episode that has begun."""
         self._num_episodes[env_id] += 1
 
-    def note_used(self, env_id: int, seed: Seed | None) -> None:
-        """Note that an episode has begun with a request of a reset that had this seed, or none."""
+    def on_used(self, env_id: int, seed: Seed | None) -> None:
+        """An episode has begun with a request of a reset that had this seed, or none."""
         if seed is not None:
             self._in_use[env_id] = seed
             self._num_episodes[env_id] = 1

@@ -136,7 +136,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         self._collect(len(ids))
         received, self._received = self._received, {}
         if not ids and not received:
-            self._check_any_goes_on()
+            self._check_any_running()
         return {env_id: received[env_id] for env_id in sorted(received)}
 
     def _collect(self, num_asked: int) -> None:
@@ -168,10 +168,10 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
     def _receive_resets(self) -> None:
         self._receive_next()
 
-    def _goes_on(self, error: WorkerError) -> bool:
+    def _handle(self, error: WorkerError) -> bool:
         if isinstance(error, WorkerTimeoutError) and error.op is None:
             return True  # the timeout of `_collect`
-        return super()._goes_on(error)
+        return super()._handle(error)
 
     def _take_rows(self, batch: Batch) -> None:
         """Take rows of steps and of resets, in the order of their arrival."""
@@ -204,7 +204,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             elif env_id not in errors:
                 self._received[env_id] = timestep
         if errors:
-            self._resets.fail_on_autoreset_error(errors)
+            self._check_autoresets(errors)
             is_closing = self._cfg["on_step_error"] == "close"  # else the next call returns the timesteps
             self._fail_steps(errors, self._received_timesteps() if is_closing else {})
 
@@ -228,8 +228,8 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
     def _begin_next(self, ids: Sequence[int]) -> None:
         self._resets.begin_next(ids)  # a later call receives the first observations
 
-    def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
-        super()._note_abandoned(env_ids, error)
+    def _on_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
+        super()._on_abandoned(env_ids, error)
         for env_id in self._stepping.intersection(env_ids):  # their answers will not come
             self._stepping.discard(env_id)
             info = self._agent_infos.in_form_of(env_id, {"abnormal": True})

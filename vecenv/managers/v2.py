@@ -89,7 +89,7 @@ class BaseEnvManagerV2(BaseEnvManager):
         self._launch.require_pool("step")
         ids, values = self._read_actions(actions)
         if not ids:
-            self._check_any_goes_on()
+            self._check_any_running()
             return []
         return self._present(self._step_envs(ids, values))
 
