@@ -231,7 +231,7 @@ def test_managers_have_reports(kind: Any):
     stragglers = [lambda: Sleeps(0.002, tail=0.1), lambda: Sleeps(0.002)]
     manager = kind(stragglers, kind.default_config())
     if kind is not vecenv.ding.GymVectorEnvManager:
-        with pytest.raises(StateError, match="report: launch the manager first"):
+        with pytest.raises(StateError, match="launch the manager first"):
             manager.report()
     manager.launch()
     try:

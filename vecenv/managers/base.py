@@ -19,7 +19,9 @@ from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
+from ..core.pool.face import PoolFace
 from ..core.pool.facts import SettingNames
+from ..core.pool.pool import Pool
 from ..envs.adapt import find_attr
 from ..envs.remote import CallEnvMethod, FindAttribute, Render
 from ..envs.spaces import ObjectSpace
@@ -38,8 +40,7 @@ from ..errors import (
     warn_caller,
 )
 from ..registry import ENV_MANAGER_REGISTRY
-from ..report import Report
-from ..statistics import ShardInfo, Statistics
+from ..statistics import ShardInfo
 from .actions import packer_of
 from .build import builder_of
 from .env_spaces import ReferenceSpaces
@@ -58,15 +59,6 @@ from .timesteps import HAS_INFO, REBUILT, Layout, TimestepBuffers, final_rows
 
 __all__ = ["BaseEnvManager"]
 
-_NAMES = SettingNames(
-    serial="BaseEnvManager",
-    processes="SyncSubprocessEnvManager",
-    overlap="AsyncSubprocessEnvManager with wait_num=...",
-    infos="",
-    views="copy_on_get=False",
-    collect="",
-)
-
 
 def _live_limit(key: str) -> Any:
     """Make a property for a time limit of the config that may be changed while envs run."""
@@ -74,7 +66,7 @@ def _live_limit(key: str) -> Any:
 
 
 @ENV_MANAGER_REGISTRY.register("base")
-class BaseEnvManager(EnvManager):
+class BaseEnvManager(EnvManager, PoolFace):
     """Envs in this process, stepped one after another; for debugging, and for envs whose steps take no time.
 
     Example:
@@ -89,6 +81,14 @@ class BaseEnvManager(EnvManager):
 
     config: ClassVar[dict[str, Any]] = BASE_CONFIG
 
+    _setting_names = SettingNames(
+        serial="BaseEnvManager",
+        processes="SyncSubprocessEnvManager",
+        overlap="AsyncSubprocessEnvManager with wait_num=...",
+        infos="",
+        views="copy_on_get=False",
+        collect="",
+    )
     _backend: ClassVar[str] = "serial"
     _is_async: ClassVar[bool] = False
     _buffers_class: ClassVar[type[TimestepBuffers]] = TimestepBuffers
@@ -175,33 +175,15 @@ class BaseEnvManager(EnvManager):
         """Process id of each worker; empty if the envs live in this process."""
         return () if self._launch.pool is None else self._launch.pool.worker_pids
 
-    def statistics(self) -> Statistics:
-        """Return counts and times since the launch: steps, failures, the load of envs, workers and the caller.
-
-        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers.
-
-        Raises:
-            StateError: the manager is not launched, or is closed.
-        """
+    @property
+    def _pool(self) -> Pool:  # type: ignore[override]
         if self._launch.pool is None:
-            raise StateError("statistics: launch the manager first")
-        return self._launch.pool.statistics()
+            raise StateError("launch the manager first")
+        return self._launch.pool
 
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard of a manager over Ray; [] for all others, and before launch."""
         return [] if self._launch.pool is None else self._launch.pool.shards()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the launch; `print` shows one per line.
-
-        Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect.
-
-        Raises:
-            StateError: the manager is not launched, or is closed.
-        """
-        if self._launch.pool is None:
-            raise StateError("report: launch the manager first")
-        return self._launch.pool.report(_NAMES)
 
     def __repr__(self) -> str:
         pool = self._launch.pool if "_launch" in vars(self) else None

@@ -24,6 +24,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
 from ..core.layout.spec import copy_spaces
+from ..core.pool.face import PoolFace
 from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr, original
 from ..envs.base import BaseEnvTimestep
 from ..envs.factory import EnvFactory
@@ -47,7 +48,7 @@ __all__ = ["GymVectorEnvManager"]
 
 
 @ENV_MANAGER_REGISTRY.register("gym_vector")
-class GymVectorEnvManager(EnvManager):
+class GymVectorEnvManager(EnvManager, PoolFace):
     """A vector env with timesteps as results; the info of an episode's last timestep has the episode's return.
 
     Example:
@@ -426,19 +427,16 @@ def _make_recordable(env_fn: Callable[[], Any], token: str) -> Recordable:
     return Recordable(env, token)
 
 
-def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return one env's info out of the infos of a vector env, where the mask `_key` marks the envs that have `key`."""
-    info: dict[str, Any] = {}
-    for key, values in infos.items():
-        if is_mask(key, infos):
-            continue
-        mask = infos.get(f"_{key}")
-        if mask is None and key == "env_id":
-            continue
-        if mask is not None and not mask[row]:
-            continue
-        info[key] = row_info(values, row) if isinstance(values, Mapping) else values[row]
-    return info
+def row_info(infos: Mapping[Any, Any], row: int) -> dict[Any, Any]:
+    """Return one env's info out of the infos of a vector env.
+
+    The mask `_key` marks the envs that have `key`; without a mask, as in other libraries, all envs have it.
+    """
+    return {
+        key: row_info(values, row) if isinstance(values, Mapping) else values[row]
+        for key, values in infos.items()
+        if not is_mask(key, infos) and (infos[f"_{key}"][row] if f"_{key}" in infos else key != "env_id")
+    }
 
 
 def _some_action(space: gymnasium.Space[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 from gymnasium import Space
 
@@ -16,8 +16,6 @@ from .episode_counts import EpisodeCounts
 from .states import EnvState
 
 __all__ = ["EnvManager"]
-
-_Self = TypeVar("_Self", bound="EnvManager")
 
 
 class EnvManager:
@@ -52,15 +50,6 @@ class EnvManager:
     def close(self) -> None:
         """Close all envs; may be repeated."""
         raise NotImplementedError
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
 
     # ---- states and counts -----------------------------------------------------------------
 
