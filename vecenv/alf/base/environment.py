@@ -185,6 +185,28 @@ class AlfEnvironment(abc.ABC):
         self.close()
 
 
+class FixedSpecs:
+    """Returns the specs of the time step in `_specs`; a class names it before `AlfEnvironment` in its list of bases."""
+
+    _specs: TimeStep
+
+    def observation_spec(self) -> Any:
+        """Return the nest of specs of observations, without a batch axis."""
+        return self._specs.observation
+
+    def action_spec(self) -> Any:
+        """Return the nest of specs of actions, without a batch axis."""
+        return self._specs.prev_action
+
+    def reward_spec(self) -> Any:
+        """Return the spec of rewards, without a batch axis."""
+        return self._specs.reward
+
+    def env_info_spec(self) -> Any:
+        """Return a dict of specs of the keys that `env_info` always has."""
+        return self._specs.env_info
+
+
 def check_environment(env: Any, name: str) -> None:
     """Raise ConfigError, with a message that begins with `name`, if `env` is not an AlfEnvironment."""
     if not isinstance(env, AlfEnvironment):

@@ -59,6 +59,10 @@ class _StatelessAdapter:
         """Return an attribute of the environment; used by the calls of `envs.remote`."""
         return getattr(self.alf, name)
 
+    def close(self) -> None:
+        """Close the environment."""
+        self.alf.close()
+
 
 class GymAdapter(_StatelessAdapter):
     """Adapter for an environment that is a Gymnasium env below: the worker calls that env's `step` directly.
@@ -136,10 +140,6 @@ class GymAdapter(_StatelessAdapter):
         info = {key: _scalar(value) for key, value in (time_step.env_info or {}).items()}
         return observation, time_step.reward, is_end and discount == 0, is_end and discount != 0, info
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.alf.close()
-
 
 class TimeStepAdapter(_StatelessAdapter):
     """Adapter that splits time steps into Gymnasium's five values; `assemble` joins them again in the parent."""
@@ -193,10 +193,6 @@ class TimeStepAdapter(_StatelessAdapter):
         info = {key: _scalar(value) for key, value in (time_step.env_info or {}).items()}
         whole = (observation, step_type, discount, time_step.prev_action)
         return whole, time_step.reward, terminated, is_end and not terminated, info
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.alf.close()
 
 
 def _fit_to_space(space: spaces.Space[Any], value: Any) -> Any:

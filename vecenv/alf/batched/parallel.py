@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.base.actions import fit_action, fit_actions
-from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.environment import AlfEnvironment, FixedSpecs
 from vecenv.alf.base.infos import to_alf_infos
 from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.spec import zeros_of
@@ -58,7 +58,7 @@ _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time
 _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
-class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
+class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
     """B environments in worker processes, stepped together.
 
     Time steps have a batch axis (B, ...) and belong to the caller. The step after an env's LAST step returns the FIRST
@@ -89,6 +89,7 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
         overlap="", spare_envs="num_spare_envs_for_reload=...", infos="", views="", collect=""
     )
     _recipe = "build one from its env_constructors"
+    batched = True
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
         pool = self._pool
         found = pool.call(describe, pure=True)
         description = self._description = found[0]
-        self._callers_specs = copy_value(description.specs)  # the caller may change the nests
+        self._specs = copy_value(description.specs)  # the caller may change the nests
         for env_id, other in enumerate(found):
             if other.specs != description.specs or other.batch_size != description.batch_size:
                 raise ConfigError(f"env {env_id}: its specs or batch size differ from those of env 0")
@@ -297,27 +298,6 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
 
     # ---- properties ----------------------------------------------------------------------------
 
-    def observation_spec(self) -> Any:
-        """Return the specs of one env's observations, without a batch axis."""
-        return self._callers_specs.observation
-
-    def action_spec(self) -> Any:
-        """Return the specs of one env's actions, without a batch axis."""
-        return self._callers_specs.prev_action
-
-    def reward_spec(self) -> Any:
-        """Return the spec of one env's rewards, without a batch axis."""
-        return self._callers_specs.reward
-
-    def env_info_spec(self) -> Any:
-        """Return the specs of one env's infos, without a batch axis."""
-        return self._callers_specs.env_info
-
-    @property
-    def batched(self) -> bool:
-        """Always True."""
-        return True
-
     @property
     def batch_size(self) -> int:
         """B, the number of rows of a time step; spare envs are not counted."""
@@ -325,27 +305,22 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
 
     @property
     def is_tensor_based(self) -> bool:
-        """Whether time steps contain torch tensors."""
         return self._tensors
 
     @property
     def num_tasks(self) -> int:
-        """The value of env 0."""
         return int(self._description.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
-        """The value of env 0."""
         return list(self._description.task_names)
 
     @property
     def can_seed(self) -> bool:
-        """Whether the envs can be seeded."""
         return bool(self._description.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The value of env 0."""
         return dict(self._description.metadata)
 
     @property
@@ -390,7 +365,6 @@ class ParallelAlfEnvironment(PoolFace, AlfEnvironment):
         return self._pool.call(CallMethod("render", (mode,)), [0], pure=True)[0]
 
     def sync_progress(self) -> None:
-        """Call `sync_progress` of every env and wait for them."""
         self.call_envs_with_same_args("sync_progress")
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any, NoReturn
 
 from vecenv.alf.base.actions import rows_of
 from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.tensors import to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
 from vecenv.alf.wrappers.batch import BatchOfOne
 from vecenv.checks import check_callable
 from vecenv.core.options import Limits, resolve
@@ -28,7 +30,7 @@ __all__ = ["ThreadEnvironment"]
 _POLL_SECONDS = 1.0
 
 
-class ThreadEnvironment(AlfEnvironment):
+class ThreadEnvironment(AlfEnvironmentBaseWrapper):
     """One environment that is built, stepped and closed in its own thread, as a batch of one.
 
     Its other methods also run in that thread; plain attributes are read directly. A thread cannot be killed: after a
@@ -41,6 +43,9 @@ class ThreadEnvironment(AlfEnvironment):
         >>> step.observation.shape, step.env_id.tolist()
         ((1, 4), [0])
     """
+
+    batched = True
+    batch_size = 1
 
     def __init__(
         self,
@@ -83,12 +88,10 @@ class ThreadEnvironment(AlfEnvironment):
         self._timeouts: dict[str, float | None] = dataclasses.asdict(resolve(limits, Limits()))
         check_callable("env_constructor", env_constructor)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
         self._is_late = False
-        self._thread = threading.Thread(
-            target=_serve, args=(self._requests, self._replies), name="vecenv-alf-env", daemon=True
-        )
+        # Not of an executor: at the end of the program that would wait for an operation that hangs.
+        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="vecenv-alf-env", daemon=True)
         self._thread.start()
         try:
             self._env: Any = self._run("construct", env_constructor, self._timeouts["construct"])
@@ -109,38 +112,32 @@ class ThreadEnvironment(AlfEnvironment):
         if self._is_late:
             late = WorkerTimeoutError(f"{what}: an earlier operation is still running; call close()")
             raise locate(late, env_ids=(0,), op=what)
-        self._requests.put(function)
+        future: futures.Future[Any] = futures.Future()
+        self._requests.put((future, function))
         try:
-            error, value = self._await_reply(what) if timeout is None else self._replies.get(timeout=timeout)
-        except queue.Empty:
-            self._is_late = True
-            late = WorkerTimeoutError(
-                f"the environment's thread did not finish {what} within {timeout} s; raise {what}_timeout",
-                timeout=timeout,
-            )
-            raise locate(late, env_ids=(0,), op=what) from None
-        except BaseException:  # Ctrl-C: a late reply must not be taken as the reply to the next request
-            self._is_late = True
-            raise
-        if error is not None:
-            raise error
-        return value
+            self._wait(future, what, timeout)
+        finally:
+            self._is_late = not future.done()
+        return future.result()
 
-    def _await_reply(self, what: str) -> Any:
-        """Wait for a reply without a limit, and report an operation that takes long."""
+    def _wait(self, future: futures.Future[Any], what: str, timeout: float | None) -> None:
+        """Wait for the thread; without a limit, report an operation that takes long."""
         schedule = ReportSchedule()
         while True:
-            try:
-                return self._replies.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                if schedule.is_due(int(_POLL_SECONDS * 1e9)):
-                    frame = sys._current_frames().get(self._thread.ident or 0)
-                    stack = "".join(traceback.format_stack(frame)).rstrip()
-                    report(
-                        f"the environment's thread: {what} has been running for {schedule.counted_ns / 1e9:.1f} s and "
-                        f"has no limit. Set {what}_timeout, in seconds: a longer operation then raises TimeoutError\n"
-                        f"{stack}"
-                    )
+            with contextlib.suppress(futures.TimeoutError):
+                future.exception(_POLL_SECONDS if timeout is None else timeout)
+                return
+            if timeout is not None:
+                late = f"the environment's thread did not finish {what} within {timeout} s; raise {what}_timeout"
+                raise locate(WorkerTimeoutError(late, timeout=timeout), env_ids=(0,), op=what)
+            if schedule.is_due(int(_POLL_SECONDS * 1e9)):
+                frame = sys._current_frames().get(self._thread.ident or 0)
+                stack = "".join(traceback.format_stack(frame)).rstrip()
+                report(
+                    f"the environment's thread: {what} has been running for {schedule.counted_ns / 1e9:.1f} s and "
+                    f"has no limit. Set {what}_timeout, in seconds: a longer operation then raises TimeoutError\n"
+                    f"{stack}"
+                )
 
     # ---- episodes ------------------------------------------------------------------------------
 
@@ -155,69 +152,21 @@ class ThreadEnvironment(AlfEnvironment):
         batch = self._batcher.of(time_step)
         return to_tensors(batch) if self._tensors else batch
 
-    # ---- properties ----------------------------------------------------------------------------
-
-    @property
-    def batched(self) -> bool:
-        """Always True."""
-        return True
-
-    @property
-    def batch_size(self) -> int:
-        """Always 1."""
-        return 1
+    # ---- further -------------------------------------------------------------------------------
 
     @property
     def is_tensor_based(self) -> bool:
-        """Whether time steps contain torch tensors."""
         return self._tensors
 
-    @property
-    def num_tasks(self) -> int:
-        """The value of the environment in the thread."""
-        return int(self._env.num_tasks)
-
-    @property
-    def task_names(self) -> list[str]:
-        """The value of the environment in the thread."""
-        return list(self._env.task_names)
-
-    @property
-    def can_seed(self) -> bool:
-        """The value of the environment in the thread."""
-        return bool(self._env.can_seed)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The value of the environment in the thread."""
-        return dict(self._env.metadata)
-
-    def observation_spec(self) -> Any:
-        """Return the specs of the environment in the thread, without a batch axis."""
-        return self._env.observation_spec()
-
-    def action_spec(self) -> Any:
-        """Return the specs of the environment in the thread, without a batch axis."""
-        return self._env.action_spec()
-
-    def reward_spec(self) -> Any:
-        """Return the specs of the environment in the thread, without a batch axis."""
-        return self._env.reward_spec()
-
-    def env_info_spec(self) -> Any:
-        """Return the specs of the environment in the thread, without a batch axis."""
-        return self._env.env_info_spec()
+    get_info = AlfEnvironment.get_info
 
     def seed(self, seed: int) -> Any:
-        """Set the seed for the next reset of the environment in the thread."""
         return self.call("seed", seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Return an image of the environment in the thread."""
         return self.call("render", mode)
 
     def sync_progress(self) -> None:
-        """Call `sync_progress` of the environment in the thread."""
         self.call("sync_progress")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +209,7 @@ class ThreadEnvironment(AlfEnvironment):
             return
         try:
             if env is not None and self._is_late:
-                self._requests.put(env.close)
+                self._requests.put((futures.Future(), env.close))
             elif env is not None:
                 self._run("close", env.close, self._timeouts["close"])
         finally:
@@ -278,12 +227,11 @@ class ThreadEnvironment(AlfEnvironment):
         raise TypeError("a ThreadEnvironment cannot be pickled or copied; build one from its env_constructor")
 
 
-def _serve(requests: Any, replies: Any) -> None:
-    """Run the thread: call each function from `requests` and put (error, value) into `replies`, until None comes."""
-    for function in iter(requests.get, None):
+def _serve(requests: Any) -> None:
+    """Run the thread: call the function of each (future, function) from `requests`, until None comes."""
+    for future, function in iter(requests.get, None):
         try:
-            replies.put((None, function()))
+            future.set_result(function())
         except BaseException as error:  # the caller raises it in its own thread
-            replies.put((error, None))
-            del error
-        del function
+            future.set_exception(error)
+        del future, function

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.alf.base.actions import fit_actions
-from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.environment import AlfEnvironment, FixedSpecs
 from vecenv.alf.base.known_infos import TIME_LIMIT_KEY, KnownInfos
 from vecenv.alf.base.spec import TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.base.steps import info_arrays, restart, termination, transition, truncation
@@ -33,7 +33,7 @@ from vecenv.nested import map_structure
 __all__ = ["AlfGymWrapper"]
 
 
-class AlfGymWrapper(AlfEnvironment):
+class AlfGymWrapper(FixedSpecs, AlfEnvironment):
     """A Gymnasium env, or one with an older interface, as an environment of time steps.
 
     The constructor does not call the env. Observation, action and reward specs come from its spaces. The env_info spec
@@ -80,34 +80,17 @@ class AlfGymWrapper(AlfEnvironment):
         self._seed: int | None = None
         self._info: Any = None
         self._done = False
-        self._observation_spec = tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds)
-        self._action_spec = tensor_spec_from_gym_space(self._env.action_space, simplify_box_bounds)
-        self._env_action_spec = tensor_spec_from_gym_space(self._env.action_space, float_dtype=None)
-        reward_space = reward_space_of(self._env)
-        self._reward_spec = (
-            TensorSpec(()) if reward_space is None else tensor_spec_from_gym_space(reward_space, simplify_box_bounds)
+        reward_space, info_space = reward_space_of(self._env), find_attr(self._env, "info_space")
+        self._specs = TimeStep(
+            observation=tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds),
+            prev_action=tensor_spec_from_gym_space(self._env.action_space, simplify_box_bounds),
+            reward=TensorSpec(())
+            if reward_space is None
+            else tensor_spec_from_gym_space(reward_space, simplify_box_bounds),
+            env_info=tensor_spec_from_gym_space(info_space) if isinstance(info_space, spaces.Dict) else {},
         )
-        info_space = find_attr(self._env, "info_space")
-        self._env_info_spec = tensor_spec_from_gym_space(info_space) if isinstance(info_space, spaces.Dict) else {}
-        self._known_infos = KnownInfos(self._env_info_spec)
-
-    # ---- specs -----------------------------------------------------------------------------
-
-    def observation_spec(self) -> Any:
-        """Return the specs of the observation space; floats are float32."""
-        return self._observation_spec
-
-    def action_spec(self) -> Any:
-        """Return the specs of the action space; floats are float32."""
-        return self._action_spec
-
-    def reward_spec(self) -> Any:
-        """Return the spec of the env's `reward_space`, or a float32 scalar if it has none."""
-        return self._reward_spec
-
-    def env_info_spec(self) -> Any:
-        """Return the specs of the env's `info_space`, or {} if it has none."""
-        return self._env_info_spec
+        self._env_action_spec = tensor_spec_from_gym_space(self._env.action_space, float_dtype=None)
+        self._known_infos = KnownInfos(self._specs.env_info)
 
     # ---- episodes ----------------------------------------------------------------------------
 
@@ -116,8 +99,8 @@ class AlfGymWrapper(AlfEnvironment):
         observation, info = self._env.reset(seed=seed)
         self._done = False
         env_info = self._read_info(info)
-        observation = self._cast(observation)
-        return restart(observation, self._action_spec, self._reward_spec, self._env_id, env_info)
+        observation = _arrays(self._specs.observation, observation)
+        return restart(observation, self._specs.prev_action, self._specs.reward, self._env_id, env_info)
 
     def _step(self, action: Any) -> TimeStep:
         if self._done:
@@ -127,16 +110,18 @@ class AlfGymWrapper(AlfEnvironment):
         given = _scalars(fit_actions(self._env_action_spec, action))
         observation, reward, terminated, truncated, info = self._env.step(given)
         self._done = bool(terminated or truncated)
-        what = self._cast(observation), _arrays(self._action_spec, action), _arrays(self._reward_spec, reward)
+        specs = self._specs
+        what = (
+            _arrays(specs.observation, observation),
+            _arrays(specs.prev_action, action),
+            _arrays(specs.reward, reward),
+        )
         env_info = self._read_info(info)
         if terminated:
-            return termination(*what, self._reward_spec, self._env_id, env_info)
+            return termination(*what, specs.reward, self._env_id, env_info)
         if truncated:
-            return truncation(*what, self._reward_spec, env_id=self._env_id, env_info=env_info)
-        return transition(*what, self._reward_spec, self._discount, self._env_id, env_info)
-
-    def _cast(self, observation: Any) -> Any:
-        return _arrays(self._observation_spec, observation)
+            return truncation(*what, specs.reward, env_id=self._env_id, env_info=env_info)
+        return transition(*what, specs.reward, self._discount, self._env_id, env_info)
 
     def _read_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         self._info = info
@@ -163,7 +148,6 @@ class AlfGymWrapper(AlfEnvironment):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The env's metadata."""
         return dict(self._env.metadata or {})
 
     @property
@@ -198,7 +182,6 @@ class AlfGymWrapper(AlfEnvironment):
         return self._env.render()
 
     def close(self) -> None:
-        """Close the env."""
         self._env.close()
 
     def as_gym_env(self) -> Any:

@@ -15,6 +15,11 @@ from vecenv.errors import ConfigError
 __all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
 
 
+def _forwarded(name: str) -> Any:
+    """Make a property that returns the value of the wrapped environment."""
+    return property(lambda self: getattr(self._env, name), doc=getattr(AlfEnvironment, name).__doc__)
+
+
 class AlfEnvironmentBaseWrapper(AlfEnvironment):
     """An environment that wraps another one and forwards every call to it.
 
@@ -53,74 +58,38 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return self._env.step(action)
 
     def observation_spec(self) -> Any:
-        """Return the wrapped environment's spec."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return the wrapped environment's spec."""
         return self._env.action_spec()
 
     def reward_spec(self) -> Any:
-        """Return the wrapped environment's spec."""
         return self._env.reward_spec()
 
     def env_info_spec(self) -> Any:
-        """Return the wrapped environment's spec."""
         return self._env.env_info_spec()
 
-    @property
-    def batched(self) -> bool:
-        """The wrapped environment's value."""
-        return self._env.batched
-
-    @property
-    def batch_size(self) -> int:
-        """The wrapped environment's value."""
-        return self._env.batch_size
-
-    @property
-    def is_tensor_based(self) -> bool:
-        """The wrapped environment's value."""
-        return self._env.is_tensor_based
-
-    @property
-    def num_tasks(self) -> int:
-        """The wrapped environment's value."""
-        return self._env.num_tasks
-
-    @property
-    def task_names(self) -> list[str]:
-        """The wrapped environment's value."""
-        return self._env.task_names
-
-    @property
-    def can_seed(self) -> bool:
-        """The wrapped environment's value."""
-        return self._env.can_seed
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The wrapped environment's value."""
-        return self._env.metadata
+    batched = _forwarded("batched")
+    batch_size = _forwarded("batch_size")
+    is_tensor_based = _forwarded("is_tensor_based")
+    num_tasks = _forwarded("num_tasks")
+    task_names = _forwarded("task_names")
+    can_seed = _forwarded("can_seed")
+    metadata = _forwarded("metadata")
 
     def get_info(self) -> Any:
-        """Return the wrapped environment's info of the last step."""
         return self._env.get_info()
 
     def seed(self, seed: Any) -> Any:
-        """Set the seed for the next reset of the wrapped environment."""
         return self._env.seed(seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the wrapped environment."""
         return self._env.render(mode)
 
     def sync_progress(self) -> None:
-        """Call `sync_progress` of the wrapped environment."""
         self._env.sync_progress()
 
     def close(self) -> None:
-        """Close the wrapped environment."""
         self._env.close()
 
     def __getattr__(self, name: str) -> Any:

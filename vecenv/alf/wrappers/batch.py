@@ -9,7 +9,7 @@ import numpy as np
 
 from vecenv.alf.base import tensors
 from vecenv.alf.base.actions import rows_of
-from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
+from vecenv.alf.base.environment import AlfEnvironment, FixedSpecs, check_environment, specs_of
 from vecenv.alf.base.infos import stack_infos
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.base.timestep import TimeStep
@@ -25,6 +25,8 @@ __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
 class TensorWrapper(AlfEnvironmentBaseWrapper):
     """Converts the time steps of a batched environment to tensors, and accepts tensors as actions."""
 
+    is_tensor_based = True
+
     def __init__(self, env: AlfEnvironment) -> None:
         """Wrap an environment.
 
@@ -36,11 +38,6 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
         if not env.batched:
             raise ConfigError("TensorWrapper: expected a batched environment; BatchedTensorWrapper takes a single one")
         tensors.torch()
-
-    @property
-    def is_tensor_based(self) -> bool:
-        """Always True."""
-        return True
 
     def _reset(self) -> TimeStep:
         return self._out(self._env.reset())
@@ -56,6 +53,9 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
 class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
     """A single environment of arrays as a batch of one, with tensors."""
 
+    batched = is_tensor_based = True
+    batch_size = 1
+
     def __init__(self, env: AlfEnvironment) -> None:
         """Wrap an environment.
 
@@ -69,21 +69,6 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         tensors.torch()
         self._batcher = BatchOfOne(env)
 
-    @property
-    def is_tensor_based(self) -> bool:
-        """Always True."""
-        return True
-
-    @property
-    def batched(self) -> bool:
-        """Always True."""
-        return True
-
-    @property
-    def batch_size(self) -> int:
-        """Always 1."""
-        return 1
-
     def _reset(self) -> TimeStep:
         return self._out(self._env.reset())
 
@@ -95,7 +80,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return step
 
 
-class SeveralEnvs(AlfEnvironment):
+class SeveralEnvs(FixedSpecs, AlfEnvironment):
     """Base of the environments that consist of several single envs with equal specs.
 
     Args:
@@ -110,36 +95,18 @@ class SeveralEnvs(AlfEnvironment):
         self._envs = list(envs)
         for name, env in zip(names, envs):
             check_environment(env, name)
-        self._spec = specs_of(envs[0])
+        self._specs = specs_of(envs[0])
         for name, env in zip(names, envs):
-            if specs_of(env) != self._spec:
+            if specs_of(env) != self._specs:
                 raise ConfigError(f"{name}: its specs differ from those of {names[0]}")
 
     @property
     def can_seed(self) -> bool:
-        """The first env's value."""
         return self._envs[0].can_seed
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The first env's value."""
         return self._envs[0].metadata
-
-    def observation_spec(self) -> Any:
-        """Return the specs of one env's observations, without a batch axis."""
-        return self._spec.observation
-
-    def action_spec(self) -> Any:
-        """Return the specs of one env's actions, without a batch axis."""
-        return self._spec.prev_action
-
-    def reward_spec(self) -> Any:
-        """Return the spec of one env's rewards, without a batch axis."""
-        return self._spec.reward
-
-    def env_info_spec(self) -> Any:
-        """Return the specs of one env's infos, without a batch axis."""
-        return self._spec.env_info
 
     def close(self) -> None:
         """Close every env, even if closing another one raises."""
@@ -149,6 +116,7 @@ class SeveralEnvs(AlfEnvironment):
 class BatchEnvironmentWrapper(SeveralEnvs):
     """Several single envs as a batch of arrays; they are stepped one after the other in the calling thread."""
 
+    batched = True
     state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
@@ -162,26 +130,18 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
         if any(env.batched or env.is_tensor_based for env in envs):
             raise ConfigError("envs: expected single envs of arrays", key="envs")
-        self._known_infos = KnownInfos(self._spec.env_info, (len(envs),))
-
-    @property
-    def batched(self) -> bool:
-        """Always True."""
-        return True
+        self._known_infos = KnownInfos(self._specs.env_info, (len(envs),))
 
     @property
     def batch_size(self) -> int:
-        """Number of envs."""
         return len(self._envs)
 
     @property
     def num_tasks(self) -> int:
-        """The first env's value."""
         return self._envs[0].num_tasks
 
     @property
     def task_names(self) -> list[str]:
-        """The first env's value."""
         return self._envs[0].task_names
 
     def seed(self, seed: int) -> None:
@@ -194,11 +154,9 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         return self._envs[0].render(mode)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of all envs."""
         return {"envs": states_of(self._envs)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
         restore_states(self._envs, state["envs"])
 
     def _reset(self) -> TimeStep:

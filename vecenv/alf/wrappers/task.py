@@ -61,18 +61,16 @@ class MultitaskWrapper(SeveralEnvs):
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
         return len(self._envs)
 
     @property
     def task_names(self) -> list[str]:
-        """The name of each task."""
         return self._names
 
     def action_spec(self) -> Any:
         """Return {'task_id': spec, 'action': specs}."""
         task_id = BoundedTensorSpec((), np.int64, 0, len(self._envs) - 1)
-        return {"task_id": task_id, "action": self._spec.prev_action}
+        return {"task_id": task_id, "action": self._specs.prev_action}
 
     def seed(self, seed: int) -> None:
         """Set this seed for the next reset of every task."""
@@ -84,11 +82,9 @@ class MultitaskWrapper(SeveralEnvs):
         return self._envs[self._task_id].render(mode)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of all envs, and the index of the current task."""
         return {"envs": states_of(self._envs), "task_id": self._task_id}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
         restore_states(self._envs, state["envs"])
         self._task_id = state["task_id"]
 
