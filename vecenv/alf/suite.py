@@ -13,8 +13,8 @@ import gymnasium
 from gymnasium import spaces
 
 from vecenv.alf.base.environment import AlfEnvironment
-from vecenv.alf.gym.actions import ContinuousActionClip, NormalizedAction
-from vecenv.alf.gym.frames import ImageChannelFirst
+from vecenv.alf.gym.actions import ContinuousActionClip, NormalizedAction, is_continuous
+from vecenv.alf.gym.frames import ImageChannelFirst, is_image
 from vecenv.alf.gym.wrapper import AlfGymWrapper
 from vecenv.alf.wrappers.base import TimeLimit
 from vecenv.checks import check_callables, check_flag, check_whole
@@ -85,9 +85,9 @@ def load(
     env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
     for wrap in gym_wrappers:
         env = apply_wrapper("gym_env_wrappers", wrap, env)
-    if is_channel_first and _has(env.observation_space, _is_image):
+    if is_channel_first and _has(env.observation_space, is_image):
         env = ImageChannelFirst(env)
-    if _has(env.action_space, _is_continuous):
+    if _has(env.action_space, is_continuous):
         env = NormalizedAction(env) if is_normalized else env
         env = ContinuousActionClip(env) if is_clipped else env
     alf_env: AlfEnvironment = AlfGymWrapper(env, env_id, discount)
@@ -116,11 +116,3 @@ def _has(space: spaces.Space[Any], test: Callable[[spaces.Space[Any]], bool]) ->
     if isinstance(space, spaces.Tuple):
         return any(_has(part, test) for part in space.spaces)
     return test(space)
-
-
-def _is_image(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
-
-
-def _is_continuous(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"

@@ -48,7 +48,7 @@ def restart(
     outer = (len(flatten(observation)[0]),) if batched else ()
     reward = reward_spec.numpy_zeros(outer)
     prev_action = map_structure(lambda zeros: zeros if zeros.ndim else zeros[()], zeros_of(action_spec, outer))
-    return _build(StepType.FIRST, observation, prev_action, reward, 1.0, outer, env_id, env_info)
+    return _build(StepType.FIRST, observation, prev_action, reward, reward_spec, 1.0, env_id, env_info)
 
 
 def transition(
@@ -74,7 +74,7 @@ def transition(
     Raises:
         SpaceError: the reward has another shape.
     """
-    return _follow(StepType.MID, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
+    return _build(StepType.MID, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
 
 def termination(
@@ -90,7 +90,7 @@ def termination(
     Raises:
         SpaceError: the reward has another shape than its spec.
     """
-    return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
+    return _build(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
 
 
 def truncation(
@@ -107,22 +107,7 @@ def truncation(
     Raises:
         SpaceError: the reward has another shape than its spec.
     """
-    return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
-
-
-def _follow(
-    step_type: Any,
-    observation: Any,
-    prev_action: Any,
-    reward: Any,
-    reward_spec: TensorSpec,
-    discount: Any,
-    env_id: Any,
-    env_info: Any,
-) -> TimeStep:
-    """Return a time step that follows an action; it is a batch if the reward has a batch axis."""
-    outer = _outer_dims(reward, reward_spec)
-    return _build(step_type, observation, prev_action, reward, discount, outer, env_id, env_info)
+    return _build(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
 
 def _outer_dims(reward: Any, reward_spec: TensorSpec) -> tuple[int, ...]:
@@ -139,11 +124,13 @@ def _build(
     observation: Any,
     prev_action: Any,
     reward: Any,
+    reward_spec: TensorSpec,
     discount: Any,
-    outer: tuple[int, ...],
     env_id: Any,
     env_info: Any,
 ) -> TimeStep:
+    """Return a time step; it is a batch if the reward has a batch axis."""
+    outer = _outer_dims(reward, reward_spec)
     batched = len(outer) > 0
     if env_id is None:
         env_id = np.arange(outer[0], dtype=np.int32) if batched else np.int32(0)

@@ -14,7 +14,7 @@ from vecenv.checks import check_flag
 from vecenv.errors import require
 from vecenv.nested import map_structure
 
-__all__ = ["has_torch", "is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
+__all__ = ["is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
 
 
 def torch() -> Any:
@@ -26,11 +26,6 @@ def torch() -> Any:
     return require("torch", "torch")
 
 
-def has_torch() -> bool:
-    """Return whether torch is installed; does not import it."""
-    return importlib.util.find_spec("torch") is not None
-
-
 def wants_tensors(wanted: bool | None) -> bool:
     """Return an environment's argument `tensors` as a bool; None becomes True if torch is installed.
 
@@ -39,7 +34,7 @@ def wants_tensors(wanted: bool | None) -> bool:
         DependencyError: the argument is True and torch is not installed.
     """
     if wanted is None:
-        return has_torch()
+        return importlib.util.find_spec("torch") is not None
     is_wanted = check_flag("tensors", wanted)
     if is_wanted:
         torch()

@@ -58,7 +58,7 @@ class ContinuousActionMapping(EnvWrapper):
         return self.env.step(_map_continuous(self._map_box, self.env.action_space, action))
 
     def _map_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
-        if not isinstance(space, spaces.Box) or not _is_continuous(space):
+        if not isinstance(space, spaces.Box) or not is_continuous(space):
             return space
         if not space.is_bounded():
             raise SpaceError(
@@ -163,7 +163,7 @@ class SparseReward(EnvWrapper):
         return obs, 1.0 if float(reward) > 0 else 0.0, terminated, truncated, info
 
 
-def _is_continuous(space: spaces.Space[Any]) -> bool:
+def is_continuous(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"
 
 
@@ -171,6 +171,6 @@ def _map_continuous(function: Callable[[Any, Any], Any], space: spaces.Space[Any
     """Return the action with `function(space, action)` in place of each continuous part, at every depth."""
 
     def map_part(space: spaces.Space[Any], part: Any) -> Any:
-        return function(space, np.asarray(part)) if _is_continuous(space) else part
+        return function(space, np.asarray(part)) if is_continuous(space) else part
 
     return map_by_space(map_part, space, action)

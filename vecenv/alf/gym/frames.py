@@ -143,18 +143,18 @@ class ImageChannelFirst(BaseObservationWrapper):
         return map_space(_channels_first_space, space)
 
 
-def _is_image(space: Any) -> bool:
+def is_image(space: Any) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
 def _channels_first_space(space: Any) -> Any:
-    if not _is_image(space):
+    if not is_image(space):
         return space
     return spaces.Box(_channel_first(space.low), _channel_first(space.high), dtype=space.dtype.type)
 
 
 def _channels_first(space: Any, observation: Any) -> Any:
-    return _channel_first(observation) if _is_image(space) else observation
+    return _channel_first(observation) if is_image(space) else observation
 
 
 def _channel_first(image: Any) -> Any:

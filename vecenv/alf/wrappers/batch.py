@@ -91,6 +91,8 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
         ConfigError: specs differ (a ValueError), or an env is not an AlfEnvironment.
     """
 
+    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
+
     def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
         self._envs = list(envs)
         for name, env in zip(names, envs):
@@ -108,6 +110,19 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
     def metadata(self) -> dict[str, Any]:
         return self._envs[0].metadata
 
+    def get_state(self) -> dict[str, Any]:
+        states = []
+        for env in self._envs:
+            snapshot = SNAPSHOTTER.capture(env)
+            if snapshot is None:
+                raise StateError(f"{type(env).__name__}: unknown state; define get_state() and set_state(state)")
+            states.append(snapshot.state)
+        return {"envs": states}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for env, own in zip(self._envs, state["envs"], strict=True):
+            SNAPSHOTTER.restore(env, own)
+
     def close(self) -> None:
         """Close every env, even if closing another one raises."""
         close_all(env.close for env in self._envs)
@@ -117,7 +132,6 @@ class BatchEnvironmentWrapper(SeveralEnvs):
     """Several single envs as a batch of arrays; they are stepped one after the other in the calling thread."""
 
     batched = True
-    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
         """Build a batch of these envs.
@@ -153,12 +167,6 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         """Render the first env."""
         return self._envs[0].render(mode)
 
-    def get_state(self) -> dict[str, Any]:
-        return {"envs": states_of(self._envs)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        restore_states(self._envs, state["envs"])
-
     def _reset(self) -> TimeStep:
         return self._stack([env.reset() for env in self._envs])
 
@@ -169,27 +177,6 @@ class BatchEnvironmentWrapper(SeveralEnvs):
     def _stack(self, time_steps: Sequence[TimeStep]) -> TimeStep:
         batch = stack(time_steps)
         return batch._replace(env_info=self._known_infos.complete(batch.env_info))
-
-
-def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
-    """Return a snapshot of each env's state that lasts beyond an episode.
-
-    Raises:
-        StateError: there is no way to take a snapshot of an env.
-    """
-    states = []
-    for env in envs:
-        snapshot = SNAPSHOTTER.capture(env)
-        if snapshot is None:
-            raise StateError(f"{type(env).__name__}: unknown state; define get_state() and set_state(state)")
-        states.append(snapshot.state)
-    return states
-
-
-def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> None:
-    """Restore the states that `states_of` returned in new envs."""
-    for env, state in zip(envs, states, strict=True):
-        SNAPSHOTTER.restore(env, state)
 
 
 class BatchOfOne:

@@ -13,7 +13,7 @@ from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.spec import BoundedTensorSpec, TensorSpec
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
-from vecenv.alf.wrappers.batch import SeveralEnvs, restore_states, states_of
+from vecenv.alf.wrappers.batch import SeveralEnvs
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
 
@@ -28,8 +28,6 @@ class MultitaskWrapper(SeveralEnvs):
     If task_id differs from the last one, the step starts an episode of the new task and ignores the action. The other
     task's episode is left unfinished.
     """
-
-    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment], task_names: Sequence[str], env_id: int | None = None) -> None:
         """Build one environment of these tasks.
@@ -82,10 +80,10 @@ class MultitaskWrapper(SeveralEnvs):
         return self._envs[self._task_id].render(mode)
 
     def get_state(self) -> dict[str, Any]:
-        return {"envs": states_of(self._envs), "task_id": self._task_id}
+        return {**super().get_state(), "task_id": self._task_id}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        restore_states(self._envs, state["envs"])
+        super().set_state(state)
         self._task_id = state["task_id"]
 
     def _reset(self) -> TimeStep:
