@@ -31,9 +31,9 @@ def packer_of(spec: Spec, common_type: CommonType) -> Packer:
         common_type: see `build.BuildFunctions`.
     """
     root = spec.root
-    if isinstance(root, Leaf):
-        return partial(_pack_scalars, root.dtype, common_type) if root.shape == () else partial(_pack_arrays, root)
-    return _pack_nothing if spec.num_objects else partial(_pack_tree, root, common_type)
+    if isinstance(root, Leaf) and root.shape == ():
+        return partial(_pack_scalars, root.dtype, common_type)
+    return (lambda actions: None) if spec.num_objects else partial(_pack_tree, root, common_type)
 
 
 def _pack_scalars(dtype: np.dtype[Any], common_type: CommonType, actions: list[Any]) -> tuple[Any, Form] | None:
@@ -52,18 +52,9 @@ def _pack_scalars(dtype: np.dtype[Any], common_type: CommonType, actions: list[A
     return None
 
 
-def _pack_arrays(leaf: Leaf, actions: list[Any]) -> tuple[Any, Form] | None:
-    batch = _stack(leaf, actions)
-    return None if batch is None else (batch, Form.NATIVE)
-
-
 def _pack_tree(root: Node, common_type: CommonType, actions: list[Any]) -> tuple[Any, Form] | None:
     batch = _pack_nested(root, common_type, actions)
     return None if batch is None else (batch, Form.NATIVE)
-
-
-def _pack_nothing(_actions: list[Any]) -> None:
-    """Return None: a part of the action has no columns."""
 
 
 def _stack(leaf: Leaf, values: list[Any]) -> Any:

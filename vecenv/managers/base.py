@@ -18,6 +18,7 @@ from ..checks import check_flag
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
+from ..core.options import check_env_fns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
 from ..core.pool.facts import SettingNames
@@ -48,7 +49,7 @@ from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .launch import Launch
 from .manager import EnvManager
-from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values, read_env_fns
+from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values
 from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
 from .retry import RetryPolicy
@@ -63,6 +64,11 @@ __all__ = ["BaseEnvManager"]
 def _live_limit(key: str) -> Any:
     """Make a property for a time limit of the config that may be changed while envs run."""
     return property(lambda self: self._cfg.get(key), lambda self, seconds: self._set_limit(key, seconds))
+
+
+def _live_policy(name: str) -> Any:
+    """Make a property for an attribute of the retry policy, which may be changed while envs run."""
+    return property(lambda self: getattr(self._retry, name), lambda self, value: self._retry.change(**{name: value}))
 
 
 @ENV_MANAGER_REGISTRY.register("base")
@@ -96,6 +102,8 @@ class BaseEnvManager(EnvManager, PoolFace):
     _step_timeout = _live_limit("step_timeout")
     _reset_timeout = _live_limit("reset_timeout")
     _connect_timeout = _live_limit("connect_timeout")
+    _max_retry = _live_policy("max_retry")
+    _retry_type = _live_policy("retry_type")
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         """Check the arguments; `launch` builds the envs.
@@ -112,7 +120,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                 twice.
         """
         name = type(self).__name__
-        fns = read_env_fns(env_fn, name)
+        fns = check_env_fns(env_fn, f"{name}: env_fn")
         warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         merge_values(self._cfg, self.config, name)
@@ -136,24 +144,6 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._resets = ResetScheduler(counts, self._launch, self._last_obs, self._retry)
         self._agent_infos = AgentInfos()
         self._layout: Layout | None = None
-
-    # ---- options that may change -------------------------------------------------------------
-
-    @property
-    def _max_retry(self) -> int:
-        return self._retry.max_retry
-
-    @_max_retry.setter
-    def _max_retry(self, value: int) -> None:
-        self._retry.change(max_retry=value)
-
-    @property
-    def _retry_type(self) -> str:
-        return self._retry.retry_type
-
-    @_retry_type.setter
-    def _retry_type(self, value: str) -> None:
-        self._retry.change(retry_type=value)
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)

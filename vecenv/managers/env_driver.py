@@ -224,7 +224,6 @@ class EnvDriver:
         return self._begin_episode()
 
     def step(self, action: Any) -> Any:
-        """Step the env."""
         if self._adapted is not None:
             return self._step_old_dialect(action)
         result = self.env.step(action)
@@ -270,7 +269,6 @@ class EnvDriver:
         self._is_autoreset_disabled = True
 
     def close(self) -> None:
-        """Close the env."""
         if not self._is_gone:
             self.env.close()
 
@@ -426,17 +424,14 @@ class EnvDriver:
 
     @property
     def metadata(self) -> Any:
-        """The env's metadata."""
         return self.env.metadata
 
     @property
     def spec(self) -> Any:
-        """The env's spec."""
         return self.env.spec
 
     @property
     def render_mode(self) -> Any:
-        """The env's render mode."""
         return self.env.render_mode
 
 

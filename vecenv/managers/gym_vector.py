@@ -24,6 +24,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
 from ..core.layout.spec import copy_spaces
+from ..core.options import check_env_fns
 from ..core.pool.face import PoolFace
 from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr, original
 from ..envs.base import BaseEnvTimestep
@@ -38,7 +39,7 @@ from ..statistics import Statistics
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .manager import EnvManager
-from .options import OTHER_KEYS, check_counts, read_env_fns
+from .options import OTHER_KEYS, check_counts
 from .seeds import seeds_by_env
 from .side_values import infos_of_agents
 from .states import EnvState
@@ -100,7 +101,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             self._vector_env: Any = env_fn
             env_fns = list(getattr(env_fn, "env_fns", ()))
         else:
-            env_fns = read_env_fns(env_fn, name)
+            env_fns = check_env_fns(env_fn, f"{name}: env_fn")
             self._vector_env = self._make_vector_env(env_fns)
         self._steps_some = env_fn is not self._vector_env  # else each step steps all envs
         vector_env = self._vector_env

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from ..checks import is_positive
 from ..config import Config
 from ..core.layout.flags import Autoreset
-from ..core.options import Limits, PoolFailurePolicy, PoolOptions, check_env_fns
+from ..core.options import Limits, PoolFailurePolicy, PoolOptions
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields, read_failures, read_timeouts
@@ -28,7 +28,6 @@ __all__ = [
     "check_spares",
     "limits_of",
     "pool_options",
-    "read_env_fns",
 ]
 
 #: Keys of every manager, with defaults. Times are in seconds; None is no limit.
@@ -100,15 +99,6 @@ _NUM_LEASES = 3
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _NO_KEYS = ("recover_hangs", "on_exception")
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
-
-
-def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
-    """Return a manager's constructors.
-
-    Raises:
-        ConfigError: there are none, or one cannot be called.
-    """
-    return check_env_fns(env_fn, f"{owner}: env_fn")
 
 
 def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
@@ -230,13 +220,9 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         monitor=cfg["monitor"],
         leases=0 if cfg.get("copy_on_get", True) else _NUM_LEASES,
         limits=limits_of(cfg),
-        failures=_failures(cfg),
+        # Hangs raise; then `max_retry` and `retry_type` apply.
+        failures=PoolFailurePolicy(**{key: cfg[key] for key in _FAILURES if key in cfg}, recover_hangs=False),
     )
-
-
-def _failures(cfg: Mapping[str, Any]) -> PoolFailurePolicy:
-    """Return the failure policy of the pool. Hangs raise; then `max_retry` and `retry_type` apply."""
-    return PoolFailurePolicy(**{key: cfg[key] for key in _FAILURES if key in cfg}, recover_hangs=False)
 
 
 def _error(owner: str, key: str, expected: str, got: Any) -> ConfigError:

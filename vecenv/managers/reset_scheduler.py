@@ -215,7 +215,7 @@ class ResetScheduler:
             batch: rows of resets; rows of steps are skipped.
             spec: the observation spec.
         """
-        obs = split_rows(spec, copy_arrays(batch.obs), len(batch))
+        obs = split_rows(spec.root, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()

@@ -242,11 +242,6 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             self._incomplete.pop(env_id, None)
 
     def close(self) -> None:
-        """Close all envs and workers; may be repeated. `launch` builds new ones.
-
-        Raises:
-            Exception: raised by the `close` of an env, after all envs and workers have ended.
-        """
         self._stepping.clear()
         self._received.clear()
         self._incomplete.clear()

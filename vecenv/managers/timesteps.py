@@ -57,17 +57,13 @@ def fill_arrays(target: Any, source: Any) -> None:
             fill_arrays(part, own)
 
 
-def split_rows(spec: Spec, nested: Any, count: int) -> list[Any]:
+def split_rows(node: Node, nested: Any, count: int) -> list[Any]:
     """Return the rows of a batch, nested like its space; they are views of its arrays."""
-    return _split(spec.root, nested, count)
-
-
-def _split(node: Node, nested: Any, count: int) -> list[Any]:
     if isinstance(node, DictNode) and node.keys:
-        columns = [_split(child, nested[key], count) for key, child in zip(node.keys, node.children)]
+        columns = [split_rows(child, nested[key], count) for key, child in zip(node.keys, node.children)]
         return [dict(zip(node.keys, row)) for row in zip(*columns)]
     if isinstance(node, TupleNode) and node.children:
-        return list(zip(*[_split(child, part, count) for child, part in zip(node.children, nested)]))
+        return list(zip(*[split_rows(child, part, count) for child, part in zip(node.children, nested)]))
     if isinstance(node, DictNode | TupleNode):  # an empty space
         return [type(nested)() for _ in range(count)]
     return list(nested)
@@ -79,7 +75,7 @@ def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
     if isinstance(root, Leaf):
         finals = batch.rows.final(0).take(rows, 0)
         return [finals[i] for i in range(len(finals))]  # faster than `list` for a few rows
-    return split_rows(spec, pick_rows(root, batch.final_obs, rows), len(rows))
+    return split_rows(root, pick_rows(root, batch.final_obs, rows), len(rows))
 
 
 def infos_of(batch: Batch) -> list[dict[str, Any]]:
@@ -216,7 +212,7 @@ class TimestepBuffers:
             else:
                 spec = layout.spec
                 self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
-                self._make(split_rows(spec, self.batch, count))
+                self._make(split_rows(spec.root, self.batch, count))
 
     def _make(self, obs: Any) -> None:
         """Make the results and their infos, with done False, from rows of observations."""
@@ -251,7 +247,7 @@ class TimestepBuffers:
                 obs = batch.obs
                 obs = copy_arrays(obs) if timer is None else timer.run(len(self.ids), copy_arrays, obs)
             self.batch = obs if layout.spec.is_all_arrays else None
-            self._make(split_rows(layout.spec, obs, len(self.ids)))
+            self._make(split_rows(layout.spec.root, obs, len(self.ids)))
         if batch.flags & HAS_INFO:
             for info, own in zip(self.infos, infos_of(batch)):
                 info.update(own)
@@ -318,13 +314,11 @@ class TreeBuffers(TimestepBuffers):
         self.rewards[row] = self.results[row]["reward"] = reward
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
-        """Replace all values of a timestep but its info."""
         tree = self.results[row]
         self.rows[row], self._done[row] = obs, done
         tree["obs"], tree["reward"] = obs, reward
 
     def put_info(self, row: int, info: Any) -> None:
-        """Replace the info of a timestep, for example by a list of infos, one per agent."""
         self.infos[row] = info
 
     def finish(self) -> list[Any]:
