@@ -384,7 +384,7 @@ def test_manager_with_values_steps_and_its_limits_can_be_changed(manager_cls: An
         manager.launch()
         assert manager._step_timeout == 50
         manager._step_timeout = 60
-        assert len(manager.step({0: 0, 1: 0})) == 2 and manager._launch.pool.options.limits.step == 60
+        assert len(manager.step({0: 0, 1: 0})) == 2 and manager._manager_pool.pool.options.limits.step == 60
 
 
 def test_thread_environment_takes_timeouts() -> None:

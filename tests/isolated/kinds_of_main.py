@@ -250,7 +250,7 @@ def manager(cls, context):
     envs.launch()
     timesteps = envs.step({0: np.array(0), 1: np.array(0)})
     first = timesteps[0]
-    pool = envs._launch.pool
+    pool = envs._manager_pool.pool
 
     def call(name, *args):
         return pool.call(functools.partial(_call, name, args))

@@ -201,7 +201,7 @@ def test_ready_obs_after_an_interrupted_reset_does_not_wait(launched, monkeypatc
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manager._launch.pool, "reset", interrupted)
+    monkeypatch.setattr(manager._manager_pool.pool, "reset", interrupted)
     with pytest.raises(KeyboardInterrupt):
         manager.reset({0: None})
     assert list(manager.ready_obs) == [1, 2]

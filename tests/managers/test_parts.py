@@ -17,7 +17,7 @@ FILES = sorted(FOLDER.glob("*.py"))
 NAMED_TUPLE_METHODS = {"_replace", "_make", "_fields"}
 # Names of parts in managers and in other parts.
 PARTS = {
-    *("self._agent_infos", "self._counts", "self._last_obs", "self._launch"),
+    *("self._agent_infos", "self._counts", "self._last_obs", "self._manager_pool"),
     *("self._layout", "self._resets", "self._retry", "self._spaces"),
 }
 # DI-engine's SubprocessEnvManagerV2 is a SyncSubprocessEnvManager, which is a BaseEnvManager.

@@ -203,7 +203,7 @@ def test_sb3_vec_env_takes_auto():
 def test_managers_take_auto(name):
     manager = getattr(vecenv.ding, name)([cartpole] * 2, {"num_workers": "auto"})
     manager.launch()
-    assert "with resets, a step takes" in manager._launch.pool.statistics()["choice"]
+    assert "with resets, a step takes" in manager._manager_pool.pool.statistics()["choice"]
     manager.close()
 
 

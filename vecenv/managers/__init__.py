@@ -11,7 +11,7 @@
 Parts of a manager. Each owns its state, and gets the parts that it uses in `__init__`:
     episode_counts  states of envs, and counts of their episodes; states: EnvState
     env_spaces      spaces of envs, and the reference env
-    launch          builds the pool, and closes it
+    manager_pool    builds the pool, and closes it
     remote_access   functions that run beside an env in its worker
     reset_scheduler resets that are requested, under way, and to be tried again; seeds, retry: parts of it
     last_obs        the newest observation of each env

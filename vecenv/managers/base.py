@@ -47,8 +47,8 @@ from .build import builder_of
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
-from .launch import Launch
 from .manager import EnvManager
+from .manager_pool import ManagerPool
 from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values
 from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
@@ -133,7 +133,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._retry = RetryPolicy.from_config(self._cfg)
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
         spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
-        self._launch = Launch(
+        self._manager_pool = ManagerPool(
             *(name, fns, self._cfg, self._retry),
             backend=self._backend,
             is_async=self._is_async,
@@ -141,17 +141,17 @@ class BaseEnvManager(EnvManager, PoolFace):
         )
         super().__init__(counts, spaces)
         self._last_obs = LastObservations(len(fns))
-        self._resets = ResetScheduler(counts, self._launch, self._last_obs, self._retry)
+        self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs, self._retry)
         self._agent_infos = AgentInfos()
         self._layout: Layout | None = None
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)
         self._cfg[key] = seconds
-        if self._launch.pool is not None and self._launch.must_disable_autoreset():
+        if self._manager_pool.pool is not None and self._manager_pool.must_disable_autoreset():
             self._call_envs(disable_autoreset, "a new time limit")
-            self._launch.on_autoreset_disabled()
-        self._launch.apply_limits()
+            self._manager_pool.on_autoreset_disabled()
+        self._manager_pool.apply_limits()
 
     # ---- properties ------------------------------------------------------------------------
 
@@ -163,20 +163,20 @@ class BaseEnvManager(EnvManager, PoolFace):
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty if the envs live in this process."""
-        return () if self._launch.pool is None else self._launch.pool.worker_pids
+        return () if self._manager_pool.pool is None else self._manager_pool.pool.worker_pids
 
     @property
     def _pool(self) -> Pool:  # type: ignore[override]
-        if self._launch.pool is None:
+        if self._manager_pool.pool is None:
             raise StateError("launch the manager first")
-        return self._launch.pool
+        return self._manager_pool.pool
 
     def shards(self) -> list[ShardInfo]:
         """Return the state and the place of every shard of a manager over Ray; [] for all others, and before launch."""
-        return [] if self._launch.pool is None else self._launch.pool.shards()
+        return [] if self._manager_pool.pool is None else self._manager_pool.pool.shards()
 
     def __repr__(self) -> str:
-        pool = self._launch.pool if "_launch" in vars(self) else None
+        pool = self._manager_pool.pool if "_manager_pool" in vars(self) else None
         name = type(self).__name__
         if pool is not None:
             return f"{name}({pool.describe()})"
@@ -201,9 +201,9 @@ class BaseEnvManager(EnvManager, PoolFace):
                     "the envs have, or use BaseEnvManager"
                 )
             )
-        if self._launch.local_pool is None:
+        if self._manager_pool.local_pool is None:
             raise ClosedError(f"envs: {name} has not been launched; call launch first")
-        return [driver.built for driver in self._launch.local_pool.envs]
+        return [driver.built for driver in self._manager_pool.local_pool.envs]
 
     _envs = envs  # DI-engine's name
 
@@ -233,7 +233,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             raise ConfigError(f"launch: reset_param: expected a dict of env ids, got {type(reset_param).__name__}")
         if reset_param is not None and len(reset_param) != self.env_num:
             raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
-        pool = self._launch.start()
+        pool = self._manager_pool.start()
         self._counts.open()
         self._resets.open()
         self._agent_infos.clear()
@@ -262,7 +262,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         Raises:
             Exception: raised by the `close` of an env, after all envs and workers have ended.
         """
-        pool = self._launch.take_pool()
+        pool = self._manager_pool.take_pool()
         self._counts.close()
         self._last_obs.clear()
         self._layout = None  # its views refer to memory of the pool
@@ -274,7 +274,7 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     def _close_after(self, error: BaseException) -> None:
         """Close because of an error; it is more important than an error of `close`."""
-        self._launch.kill_hung_worker(error)
+        self._manager_pool.kill_hung_worker(error)
         with contextlib.suppress(Exception):
             self.close()
 
@@ -309,7 +309,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         Raises:
             ConfigError: a wrong number of folders, or there are spare envs.
         """
-        if self._launch.num_spares_per_env:
+        if self._manager_pool.num_spares_per_env:
             raise ConfigError(
                 "enable_save_replay: num_spare_envs must be 0. Spare envs begin episodes that may never be stepped, so "
                 "there would be videos of episodes that no env has delivered",
@@ -332,7 +332,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
             Exception: raised by a step of another env meanwhile; the resets are complete.
         """
-        self._launch.require_pool("reset")
+        self._manager_pool.require_pool("reset")
         ids = self._resets.read(reset_param)
         self._drop_answers(ids)
         failures: list[Exception] = []
@@ -369,7 +369,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         is_pure = isinstance(function, FindAttribute | Render)
         is_lasting = function in LASTING_CALLS
         while True:
-            pool = self._launch.require_pool(what)
+            pool = self._manager_pool.require_pool(what)
             if env_ids is not None and not len(env_ids):
                 return []
             try:
@@ -379,14 +379,14 @@ class BaseEnvManager(EnvManager, PoolFace):
                     raise
                 # The reset of an env may have hung. Other calls may have been made already, and are not made twice.
                 if not (is_pure or is_lasting) or error.op != "reset" or not self._handle(error):
-                    self._give_up(error)
+                    self._close_after_failure(error)
                     raise
                 if function is rebuild_env:  # the worker makes this call before the env's next reset
                     return []
 
     def _read_attribute(self, name: str) -> Any:
         unknown = AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
-        if self._launch.pool is None and not self._has_workers:
+        if self._manager_pool.pool is None and not self._has_workers:
             missing = object()
             if find_attr(self._spaces.reference(), name, missing) is missing:
                 raise unknown
@@ -425,12 +425,12 @@ class BaseEnvManager(EnvManager, PoolFace):
             ClosedError: the manager has not been launched, or is closed.
             StateError: an env is not in RUN. Or there are no actions, and all envs that are not DONE are in ERROR.
             ConfigError: not a dict, or an env does not exist.
-            RuntimeError: an env raised in every attempt. It is in ERROR; other envs go on. The attribute `timesteps`
+            RuntimeError: an env raised in every attempt. It is in ERROR; other envs continue. The attribute `timesteps`
                 of the exception has the timesteps of the other envs, {env_id: timestep}. So has an exception of an
                 automatic reset that failed in every attempt; the manager is closed then.
         """
         if self._counts.closed:
-            self._launch.require_pool("step")
+            self._manager_pool.require_pool("step")
         if type(actions) is not dict and not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
@@ -441,7 +441,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         return dict(zip(ids, timesteps))
 
     def _check_any_running(self) -> None:
-        """Raise StateError if only a reset by the caller can go on: a loop over rounds without envs would not end."""
+        """Raise StateError if all envs wait for a reset by the caller: a loop that only steps would not end."""
         states = self._counts.states
         failed = [env_id for env_id, state in states.items() if state is EnvState.ERROR]
         if failed and {EnvState.ERROR, EnvState.DONE}.issuperset(states.values()):
@@ -473,12 +473,12 @@ class BaseEnvManager(EnvManager, PoolFace):
         return batch, buffers
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
-        pool = self._launch.pool or self._launch.require_pool("step")
+        pool = self._manager_pool.pool or self._manager_pool.require_pool("step")
         counts = self._counts
         is_all = ids == counts.all_ids
         if not is_all and not all(map(counts.states.__contains__, ids)):
-            strangers = [env_id for env_id in ids if env_id not in counts.states]
-            raise ConfigError(f"step: no env {strangers[0]!r}; env ids are 0..{self.env_num - 1}")
+            unknown = [env_id for env_id in ids if env_id not in counts.states]
+            raise ConfigError(f"step: no env {unknown[0]!r}; env ids are 0..{self.env_num - 1}")
         packed = self._pack(actions)
         if packed is None:
             pool.send_objects(actions, ids, ordered=ordered)
@@ -497,22 +497,22 @@ class BaseEnvManager(EnvManager, PoolFace):
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
             Exception: raised by a constructor when a worker was replaced; the manager is closed.
         """
-        pool = self._launch.pool or self._launch.require_pool("recv")
+        pool = self._manager_pool.pool or self._manager_pool.require_pool("recv")
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
             if not self._handle(error):
-                self._give_up(error)
+                self._close_after_failure(error)
                 raise
             return None
         except Exception as error:
             if pool.has_dead_workers():
-                self._give_up(error)
+                self._close_after_failure(error)
             raise
 
     def _receive_resets(self) -> None:
         """Receive all outstanding rows, and take the rows of resets."""
-        batch = self._recv(self._launch.require_pool("reset").outstanding())
+        batch = self._recv(self._manager_pool.require_pool("reset").outstanding())
         if batch is not None:
             self._take_resets(batch)
 
@@ -550,7 +550,7 @@ class BaseEnvManager(EnvManager, PoolFace):
     def _handle(self, error: WorkerError) -> bool:
         """Replace a worker in which a reset hung, and return True; return False for other failures of workers."""
         is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
-        if self._backend != "process" or not is_hung_reset or self._launch.num_spares_per_env:
+        if self._backend != "process" or not is_hung_reset or self._manager_pool.num_spares_per_env:
             return False  # with spare envs, the reset may belong to an episode that no env waits for
         with self._closing_after_reset():
             abandoned = self._resets.replace_hung_worker(error)
@@ -566,8 +566,8 @@ class BaseEnvManager(EnvManager, PoolFace):
             RuntimeWarning,
         )
 
-    def _give_up(self, error: Exception) -> None:
-        """Close because of an error of a worker."""
+    def _close_after_failure(self, error: Exception) -> None:
+        """Close because of an error of a worker, whose envs are in ERROR."""
         for env_id in getattr(error, "env_ids", ()):
             self._counts.set_state(env_id, EnvState.ERROR)
         self._close_after(error)
@@ -589,13 +589,7 @@ class BaseEnvManager(EnvManager, PoolFace):
     # ---- from rows to timesteps ----------------------------------------------------------------
 
     def _take(self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
-        """Make timesteps of rows; update states, counts, and last observations.
-
-        Args:
-            ids: the env of each row.
-            batch: the rows.
-            buffers: made for these rows.
-            skip: envs whose rows have an error.
+        """Make timesteps of rows; update states, counts, and last observations. Rows of `skip` have an error.
 
         Raises:
             Exception: raised by an automatic reset; it has `timesteps`.
@@ -603,11 +597,11 @@ class BaseEnvManager(EnvManager, PoolFace):
         failed = skip
         views = buffers.put_batch(batch)
         if batch.flags & RowFlag.MESSAGE:
-            # Envs that go on after an abnormal timestep, whose rows have a filler, keep the observation before it.
-            fillers = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
-            skip = {*skip, *(ids[row] for row in fillers if not (views.terminated[row] or views.truncated[row]))}
+            # The row of an env that continues after an abnormal timestep has a placeholder: the last observation stays.
+            abnormal = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
+            skip = {*skip, *(ids[row] for row in abnormal if not (views.terminated[row] or views.truncated[row]))}
         self._last_obs.put(ids, buffers.batch, buffers.rows, skip)
-        if not batch.flags and self._launch.may_autoreset:  # workers flag rows that end an episode
+        if not batch.flags and self._manager_pool.may_autoreset:  # workers flag rows that end an episode
             return buffers.finish()
         ended = (views.terminated | views.truncated).nonzero()[0]
         rows = ended.tolist()
@@ -635,7 +629,7 @@ class BaseEnvManager(EnvManager, PoolFace):
     def _final_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array) -> list[Any]:
         """Return the final observations of the rows whose episodes have ended."""
         assert self._layout is not None
-        if self._launch.may_autoreset:  # `obs` of the row is the first observation of the next episode
+        if self._manager_pool.may_autoreset:  # `obs` of the row is the first observation of the next episode
             return final_rows(self._layout.spec, batch, ended)
         return [buffers.rows[row] for row in ended]
 
@@ -659,7 +653,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                 continue
             if not self._auto_reset:
                 self._counts.set_state(env_id, EnvState.NEED_RESET)
-            elif self._launch.is_autoreset and not self._resets.is_rebuilt(env_id):
+            elif self._manager_pool.is_autoreset and not self._resets.is_rebuilt(env_id):
                 self._resets.on_autoreset(env_id)
             else:
                 to_reset.append(env_id)

@@ -104,14 +104,13 @@ _STATE_NAMES = (
 
 
 class DriverSnapshotter:
-    """Captures and restores env drivers, for `Pool`; see `envs.state`."""
+    """`core.host.replay.Snapshotter` of env drivers: their own state, and that of their envs."""
 
     def spans_episodes(self, driver: EnvDriver) -> bool:
         """Return True: a seeded reset does not replace the whole state, since requests apply to later resets too."""
         return True
 
     def capture(self, driver: EnvDriver, *, within_episode: bool = False) -> Snapshot | None:
-        """Return the state of a driver and its env; None if the env's state cannot be captured."""
         if driver.is_gone:  # the driver's own state is all that there is
             return Snapshot(dump_by_value((driver.get_state(), None)), True)
         inner = SNAPSHOTTER.capture(driver.env, within_episode=within_episode)
@@ -120,26 +119,21 @@ class DriverSnapshotter:
         return Snapshot(dump_by_value((driver.get_state(), inner.state)), inner.is_complete, inner.holds_calls)
 
     def is_built_alike(self, driver: EnvDriver) -> bool:
-        """Return whether a new driver's env has no state that its next construction may not repeat."""
         return driver.is_gone or SNAPSHOTTER.is_built_alike(driver.env)
 
     def restore(self, driver: EnvDriver, state: bytes) -> None:
-        """Put a captured state into a new driver."""
         own, inner = load(state)
         driver.set_state(own)
         if inner is not None:
             SNAPSHOTTER.restore(driver.env, inner)
 
     def watch(self, driver: EnvDriver, *, is_deep: bool) -> Any:
-        """Read the attributes of a driver's env, so that `changes` can compare them after a call."""
         return SNAPSHOTTER.watch(driver.env, is_deep=is_deep)
 
     def changes(self, driver: EnvDriver, watch: Any) -> dict[tuple[int, str], bytes] | None:
-        """Return the attributes of a driver's env that have changed since `watch`; None if they are unknown."""
         return SNAPSHOTTER.changes(driver.env, watch)
 
     def set_attributes(self, driver: EnvDriver, changes: dict[tuple[int, str], bytes]) -> None:
-        """Set attributes of a driver's env to the values that `changes` has returned."""
         SNAPSHOTTER.set_attributes(driver.env, changes)
 
 
@@ -166,8 +160,8 @@ class EnvDriver:
         self._recorder: EpisodeRecorder | None = None
         self._first_seed: int | None = None  # drawn, for the generator of the env
         self._has_request = False  # else the driver is new
-        self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a filler
-        self._filler: Any = None
+        self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a placeholder
+        self._placeholder_obs: Any = None
         self._is_gone = False  # the env was closed, and the next reset builds a new one
         self._build()
 
@@ -188,7 +182,7 @@ class EnvDriver:
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
         self._adapted = _find_adapted(env)
-        # An env in an old dialect may return None for an observation; others may not.
+        # An env with an older interface may return None for an observation; others may not.
         if self._adapted is not None:
             self._adapted.notes_agents = True
 
@@ -206,8 +200,8 @@ class EnvDriver:
             request: the manager's request; None for an autoreset, which uses the last one.
 
         Returns:
-            (obs, info) of the env's reset. A filler takes the place of the observation where no episode begins: the
-            env is new and needs a complete request, has no episodes left, or autoresets are disabled.
+            (obs, info) of the env's reset. The observation is a placeholder where no episode begins: the env is new
+            and needs a complete request, has no episodes left, or autoresets are disabled.
 
         Raises:
             EnvError: an autoreset failed; `op` is 'reset'.
@@ -216,7 +210,7 @@ class EnvDriver:
         if self._is_gone:
             self._build_successor()
         if not self._has_request and (request is None or not request.is_complete):
-            return self._fill(), {}  # the manager notices that the env is new, and sends a complete request
+            return self._placeholder(), {}  # the manager notices that the env is new, and sends a complete request
         if request is not None:
             self._apply(request)
         elif self._settings.autoreset:
@@ -225,7 +219,7 @@ class EnvDriver:
 
     def step(self, action: Any) -> Any:
         if self._adapted is not None:
-            return self._step_old_dialect(action)
+            return self._step_adapted(action)
         result = self.env.step(action)
         return result if self._settings.has_columns else move_reward_to_info(result)
 
@@ -235,11 +229,11 @@ class EnvDriver:
 
     def _autoreset(self) -> tuple[Any, dict[str, Any]]:
         if self._is_autoreset_disabled:
-            return self._fill(), {}
+            return self._placeholder(), {}
         if self._episodes_left is not None:
             self._episodes_left -= 1
             if self._episodes_left <= 0:
-                return self._fill(), {}
+                return self._placeholder(), {}
         try:
             return self._begin_episode()
         except Exception as error:
@@ -373,7 +367,7 @@ class EnvDriver:
 
     # ---- side values ----------------------------------------------------------------------
 
-    def _step_old_dialect(self, action: Any) -> Any:
+    def _step_adapted(self, action: Any) -> Any:
         result = self.env.step(action)
         if result[4].get("abnormal", False):
             obs, reward, terminated, truncated, info = result
@@ -383,18 +377,18 @@ class EnvDriver:
                 reward = np.asarray(reward, np.float32)
                 reward = reward.reshape(1) if reward.shape == () and shape != () else reward
             info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
-            return self._fill(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
+            return self._placeholder(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
         return result if self._settings.has_columns else move_reward_to_info(result)
 
-    def _fill(self) -> Any:
-        """Return a filler: an observation that fits the space, for rows that need one."""
-        if self._filler is None:
-            # A copy, since sampling changes a space's generator; seeded, so that a new env has the same filler.
+    def _placeholder(self) -> Any:
+        """Return a placeholder: an observation that fits the space, for rows that need one."""
+        if self._placeholder_obs is None:
+            # A copy, since sampling changes a space's generator; seeded, so that a new env has the same placeholder.
             space = copy.deepcopy(self._find("observation_space"))
             if space is not None:
                 space.seed(0)
-                self._filler = space.sample()
-        return self._filler
+                self._placeholder_obs = space.sample()
+        return self._placeholder_obs
 
     # ---- attributes that a pool reads -----------------------------------------------------
 
@@ -436,7 +430,7 @@ class EnvDriver:
 
 
 def _find_adapted(env: Any) -> AdaptedEnv | None:
-    """Return the adapter for an old dialect; it may be inside a recorder."""
+    """Return the adapter of an env with an older interface; it may be inside a recorder."""
     while env is not None:
         if isinstance(env, AdaptedEnv):
             return env

@@ -413,10 +413,10 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def _join(self, actions: list[Any]) -> Any:
         """Return a batch of actions; an env without an action gets one of the space."""
         space = self._action_space
-        filler = None
+        placeholder = None
         if any(action is None for action in actions):
-            filler = _some_action(space)
-        values = [filler if action is None else _fit(space, action) for action in actions]
+            placeholder = _some_action(space)
+        values = [placeholder if action is None else _fit(space, action) for action in actions]
         empty: Any = create_empty_array(space, len(values))
         return concatenate(space, values, empty)
 

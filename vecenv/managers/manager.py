@@ -152,25 +152,14 @@ class EnvManager:
         ]
 
     def _read_attribute(self, name: str) -> Any:
-        """Return the list of an attribute of all envs, or a function that calls a method of all envs.
-
-        Raises:
-            AttributeError: the envs have no such attribute.
-            RuntimeError: it is a method that is not in `method_name_list`.
-            ClosedError: the manager is closed.
-        """
+        """Return the list of an attribute of all envs, or a function that calls a method of all envs."""
         raise NotImplementedError
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Run a function of the env driver of each env; return the results in the order of `env_ids`.
-
-        Args:
-            function: called with the `EnvDriver`.
-            what: name of the call, for messages.
-            env_ids: distinct ids; None for all envs.
+        """Call a function with the `EnvDriver` of each of these envs, or of all; return the results in their order.
 
         Raises:
-            ClosedError: the manager has not been launched, or is closed.
+            ClosedError: the manager has not been launched, or is closed. The message begins with `what`.
             WorkerTimeoutError, WorkerDiedError: a worker failed; a manager with workers is closed then.
             Exception: raised by the function, for the env with the lowest id.
         """

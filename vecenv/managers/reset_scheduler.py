@@ -29,7 +29,7 @@ from ..nested import copy_arrays
 from .env_driver import ResetRequest
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
-from .launch import Launch
+from .manager_pool import ManagerPool
 from .retry import RetryPolicy
 from .seeds import ResetSeeds
 from .states import EnvState
@@ -43,7 +43,7 @@ class ResetScheduler:
 
     Args:
         counts: states of the envs, and counts of their episodes.
-        launch: owns the pool.
+        manager_pool: owns the pool.
         last_obs: takes first observations.
         retry: how failed resets are repeated; may change.
 
@@ -52,9 +52,11 @@ class ResetScheduler:
         unstepped: ids of envs that have been reset and not stepped since. The manager removes those it steps.
     """
 
-    def __init__(self, counts: EpisodeCounts, launch: Launch, last_obs: LastObservations, retry: RetryPolicy) -> None:
+    def __init__(
+        self, counts: EpisodeCounts, manager_pool: ManagerPool, last_obs: LastObservations, retry: RetryPolicy
+    ) -> None:
         self._counts = counts
-        self._launch = launch
+        self._manager_pool = manager_pool
         self._last_obs = last_obs
         self._retry = retry
         self.seeds = ResetSeeds(len(counts.all_ids))
@@ -138,7 +140,7 @@ class ResetScheduler:
             if params is not None and not isinstance(params, Mapping):
                 raise ConfigError(f"reset: env {env_id}: expected a dict or None, got {type(params).__name__}")
         given = {int(env_id): dict(params or {}) for env_id, params in reset_param.items()}
-        if self._launch.has_workers:
+        if self._manager_pool.has_workers:
             for env_id, params in given.items():
                 _check_params(env_id, params)
         self._params.update(given)
@@ -154,12 +156,12 @@ class ResetScheduler:
         """Return a complete request."""
         is_rebuilt = env_id in self._rebuilt
         left = None
-        if self._launch.may_autoreset:
+        if self._manager_pool.may_autoreset:
             # An env that is DONE and is reset by the caller has one more episode.
-            left = max(self._counts.episodes_left(env_id), 1) if self._launch.is_autoreset else 1
+            left = max(self._counts.episodes_left(env_id), 1) if self._manager_pool.is_autoreset else 1
         is_requested = env_id in self._requested
         seed = self.seeds.seed_for_reset(env_id, is_requested=is_requested, is_rebuilt=is_rebuilt)
-        num_spares = self._launch.num_spares_per_env
+        num_spares = self._manager_pool.num_spares_per_env
         return ResetRequest(
             params=self._params.get(env_id, {}),
             seed=seed,
@@ -179,7 +181,7 @@ class ResetScheduler:
         self._requested.difference_update(ids)
         for env_id in ids:
             # An env with autoresets takes a reset without a request for an autoreset.
-            if self._launch.may_autoreset or env_id in self._rebuilt:
+            if self._manager_pool.may_autoreset or env_id in self._rebuilt:
                 self._requests[env_id] = self._make_request(env_id)
         self._begin(ids)
 
@@ -206,7 +208,7 @@ class ResetScheduler:
         """Send the resets of these envs, which are under way."""
         requests = [self._requests.get(env_id) for env_id in ids]
         kwargs = [None if request is None else {"request": request} for request in requests]
-        self._launch.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
+        self._manager_pool.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
 
     def take_rows(self, batch: Batch, spec: Spec) -> dict[int, Exception]:
         """Store the first observations of a batch; return the exceptions of resets that failed, by env_id.
@@ -263,7 +265,7 @@ class ResetScheduler:
 
     def is_sent(self, env_id: int) -> bool:
         """Return whether the env owes the answer to a reset."""
-        return self._launch.require_pool("reset").owes(env_id) == Op.RESET
+        return self._manager_pool.require_pool("reset").owes(env_id) == Op.RESET
 
     def fail(self, env_id: int, error: Exception) -> NoReturn:
         """Raise because a reset failed in its last attempt; the manager must be closed.
@@ -307,7 +309,7 @@ class ResetScheduler:
             EnvError: as `fail`, if the reset has no attempts left.
         """
         env_id, worker_id = error.env_ids[0], error.worker_id
-        pool = self._launch.require_pool("reset")
+        pool = self._manager_pool.require_pool("reset")
         assert isinstance(pool, ProcessPool) and worker_id is not None
         recovers = pool.options.failures.recovers
         env_ids = [env_id] if recovers else pool.envs_of(worker_id)
@@ -322,10 +324,10 @@ class ResetScheduler:
             self._attempts[one] = self._retry.max_retry
         self._restart(pool, worker_id, env_id, env_ids if recovers else None)
         self.on_rebuilt(env_ids)
-        owed = [one for one in env_ids if one in self._attempts]
-        for one in owed:
+        under_way = [one for one in env_ids if one in self._attempts]
+        for one in under_way:
             self._requests[one] = self._make_request(one)
-        self.send(owed)
+        self.send(under_way)
         for one in abandoned:
             self._counts.set_state(one, EnvState.ERROR)
         return abandoned

@@ -47,7 +47,7 @@ class ResetSeeds:
         self._waiting.update(waiting)
 
     def seed_for_reset(self, env_id: int, *, is_requested: bool, is_rebuilt: bool) -> Seed | None:
-        """Return the seed of the env's next reset; None if its sequence of seeds goes on.
+        """Return the seed of the env's next reset; None if its sequence of seeds continues.
 
         Args:
             env_id: the env.

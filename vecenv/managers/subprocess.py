@@ -22,7 +22,7 @@ __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
 @ENV_MANAGER_REGISTRY.register("subprocess")
 class SyncSubprocessEnvManager(BaseEnvManager):
-    """Envs in worker processes, several per worker; a step waits for all envs asked.
+    """Envs in worker processes, several per worker; a step waits for all envs that it steps.
 
     `step` differs from `BaseEnvManager.step` in its errors: an exception of an env is raised as it is, not as a
     RuntimeError, and by default the manager is closed (`on_step_error`). TimeoutError: an env took longer than
@@ -86,7 +86,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         """
         try:
             # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
-            while self._resets.is_any_under_way() and (pool := self._launch.pool) and pool.outstanding():
+            while self._resets.is_any_under_way() and (pool := self._manager_pool.pool) and pool.outstanding():
                 if not self._receive_next(timeout=0.0):
                     break
             while not (ids := self.ready_obs_id) and self._resets.is_any_under_way():
@@ -120,7 +120,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
                 after an automatic reset that failed in every attempt, the attribute `timesteps` of the exception
                 has the timesteps that have arrived, {env_id: timestep}. Otherwise the next call returns them.
         """
-        self._launch.require_pool("step")
+        self._manager_pool.require_pool("step")
         if not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)

@@ -59,7 +59,7 @@ class BaseEnvManagerV2(BaseEnvManager):
         return obs.to_treetensor() if self._returns_treetensors and isinstance(obs, TreeArray) else obs
 
     def _ready_batch(self) -> Any:
-        pool = self._launch.require_pool("ready_obs")
+        pool = self._manager_pool.require_pool("ready_obs")
         ids = self.ready_obs_id
         if not ids:
             return as_tree(pool.obs_spec.batch(lambda leaf: np.empty((0, *leaf.shape), leaf.dtype), lambda _: ()))
@@ -86,7 +86,7 @@ class BaseEnvManagerV2(BaseEnvManager):
             Exception: as `step` of the manager with dicts. The attribute `timesteps` of an env's exception has the
                 timesteps of the other envs, {env_id: tree}.
         """
-        self._launch.require_pool("step")
+        self._manager_pool.require_pool("step")
         ids, values = self._read_actions(actions)
         if not ids:
             self._check_any_running()
@@ -117,7 +117,7 @@ class BaseEnvManagerV2(BaseEnvManager):
         """Return a tree as the nested value that an env expects, and other actions unchanged."""
         if not hasattr(action, "json"):
             return action
-        return untree(self._launch.require_pool("step").action_spec.root, action.json())
+        return untree(self._manager_pool.require_pool("step").action_spec.root, action.json())
 
 
 @ENV_MANAGER_REGISTRY.register("subprocess_v2")

@@ -1,4 +1,4 @@
-"""Launch: builds the pool of a manager from its config, owns it, and closes it."""
+"""ManagerPool: builds the pool of a manager from its config, owns it, and closes it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_fo
 from .options import limits_of, pool_options
 from .retry import RetryPolicy
 
-__all__ = ["Launch"]
+__all__ = ["ManagerPool"]
 
 
-class Launch:
+class ManagerPool:
     """The pool of a manager, from `start` to `close`.
 
     Args:
