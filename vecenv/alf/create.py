@@ -187,9 +187,7 @@ class _Constructor:
 def _torch_seeded(seed: int, is_guest: bool) -> Iterator[None]:
     """Seed torch's global generator before the body if torch is imported, or after the body if that imports torch.
 
-    Args:
-        seed: the seed, modulo 2**64.
-        is_guest: whether this is the caller's process. Then the generator is restored afterwards.
+    In the caller's process (`is_guest`) the generator is restored afterwards.
     """
     torch = sys.modules.get("torch")
     seed %= 2**64  # torch accepts no larger seeds

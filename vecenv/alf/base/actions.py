@@ -30,11 +30,7 @@ def fit_actions(specs: Any, action: Any, outer: tuple[int, ...] = ()) -> Any:
 
 
 def fit_action(spec: TensorSpec, leaf: Any, dtype: np.dtype[Any], outer: tuple[int, ...] = ()) -> Array:
-    """Return one leaf of an action as an array (*outer, *S) of this dtype; not copied if it already is one.
-
-    Raises:
-        SpaceError: the shape differs, or a cast would change the kind of number.
-    """
+    """Return one leaf of an action for `fit_actions`, in another dtype than the spec's; not copied if it fits."""
     array = np.asarray(leaf)
     shape = (*outer, *spec.shape)
     if array.shape != shape or not can_convert(array, dtype):
@@ -46,10 +42,6 @@ def fit_action(spec: TensorSpec, leaf: Any, dtype: np.dtype[Any], outer: tuple[i
 
 
 def rows_of(specs: Any, action: Any, count: int) -> list[Any]:
-    """Return a batch of `count` actions, arrays or tensors, as a list of single actions (arrays).
-
-    Raises:
-        SpaceError: as from `fit_actions`.
-    """
+    """Return a batch of `count` actions, arrays or tensors, as a list of single actions that `fit_actions` returns."""
     batch = fit_actions(specs, tensors.to_arrays(action), (count,))
     return [map_structure(lambda leaf, row=row: leaf[row], batch) for row in range(count)]

@@ -22,14 +22,6 @@ class KnownInfos:
         specs: the declared specs, from `env_info_spec`. None or (): no keys are declared.
         outer_dims: axes in front of each spec's shape.
 
-    Example:
-        >>> from vecenv.alf import TensorSpec
-        >>> known = KnownInfos({"lives": TensorSpec((), "int64")}, (2,))
-        >>> sorted(known.complete({"speed": np.ones(2)}))
-        ['lives', 'speed']
-        >>> known.complete({"lives": np.array([3, 3])})["speed"]
-        array([0., 0.])
-
     Attributes:
         zeros: zeros for every known key: arrays, nested in dicts.
     """

@@ -236,7 +236,6 @@ class BoundedTensorSpec(TensorSpec):
 
     @classmethod
     def is_bounded(cls) -> bool:
-        """Return True."""
         return True
 
     def _arguments(self) -> dict[str, Any]:

@@ -85,11 +85,7 @@ def termination(
     env_id: Any = None,
     env_info: Any = None,
 ) -> TimeStep:
-    """Return the LAST time step of a terminated episode: discount 0. Other arguments are those of `transition`.
-
-    Raises:
-        SpaceError: the reward has another shape than its spec.
-    """
+    """Return the LAST time step of a terminated episode: discount 0. Arguments and errors are those of `transition`."""
     return _build(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
 
 
@@ -102,11 +98,7 @@ def truncation(
     env_id: Any = None,
     env_info: Any = None,
 ) -> TimeStep:
-    """Return the LAST time step of a truncated episode: its discount is not 0. Arguments are those of `transition`.
-
-    Raises:
-        SpaceError: the reward has another shape than its spec.
-    """
+    """Return the LAST time step of a truncated episode: discount not 0. Arguments, errors: those of `transition`."""
     return _build(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
 

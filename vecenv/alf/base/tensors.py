@@ -18,11 +18,7 @@ __all__ = ["is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
 
 
 def torch() -> Any:
-    """Import torch and return the module.
-
-    Raises:
-        DependencyError: torch is not installed.
-    """
+    """Import torch and return the module; raise DependencyError if it is not installed."""
     return require("torch", "torch")
 
 

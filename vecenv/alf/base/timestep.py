@@ -26,11 +26,7 @@ __all__ = ["StepType", "TimeStep", "time_step_spec"]
 
 
 def check_discount(discount: Any) -> float:
-    """Return a discount as a float.
-
-    Raises:
-        ConfigError: the discount is not a number.
-    """
+    """Return a discount as a float; raise ConfigError if it is not a number."""
     if not is_number(discount):
         raise ConfigError(f"discount: expected a number, got {discount!r}", key="discount")
     return float(discount)

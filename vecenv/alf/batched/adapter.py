@@ -122,12 +122,7 @@ class GymAdapter(_StatelessAdapter):
         return any(layer.has_own_methods() for layer in self.skipped_layers)
 
     def _take_apart(self, time_step: TimeStep, discounts: dict[int, tuple[Any, ...]]) -> Any:
-        """Return the five values of a time step.
-
-        Args:
-            time_step: the result of a `step` or `reset` that was set on an environment.
-            discounts: {step type: discounts that a Gymnasium env can have}.
-        """
+        """Return the five values of a time step; `discounts` are those that a Gymnasium env can have, by step type."""
         step_type, discount = int(time_step.step_type), time_step.discount
         if discount not in np.array(discounts.get(step_type, ()), np.float32):
             raise StateError(

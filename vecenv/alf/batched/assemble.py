@@ -34,13 +34,7 @@ _LAST = int(StepType.LAST)
 
 
 class Assembler:
-    """Builds time steps of `size` envs.
-
-    Args:
-        pool: a started pool.
-        description: the description of its environments.
-        size: B: number of envs, times the rows of each.
-    """
+    """Builds time steps of B = `size` rows of the environments of a started pool."""
 
     def __init__(self, pool: Pool, description: EnvDescription, size: int) -> None:
         self._spec = pool.obs_spec

@@ -41,7 +41,6 @@ class ContinuousActionMapping(EnvWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             low, high: numbers, or arrays that broadcast to every continuous part of the action space.
 
         Raises:

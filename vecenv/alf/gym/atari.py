@@ -41,7 +41,6 @@ class DMAtariPreprocessing(EnvWrapper):
         """Wrap an Atari env that does not skip frames itself (`frameskip=1`).
 
         Args:
-            env: the Atari env.
             frame_skip: number of times that each action is applied, 4 by default.
             noop_max: largest number of idle steps after a reset, 30 by default; 0 for none.
             screen_size: height and width of observations in pixels, 84 by default.

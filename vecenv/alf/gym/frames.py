@@ -54,7 +54,6 @@ class BaseObservationWrapper(ObsMixin, EnvWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             fields: paths of the parts to map; [] maps none. None (default): the whole observation.
 
         Raises:
@@ -179,7 +178,6 @@ class FrameStack(BaseObservationWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             stack_size: number of observations, 4 by default.
             channel_order: 'channels_last' (default) joins along the last axis, 'channels_first' along the first.
             fields: paths of the parts to stack. None (default): the whole observation.
@@ -231,7 +229,6 @@ class FrameResize(BaseObservationWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             width, height: size of the result in pixels, 84 by default.
             fields: paths of the images. None (default): the whole observation.
             interpolation: one of OpenCV's `INTER_...` constants. None (default): INTER_AREA.
@@ -356,7 +353,6 @@ class EpisodicRandomFrameCrop(_CropMixin, BaseObservationWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             cropping_fraction: size of the window as a fraction of height and width, 0.8 by default.
             channel_order: 'channels_last' (default) or 'channels_first'.
             share_cropping: whether all fields are cut at the same relative position. Default: True.
@@ -409,7 +405,6 @@ class FrameFlip(BaseObservationWrapper):
         """Wrap an env.
 
         Args:
-            env: a Gymnasium env, or one with an older interface.
             ud_flip_prob, lr_flip_prob: probabilities of a flip upside down and from left to right, 0.5 by default.
             channel_order: 'channels_last' (default) or 'channels_first'.
             fields: paths of the images. None (default): the whole observation.

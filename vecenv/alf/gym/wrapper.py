@@ -208,12 +208,7 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
 
 
 class _GymEnv:
-    """The env below an AlfGymWrapper, for workers.
-
-    Attributes:
-        layers: the environments above the env, outermost first.
-        steps_by: the object with the `step`: the env.
-    """
+    """The env below an AlfGymWrapper, for workers; `layers` are the environments above it, outermost first."""
 
     def __init__(self, wrapper: AlfGymWrapper) -> None:
         self._wrapper = wrapper

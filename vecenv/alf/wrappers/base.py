@@ -206,12 +206,10 @@ class _LimitedGymEnv:
         self._limit = limit
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode and set the step count to 0."""
         self._limit._num_steps = 0
         return self._inner.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """Step the env; return truncated=True at the limit."""
         limit = self._limit
         limit._num_steps = num_steps = (limit._num_steps or 0) + 1
         if num_steps < limit._duration:

@@ -85,10 +85,7 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
 
     Args:
         envs: at least one environment.
-        names: the name of each env, for errors.
-
-    Raises:
-        ConfigError: specs differ (a ValueError), or an env is not an AlfEnvironment.
+        names: the name of each env, for the ConfigError if specs differ or an env is not an AlfEnvironment.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_envs",)

@@ -65,7 +65,6 @@ class RandomFirstEpisodeLength(TruncatingMixin, AlfEnvironmentBaseWrapper):
         """Wrap a single environment.
 
         Args:
-            env: a single environment.
             random_length_range: largest length; lengths are drawn from 1 to this number.
             num_episodes: number of episodes to truncate, 1 by default.
 
