@@ -413,9 +413,8 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def _join(self, actions: list[Any]) -> Any:
         """Return a batch of actions; an env without an action gets one of the space."""
         space = self._action_space
-        placeholder = None
-        if any(action is None for action in actions):
-            placeholder = _some_action(space)
+        # Sampling moves the generator of a space.
+        placeholder = copy.deepcopy(space).sample() if any(action is None for action in actions) else None
         values = [placeholder if action is None else _fit(space, action) for action in actions]
         empty: Any = create_empty_array(space, len(values))
         return concatenate(space, values, empty)
@@ -438,11 +437,6 @@ def row_info(infos: Mapping[Any, Any], row: int) -> dict[Any, Any]:
         for key, values in infos.items()
         if not is_mask(key, infos) and (infos[f"_{key}"][row] if f"_{key}" in infos else key != "env_id")
     }
-
-
-def _some_action(space: gymnasium.Space[Any]) -> Any:
-    """Return an action of the space, and leave the space's generator unchanged."""
-    return copy.deepcopy(space).sample()
 
 
 def _fit(space: gymnasium.Space[Any], action: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,10 +112,11 @@ class BatchViews(NamedTuple):
     truncated: Array
 
 
+@dataclass(eq=False)
 class Layout:
     """The layout of the results of one manager; fixed from launch to close.
 
-    Args:
+    Attributes:
         spec: the observation spec.
         reward_shape: shape of one timestep's reward.
         num_envs: number of rows of a step of all envs.
@@ -122,9 +124,6 @@ class Layout:
         leases: lend blocks with large observations to the caller; None: observations are copied.
         is_untyped: values may differ from their spaces; then rewards may come in infos.
         copy_timer: of the pool.
-
-    Attributes:
-        spec, num_envs, builder, leases, is_untyped, copy_timer: as the arguments.
         shapes_of_all: `shapes(num_envs)`.
         views: views of whole blocks by their rows; making views takes longer than copying a few rows.
         is_early: the arrays of observations are made before the batch comes. Those that may be lent, single numbers
@@ -132,32 +131,19 @@ class Layout:
         leaf: the only leaf, if an observation is one array.
     """
 
-    __slots__ = (
-        *("_reward_shape", "builder", "copy_timer", "is_early", "is_untyped", "leaf", "leases", "num_envs"),
-        *("shapes_of_all", "spec", "views"),
-    )
+    spec: Spec
+    reward_shape: tuple[int, ...]
+    num_envs: int
+    builder: BuildFunctions
+    leases: Leases[Any] | None
+    is_untyped: bool
+    copy_timer: CopyTimer | None = None
 
-    def __init__(
-        self,
-        spec: Spec,
-        reward_shape: tuple[int, ...],
-        num_envs: int,
-        builder: BuildFunctions,
-        *,
-        leases: Leases[Any] | None,
-        is_untyped: bool,
-        copy_timer: CopyTimer | None = None,
-    ) -> None:
-        self.spec = spec
-        self.copy_timer = copy_timer
-        self.builder = builder
-        self.leases = leases
-        self.is_untyped = is_untyped
-        self.is_early = leases is None and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.is_early = self.leases is None and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
-        self.num_envs = num_envs
-        self._reward_shape = reward_shape
-        self.shapes_of_all = self.shapes(num_envs)
+        self.shapes_of_all = self.shapes(self.num_envs)
         self.views: dict[AnyRows, BatchViews] = {}
 
     def make_views(self, rows: AnyRows) -> BatchViews:
@@ -170,7 +156,7 @@ class Layout:
 
     def shapes(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of `count` rewards and of `count` observations that are one array."""
-        return (count, *self._reward_shape), (count, *(() if self.leaf is None else self.leaf.shape))
+        return (count, *self.reward_shape), (count, *(() if self.leaf is None else self.leaf.shape))
 
 
 class TimestepBuffers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +17,9 @@ from vecenv.errors import ConfigError
 __all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
 
 
-def _forwarded(name: str) -> Any:
-    """Make a property that returns the value of the wrapped environment."""
-    return property(lambda self: getattr(self._env, name), doc=getattr(AlfEnvironment, name).__doc__)
+def forwarded(name: str, inner: Callable[[Any], AlfEnvironment] = operator.attrgetter("_env")) -> Any:
+    """Make a property that returns the value of an environment inside."""
+    return property(lambda self: getattr(inner(self), name), doc=getattr(AlfEnvironment, name).__doc__)
 
 
 class AlfEnvironmentBaseWrapper(AlfEnvironment):
@@ -69,13 +71,13 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
     def env_info_spec(self) -> Any:
         return self._env.env_info_spec()
 
-    batched = _forwarded("batched")
-    batch_size = _forwarded("batch_size")
-    is_tensor_based = _forwarded("is_tensor_based")
-    num_tasks = _forwarded("num_tasks")
-    task_names = _forwarded("task_names")
-    can_seed = _forwarded("can_seed")
-    metadata = _forwarded("metadata")
+    batched = forwarded("batched")
+    batch_size = forwarded("batch_size")
+    is_tensor_based = forwarded("is_tensor_based")
+    num_tasks = forwarded("num_tasks")
+    task_names = forwarded("task_names")
+    can_seed = forwarded("can_seed")
+    metadata = forwarded("metadata")
 
     def get_info(self) -> Any:
         return self._env.get_info()

@@ -13,7 +13,7 @@ from vecenv.alf.base.environment import AlfEnvironment, FixedSpecs, check_enviro
 from vecenv.alf.base.infos import stack_infos
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.base.timestep import TimeStep
-from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, forwarded
 from vecenv.core.host.host import close_all
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
@@ -80,6 +80,11 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return step
 
 
+def _first_env(batch: Any) -> AlfEnvironment:
+    env: AlfEnvironment = batch._envs[0]
+    return env
+
+
 class SeveralEnvs(FixedSpecs, AlfEnvironment):
     """Base of the environments that consist of several single envs with equal specs.
 
@@ -99,13 +104,8 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
             if specs_of(env) != self._specs:
                 raise ConfigError(f"{name}: its specs differ from those of {names[0]}")
 
-    @property
-    def can_seed(self) -> bool:
-        return self._envs[0].can_seed
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._envs[0].metadata
+    can_seed = forwarded("can_seed", _first_env)
+    metadata = forwarded("metadata", _first_env)
 
     def get_state(self) -> dict[str, Any]:
         states = []
@@ -147,13 +147,8 @@ class BatchEnvironmentWrapper(SeveralEnvs):
     def batch_size(self) -> int:
         return len(self._envs)
 
-    @property
-    def num_tasks(self) -> int:
-        return self._envs[0].num_tasks
-
-    @property
-    def task_names(self) -> list[str]:
-        return self._envs[0].task_names
+    num_tasks = forwarded("num_tasks", _first_env)
+    task_names = forwarded("task_names", _first_env)
 
     def seed(self, seed: int) -> None:
         """Seed env i with `seed + i`."""
