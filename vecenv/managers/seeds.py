@@ -79,17 +79,7 @@ class ResetSeeds:
 
 
 def seeds_by_env(seed: Any, num_envs: int) -> dict[int, int]:
-    """Return {env_id: seed} for the argument of `manager.seed`, which is not changed.
-
-    Args:
-        seed: an integer s gives env i the seed s + i; a sequence has one seed per env; a dict
-            has the seeds of some envs.
-        num_envs: number of envs.
-
-    Raises:
-        ConfigError: a wrong number of seeds, a negative seed, or an env_id that does not exist.
-        TypeError: `seed` is none of these.
-    """
+    """Return {env_id: seed} for the argument of `BaseEnvManager.seed`, whose errors it raises."""
     if isinstance(seed, numbers.Integral):
         first = check_seed(seed)
         return {env_id: first + env_id for env_id in range(num_envs)}

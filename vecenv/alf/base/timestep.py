@@ -12,6 +12,7 @@ The reward of a FIRST step is 0, because no action precedes it.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.spec import BoundedTensorSpec, TensorSpec
 from vecenv.core.system.clock import is_number
 from vecenv.errors import ConfigError
-from vecenv.nested import map_structure
+from vecenv.nested import flatten, map_structure
 
 __all__ = ["StepType", "TimeStep", "time_step_spec"]
 
@@ -130,16 +131,9 @@ class TimeStep(_Fields):
     def _moved(self, name: str, move: Any) -> TimeStep:
         kept: TimeStep | None = self.__dict__.get(name)
         if kept is None:
-            leaves_moved = False
-
-            def move_leaf(leaf: Any) -> Any:
-                nonlocal leaves_moved
-                moved = move(leaf)
-                leaves_moved = leaves_moved or moved is not leaf
-                return moved
-
-            copy: TimeStep = map_structure(move_leaf, self)
-            kept = copy if leaves_moved else self
+            kept = map_structure(move, self)
+            if all(map(operator.is_, flatten(kept), flatten(self))):
+                kept = self
             self.__dict__[name] = kept
         return kept
 
