@@ -155,8 +155,7 @@ class Player:
             self.look()
         assert len(self.kept) > num_requests / 4, "hardly any step: the program shows nothing"
         assert self.killer is None or self.num_kills > 0, "nothing was killed: the program shows nothing"
-        if self.cfg["copy_on_get"]:
-            assert all(plain_answer(timestep) == expected for timestep, expected in self.kept)
+        assert all(plain_answer(timestep) == expected for timestep, expected in self.kept)
 
 
 def check(manager_cls: type, seed: int, num_requests: int) -> None:
