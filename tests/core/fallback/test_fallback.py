@@ -24,6 +24,7 @@ from vecenv.core.host import slot as events
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.host import Host
 from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.commands import Commands
 from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.native import load
 from vecenv.core.layout.spec import Spec
@@ -77,9 +78,8 @@ def send(hub, env_ids, ordered=True):
 
 
 def reset(hub, env_ids, ordered=True):
-    count = len(env_ids)
-    none = [None] * count
-    return hub.command(Op.RESET, np.array(env_ids), np.zeros(count, np.int64), np.zeros(count, np.uint8), none, ordered)
+    commands = Commands.of(Op.RESET, np.array(env_ids))
+    return hub.command(commands, ordered) or int(commands.table["step_id"][0])
 
 
 def env_ids_of(got):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vecenv.core.layout.commands import Command, Commands, Effect
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -17,17 +18,33 @@ def steps(journal: Journal, values: list[int], env_ids: list[int] | None = None)
     journal.note_steps((np.array(values, np.int64),), ids, 0)
 
 
+def seeded_resets(env_ids: list[int], seeds: list[int], payloads: Any = ()) -> Commands:
+    ids = np.array(env_ids)
+    return Commands.of(Op.RESET, ids, flags=CommandFlag.SEED, arguments=seeds, effects=Effect.SEEDS, payloads=payloads)
+
+
+def plain_resets(env_ids: list[int], seeds: list[int], payloads: Any = ()) -> Commands:
+    return Commands.of(Op.RESET, np.array(env_ids), arguments=seeds, payloads=payloads)
+
+
 def reset(journal: Journal, first: int, env_ids: list[int], seeds: list[int | None], op: Op = Op.RESET) -> None:
     flags = [0 if seed is None else CommandFlag.SEED for seed in seeds]
-    seeded = [seed is not None for seed in seeds]
-    count = len(env_ids)
-    journal.note_commands(
-        op, first, env_ids, [seed or 0 for seed in seeds], flags, [None] * count, [None] * count, seeded
-    )
+    effects = [Effect.ONCE if seed is None else Effect.SEEDS for seed in seeds]
+    arguments = [seed or 0 for seed in seeds]
+    note(journal, first, Commands.of(op, np.array(env_ids), flags=flags, arguments=arguments, effects=effects))
 
 
-def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
-    journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"payload {first}".encode()], [name], [False])
+def note(journal: Journal, first: int, commands: Commands) -> None:
+    """Record commands whose numbers count up from `first`."""
+    commands.number(first)
+    journal.note_commands(commands)
+
+
+def call(journal: Journal, first: int, env_id: int, key: str | None, effect: Effect | None = None) -> None:
+    """Record a call: with a key, it lasts; else its effect is unknown, or `effect`."""
+    if effect is None:
+        effect = Effect.ONCE if key is None else Effect.LASTS
+    journal.note_commands(Commands.listed([Command(first, env_id, Op.CALL, 0, 0, effect, key, b"payload %d" % first)]))
 
 
 def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:

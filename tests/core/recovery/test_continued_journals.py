@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.core.recovery.journals import MANY, call, lasting, reset, steps, two_envs
-from vecenv.core.layout.commands import RestorePoint
+from tests.core.recovery.journals import MANY, call, lasting, note, reset, steps, two_envs
+from vecenv.core.layout.commands import Commands, RestorePoint
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -35,8 +35,7 @@ def act(journal: Journal, rng: np.random.Generator) -> None:
     elif kind == 4:
         call(journal, first, env_id, ["a", None][number])
     elif kind == 5:
-        flags = [CommandFlag.SNAPSHOT]
-        journal.note_commands(Op.RESET, first, [env_id], [0], flags, [None], [None], [False])
+        note(journal, first, Commands.of(Op.RESET, np.array([env_id]), flags=CommandFlag.SNAPSHOT))
         journal.note_restore_point(env_id, RestorePoint(first, b"barrier", bool(number)), True)
     elif kind == 6 and journal._entries(env_id, 1):
         newest = journal._entries(env_id, 1)[-1].step_id
@@ -91,18 +90,6 @@ def test_names_of_calls_are_continued() -> None:
     reset(other, 7, [0], [5])
     steps(other, [1])
     assert lasting(other) == [1, 2, 3, 6]
-
-
-def test_names_and_seeds_of_unanswered_commands() -> None:
-    journal = Journal(2, MANY)
-    call(journal, 1, 0, "a")
-    call(journal, 2, 0, None)
-    call(journal, 3, 0, "")
-    assert [journal.name_of_call(0, step_id) for step_id in (1, 2, 3)] == ["a", None, ""]
-    reset(journal, 4, [0, 1], [5, None])
-    assert [journal.is_seeded_reset(env_id, 4 + env_id) for env_id in (0, 1)] == [True, False]
-    journal.note_restore_point(1, RestorePoint(5, b"state"), False)
-    assert not journal.is_seeded_reset(1, 5)
 
 
 def test_size_of_a_continued_journal() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import MANY, call, lasting, repeated, reset, steps, two_envs
-from vecenv.core.layout.commands import CallEffect, RestorePoint
+from tests.core.recovery.journals import MANY, call, lasting, note, repeated, reset, steps, two_envs
+from vecenv.core.layout.commands import CallEffect, Commands, Effect, RestorePoint
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -123,7 +123,7 @@ def test_state_is_a_restore_point() -> None:
 
 def test_state_within_an_episode_begins_the_digest_with_the_next_step() -> None:
     journal = two_envs()
-    call(journal, 9, 0, "")
+    call(journal, 9, 0, None, Effect.NONE)
     journal.note_restore_point(0, RestorePoint(9, b"state", is_mid_episode=True), is_answered=True)
     assert repeated(journal, 0) == [(9, [])]
     call(journal, 10, 0, None)
@@ -174,7 +174,7 @@ def test_call_with_an_answer_is_not_sent_again() -> None:
 def test_last_payload_of_an_env_is_always_kept() -> None:
     journal = Journal(1, 1)
     reset(journal, 1, [0], [1])
-    journal.note_commands(Op.RESET, 2, [0], [0], [CommandFlag.PAYLOAD], [b"options"], [None], [False])
+    note(journal, 2, Commands.of(Op.RESET, np.array([0]), payloads=[b"options"]))
     assert journal.history(0, [2]).attempts == []
     assert journal.payload(0, 2) == b"options" and journal.payload(0, 1) is None
 
@@ -198,7 +198,7 @@ def test_restore_point_that_may_be_incomplete_keeps_its_predecessor() -> None:
 def test_commands_before_a_reset_that_superseded_a_step_are_not_repeated(is_answered: bool) -> None:
     """It is not known whether that step ran, so the state seen then is used, whether or not it is complete."""
     journal = two_envs()
-    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
+    note(journal, 9, Commands.of(Op.RESET, np.array([0]), flags=CommandFlag.SNAPSHOT))
     journal.note_restore_point(0, RestorePoint(9, b"a", False), is_answered=is_answered)
     assert repeated(journal, 0) == [(9, ["reset 9"])]
     steps(journal, [13, 23])
@@ -211,7 +211,7 @@ def test_calls_and_the_last_value_of_each_attribute_are_kept_permanently() -> No
     call(journal, 10, 0, "set_attr y")
     call(journal, 11, 0, "set_attr x")
     call(journal, 12, 0, None)
-    call(journal, 13, 0, "")
+    call(journal, 13, 0, None, Effect.NONE)
     assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
     assert lasting(journal) == []
     reset(journal, 14, [0], [7])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import MANY, call, repeated, reset, steps, two_envs
-from vecenv.core.layout.commands import RestorePoint
+from tests.core.recovery.journals import MANY, call, note, plain_resets, repeated, reset, seeded_resets, steps, two_envs
+from vecenv.core.layout.commands import Commands, Effect, RestorePoint
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -269,7 +269,8 @@ def test_size_matches_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
             reset(journal, next_id, [env_id], [number if rng.integers(2) else None])
             next_id += 1
         elif kind == 8:
-            call(journal, next_id, env_id, ["a", "b", None, ""][rng.integers(4)])
+            key = ["a", "b", None, ""][rng.integers(4)]
+            call(journal, next_id, env_id, key or None, Effect.NONE if key == "" else None)
             next_id += 1
         else:
             is_complete = bool(rng.integers(2))
@@ -296,7 +297,7 @@ def test_incomplete_states_take_room_only_for_the_newest() -> None:
 
 def test_commands_before_incomplete_restore_points_are_dropped_if_none_is_complete() -> None:
     journal = two_envs()
-    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
+    note(journal, 9, Commands.of(Op.RESET, np.array([0]), flags=CommandFlag.SNAPSHOT))
     journal.note_restore_point(0, RestorePoint(9, b"a", False), is_answered=True)
     reset(journal, 10, [0], [None])
     journal.note_restore_point(0, RestorePoint(10, b"b", False), is_answered=True)
@@ -337,8 +338,7 @@ def test_restore_points_in_messages_are_read_before_anything_is_dropped() -> Non
 def test_reset_too_large_to_keep_is_not_a_restore_point(num_steps: int) -> None:
     """Otherwise an env that was never reset would be stepped."""
     journal = Journal(2, 10_000)
-    options = [b"x" * 50_000] * 2
-    journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
+    note(journal, 1, seeded_resets([0, 1], [5, 6], [b"x" * 50_000] * 2))
     for number in range(num_steps):
         steps(journal, [10 + number, 20 + number])
     assert repeated(journal, 0) == [] == repeated(journal, 1)
@@ -355,8 +355,7 @@ def test_reset_that_still_fits_is_kept_when_older_entries_go() -> None:
     while journal.nbytes < 2_500:
         steps(journal, [1])
     first = journal.next_step_id
-    options = [b"x" * 1_000]
-    journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
+    note(journal, first, seeded_resets([0], [5], [b"x" * 1_000]))
     assert repeated(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
     steps(journal, [2])
     assert repeated(journal, 0) == [(first, [f"reset {first}", 2])]
@@ -372,7 +371,7 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
     last_op = [Op.RESET] * 3
     num_attempts = num_dropped = 0
 
-    def note(env_ids: list[int], op: Op) -> int:
+    def sent(env_ids: list[int], op: Op) -> int:
         first = journal.next_step_id
         for number, env_id in enumerate(env_ids):
             noted[env_id].append(first + number)
@@ -395,17 +394,17 @@ def test_history_has_no_gaps_after_drops(seed: int) -> None:
             env_ids = [0, 1, 2] if number < 1 else env_ids
             count = len(env_ids)
             payloads = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
-            seeded = [number < 1 or rng.random() < 0.5] * count
-            flags = [CommandFlag.SEED if is_seeded else 0 for is_seeded in seeded]
-            first = note(env_ids, Op.RESET)
-            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, payloads, [None] * count, seeded)
+            is_seeded = number < 1 or rng.random() < 0.5
+            first = sent(env_ids, Op.RESET)
+            resets = seeded_resets if is_seeded else plain_resets
+            note(journal, first, resets(env_ids, [1] * count, payloads))
         elif kind < 3:
-            call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
+            call(journal, sent(env_ids[:1], Op.CALL), env_ids[0], None)
         elif kind < 5 and last_op[env_ids[0]] != Op.CALL:
             point = RestorePoint(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
             journal.note_restore_point(env_ids[0], point, is_answered=bool(rng.integers(2)))
         else:
-            note(env_ids, Op.STEP)
+            sent(env_ids, Op.STEP)
             steps(journal, [number] * len(env_ids), env_ids)
         for env_id in range(3):
             found = check(env_id, [])

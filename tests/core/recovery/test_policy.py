@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vecenv.core.layout.commands import RestorePoint
-from vecenv.core.layout.flags import CommandFlag, Op
+from tests.core.recovery.journals import note, seeded_resets
+from vecenv.core.layout.commands import Command, Commands, RestorePoint
+from vecenv.core.layout.flags import Op
 from vecenv.core.layout.messages import Outcome
 from vecenv.core.options import Limits, PoolFailurePolicy
 from vecenv.core.parent.hub import SlotState
@@ -21,6 +22,7 @@ from vecenv.core.recovery.reproducer import FailureContext
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
 SEGFAULT = -signal.SIGSEGV
+NO_COMMANDS = Commands.listed(())
 
 
 class Scene:
@@ -127,7 +129,7 @@ def test_abandoned_episode_needs_as_many_failures_again(scene: Scene) -> None:
 def test_repeated_command_that_fails_is_abandoned_whatever_its_kind(scene: Scene, op: Op) -> None:
     scene.fail(7)
     scene.recovery.begin_restoring(
-        "worker 0 died", 0, scene.recovery.plan([0, 1], [(int(Op.STEP), 1, 7, 0)], lambda *_: None)
+        "worker 0 died", 0, scene.recovery.plan([0, 1], Commands.listed([Command(7, 1, Op.STEP)]), lambda *_: None)
     )
     assert scene.fail(7, op=op) == {1: "worker 0 died"}
 
@@ -255,8 +257,7 @@ def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
-    seed = CommandFlag.SEED
-    scene.journal.note_commands(Op.RESET, 1, [0, 1], [3, 4], [seed] * 2, [None] * 2, [None] * 2, [True] * 2)
+    note(scene.journal, 1, seeded_resets([0, 1], [3, 4]))
     scene.journal.note_steps((np.array([5, 6]),), None, 0)
     seen = np.ones(2)
     asked: list[tuple[int, int]] = []
@@ -267,7 +268,7 @@ def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
 
     for _ in range(2):
         scene.fail(3, env_id=0)
-    plans = scene.recovery.plan([0, 1], [(int(Op.STEP), 0, 3, 0), (int(Op.STEP), 1, 4, 0)], newest)
+    plans = scene.recovery.plan([0, 1], Commands.listed([Command(3, 0, Op.STEP), Command(4, 1, Op.STEP)]), newest)
     assert (
         plans[0].attempts == [] and plans[0].abandon_reason == "worker 0 died" and plans[0].last_delivered is not None
     )
@@ -276,12 +277,12 @@ def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
         "the step that is left is not repeated"
     )
     assert asked == [(0, 3), (1, 4)] and plans[1].seconds == 60.0
-    assert scene.recovery.plan([0], [], newest)[0].abandon_reason == "", "it has been answered"
+    assert scene.recovery.plan([0], NO_COMMANDS, newest)[0].abandon_reason == "", "it has been answered"
 
 
 def test_last_delivered_row_is_from_before_the_pending_commands(scene: Scene) -> None:
     asked: list[tuple[int, int]] = []
-    left = [(int(Op.RESET), 1, 6, 0), (int(Op.STEP), 1, 4, 0)]
+    left = Commands.listed([Command(6, 1, Op.RESET), Command(4, 1, Op.STEP)])
     scene.recovery.plan([1], left, lambda env_id, before: asked.append((env_id, before)))
     assert asked == [(1, 4)]
 
@@ -289,16 +290,16 @@ def test_last_delivered_row_is_from_before_the_pending_commands(scene: Scene) ->
 def test_plan_allows_ten_times_the_step_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     scene.recovery.limits = Limits(step=20.0)
-    assert scene.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 200.0
+    assert scene.recovery.plan([0], NO_COMMANDS, lambda env_id, before: None)[0].seconds == 200.0
     scene = Scene(monkeypatch, recovery_timeout=3.0)
-    assert scene.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 3.0
+    assert scene.recovery.plan([0], NO_COMMANDS, lambda env_id, before: None)[0].seconds == 3.0
 
 
 # ---- reports of recoveries -------------------------------------------------------------------------
 
 
 def test_last_restored_env_of_a_worker_logs_one_line(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    restore_jobs = scene.recovery.plan([0, 1], [], lambda env_id, before: None)
+    restore_jobs = scene.recovery.plan([0, 1], NO_COMMANDS, lambda env_id, before: None)
     scene.recovery.begin_restoring("worker 0 died", 0, restore_jobs)
     with caplog.at_level(logging.WARNING, "vecenv"):
         scene.recovery.note_outcome(0, Outcome("replayed", 12, 0.5))
@@ -328,7 +329,7 @@ MINUTE = 60_000_000_000
 def fail_and_restore(scene: Scene, step_id: int) -> None:
     scene.fail(step_id)
     scene.recovery.begin_restoring(
-        "worker 0 died", scene.now, scene.recovery.plan([1], [], lambda env_id, before: None)
+        "worker 0 died", scene.now, scene.recovery.plan([1], NO_COMMANDS, lambda env_id, before: None)
     )
     scene.recovery.note_outcome(1, Outcome("replayed", 12, 0.5))
 

@@ -15,7 +15,7 @@ from gymnasium.vector import SyncVectorEnv
 from tests.core.recovery.lost_pools import lose
 from tests.faults.traces import Actions, Traces, kill, wait_until
 from tests.spaces import FIXED_SPACES
-from vecenv.core.layout.commands import RestorePoint
+from vecenv.core.layout.commands import Commands, Effect, RestorePoint
 from vecenv.core.layout.flags import Autoreset, CommandFlag, Op
 from vecenv.core.layout.messages import Outcome, Payload, dump
 from vecenv.core.layout.native import load
@@ -389,17 +389,19 @@ def test_listener_receives_restore_points_and_outcomes(open_pool: OpenPool) -> N
 def test_commands_of_another_pool_draw_no_seeds(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     pool = open_pool([CountEnv] * 2)
-    ids, none = np.arange(2), np.zeros(2, np.int64)
-    assert pool.send_commands(Op.RESET, ids, none, np.zeros(2, np.uint8), [None, None]) == 1
+    ids = np.arange(2)
+    resets = Commands.of(Op.RESET, ids)
+    pool.send_commands(resets)
+    assert resets.table["step_id"].tolist() == [1, 2]
     assert pool.recv().seeds.tolist() == [-1, -1] and "seed" not in caplog.text
     pool.send_leaves((np.array([1, 0]),))
     assert pool.recv().step_ids.tolist() == [3, 4]
-    flags = np.full(2, CommandFlag.SEED, np.uint8)
     pool.send_leaves((np.array([1]),), np.array([1]), ordered=False)
-    pool.send_commands(Op.RESET, ids, np.array([7, 8]), flags, [None, None], seeded=[True, True])
+    pool.send_commands(Commands.of(Op.RESET, ids, flags=CommandFlag.SEED, arguments=[7, 8], effects=Effect.SEEDS))
     assert pool.recv().seeds.tolist() == [7, 8]
     payload = dump(Payload(function=functools.partial(mark, value=2)))
-    pool.send_commands(Op.CALL, ids[1:], none[1:], np.zeros(1, np.uint8), [payload], ordered=False, names=["mark"])
+    calls = Commands.of(Op.CALL, ids[1:], effects=Effect.LASTS, key="mark", payloads=[payload])
+    pool.send_commands(calls, ordered=False)
     assert pool.collect_calls() == [2]
     kill(pool, 0)
     pool.send_leaves((np.array([1, 1]),))

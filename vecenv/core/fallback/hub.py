@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Command, Commands
 from ..layout.flags import ROW_FLAGS, Form, Op, RowFlag
 from ..layout.rows import AnyRows, copy_rows, union_of_flags
 from ..layout.spec import Array
@@ -16,7 +17,7 @@ from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .outstanding import Outstanding
-from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords
+from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, SharedWords
 
 __all__ = ["FallbackHub"]
 
@@ -75,47 +76,32 @@ class FallbackHub(Hub):
             if values.nbytes != leaf.nbytes * len(ids):
                 raise ValueError("an action leaf has the wrong size")
             column[rows] = values
-        none = [0] * len(ids)
         with signals_deferred():  # record and send the commands together
-            self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
+            self._register(Op.STEP, ids, ordered)
+            first = self._next_step_id - len(ids)
+            self._transmit([Command(first + i, env_id, int(Op.STEP), int(form)) for i, env_id in enumerate(ids)])
         return None
 
-    def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
-    ) -> int | Refusal:
-        ids = env_ids.tolist()
-        refusal = self._outstanding.refusal(op, ids, ordered)
-        if refusal is not None:
-            return refusal
-        return self._queue(op, ids, seeds.tolist(), flags.tolist(), payloads, ordered)
+    def command(self, commands: Commands, ordered: bool) -> Refusal | None:
+        ids = commands.env_ids.tolist()
+        refusal = self._outstanding.refusal(commands.op, ids, ordered)
+        if refusal is None:
+            commands.number(self._next_step_id)
+            self._register(commands.op, ids, ordered)
+            self._transmit(list(commands))
+        return refusal
 
     def continue_from(self, step_id: int, /) -> None:
         if step_id < self._next_step_id:
             raise ValueError("step_ids must not decrease")
         self._next_step_id = step_id
 
-    def _queue(
-        self,
-        op: int,
-        ids: list[int],
-        numbers: list[int],
-        flags: list[int],
-        payloads: Sequence[bytes | None],
-        ordered: bool,
-    ) -> int:
+    def _register(self, op: Op, ids: list[int], ordered: bool) -> None:
         first = self._next_step_id
         self._next_step_id += len(ids)
         if op != Op.CALL:  # the reply to a call is a message, not a row
             self._outstanding.add(op, ids, first, ordered)
             self._words.newest[ids] = range(first, self._next_step_id)
-        step_ids = range(first, self._next_step_id)
-        self._transmit(
-            [
-                Command(self._slot_of[env_id], int(op), env_id, step_id, number, bits, payload)
-                for env_id, step_id, number, bits, payload in zip(ids, step_ids, numbers, flags, payloads)
-            ]
-        )
-        return first
 
     # ---- receiving ---------------------------------------------------------------------
 
@@ -234,9 +220,9 @@ class FallbackHub(Hub):
         self._outstanding.stop_waiting_for({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
         self._clear(slot)
 
-    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
         self._clear(slot)
-        return []
+        return Commands.listed(())
 
     def _clear(self, slot: int) -> None:
         self._fragments.pop(slot, None)

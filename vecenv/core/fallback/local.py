@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Command
 from ..parent.hub import Event
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
-from .words import LOCAL_SLICE_NS, AttachLike, Command, SharedWords
+from .words import LOCAL_SLICE_NS, AttachLike, SharedWords
 
 __all__ = ["LocalHub", "make_local_pair"]
 

@@ -24,6 +24,7 @@ from ..host.slot import (
     Slot,
     SlotEvent,
 )
+from ..layout.commands import Command
 from ..layout.flags import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.info_cells import is_wanted
 from ..layout.spec import Array
@@ -46,7 +47,6 @@ from .words import (
     VOID_FRAME,
     AttachLike,
     CheckedLeaves,
-    Command,
     SharedWords,
 )
 
@@ -423,7 +423,8 @@ class FallbackSlot(Slot):
     def take_payload(self) -> bytes:
         command = self._command
         assert command is not None and command.payload is not None, "no payload came with this command"
-        return command.payload
+        payload: bytes = command.payload
+        return payload
 
     def send_message(self, data: bytes, /) -> None:
         with signals_deferred():  # the fragments of two messages must not mix

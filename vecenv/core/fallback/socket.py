@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Command, Commands
 from ..layout.flags import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
@@ -28,7 +29,7 @@ from ..system.log_records import is_log_frame
 from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
-from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
+from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, SharedWords, WorkerLike
 
 __all__ = ["SocketHub", "make_socket_slots"]
 
@@ -75,10 +76,10 @@ class SocketHub(FallbackHub):
             return super().pending(slot)
         worker = self._workers[self._worker_of[slot]]
         has_unread = self._can_receive(worker) and worker.control.is_readable()  # perhaps from this command
-        return super().pending(slot) if has_unread else commands[0][1:4]
+        return super().pending(slot) if has_unread else (commands[0].op, commands[0].env_id, commands[0].step_id)
 
-    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """Clear a slot for a successor; keep its unfinished commands, and return them (op, env_id, step_id, flags)."""
+    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
+        """Clear a slot for a successor; keep its unfinished commands, and return them."""
         super().requeue(slot, unanswered)
         commands = self._open[slot]
         # A slot sends no frame for a command that it drops. After the reply to a call, the frame that ends the call may
@@ -86,7 +87,7 @@ class SocketHub(FallbackHub):
         answered = [i for i, one in enumerate(commands) if one.op == Op.CALL and one.step_id not in unanswered]
         for _ in range(answered[-1] + 1 if answered else 0):
             commands.popleft()
-        return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
+        return Commands.listed(commands)
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
         """Send the commands that `requeue` kept to the slot's successor; each contains its payload."""
@@ -95,7 +96,7 @@ class SocketHub(FallbackHub):
     def move(self, env_id: int, slot: int) -> None:
         """Move an env and its unfinished commands to another slot; both slots must be without a process."""
         commands = self._open[self._slot_of[env_id]]
-        moved = [command._replace(slot=slot) for command in commands if command.env_id == env_id]
+        moved = [command for command in commands if command.env_id == env_id]
         rest = [command for command in commands if command.env_id != env_id]
         commands.clear()
         commands.extend(rest)
@@ -104,13 +105,14 @@ class SocketHub(FallbackHub):
 
     def _transmit(self, commands: list[Command]) -> None:
         for command in commands:
-            self._open[command.slot].append(command)
+            self._open[self._slot_of[command.env_id]].append(command)
         self._deliver(commands)
 
     def _deliver(self, commands: list[Command]) -> None:
         commands_of: dict[int, list[tuple[Any, ...]]] = {}
         for command in commands:
-            commands_of.setdefault(self._worker_of[command.slot], []).append(tuple(command))
+            worker_id = self._worker_of[self._slot_of[command.env_id]]
+            commands_of.setdefault(worker_id, []).append(tuple(command))
         for worker_id, own_commands in commands_of.items():
             self._workers[worker_id].control.queue_bytes(pickle.dumps(own_commands, protocol=5))
         self.pump()
@@ -234,7 +236,7 @@ class SocketEnd:
     If there is only one slot, it reads its commands itself. If there are several, a thread distributes them.
     """
 
-    def __init__(self, control: Connection, slots: list[int]) -> None:
+    def __init__(self, control: Connection, slots: list[tuple[int, list[int]]]) -> None:
         self._control = control
         self._lock = threading.Lock()
         self._commands = io.FileIO(control.fileno(), "rb", closefd=False)
@@ -242,7 +244,8 @@ class SocketEnd:
         self._queue: deque[Command] = deque()
         self._queues: dict[int, SimpleQueue[Command | None]] = {}
         if len(slots) > 1:
-            self._queues = {slot: SimpleQueue() for slot in slots}
+            self._queues = {slot: SimpleQueue() for slot, _ in slots}
+            self._slot_of = {env_id: slot for slot, env_ids in slots for env_id in env_ids}
             threading.Thread(target=self._distribute, name="commands", daemon=True).start()
 
     def next(self, slot: int) -> Command | None:
@@ -263,7 +266,7 @@ class SocketEnd:
     def _distribute(self) -> None:
         while commands := self._read():
             for command in commands:
-                self._queues[command.slot].put(command)
+                self._queues[self._slot_of[command.env_id]].put(command)
         for queue in self._queues.values():
             queue.put(None)
 
@@ -276,5 +279,5 @@ class SocketEnd:
 def make_socket_slots(attach: AttachLike, memory: Any, counters: Any, control: Connection) -> list[FallbackSlot]:
     """Return one slot object per slot in `attach`; they share the control socket."""
     words = SharedWords(attach.plan, memory, counters)
-    transport = SocketEnd(control, [slot for slot, _ in attach.slots])
+    transport = SocketEnd(control, attach.slots)
     return [FallbackSlot(attach, slot, words, transport, waits=True) for slot, _ in attach.slots]

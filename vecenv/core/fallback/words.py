@@ -10,7 +10,7 @@ writes into shared words are sent over the control socket of each worker.
     block 0 of the arena, row = env_id   written by the worker, copied out by the parent
     actions, newest step_ids             written by the parent
     slot lines                           int64: op | env_id | step_id | started_ns | blocked | num_steps
-    socket, parent -> worker             a stream of pickles, each a list of commands
+    socket, parent -> worker             a stream of pickles, each a list of commands as tuples
     socket, worker -> parent             frames: a row or void frame ends a command, a message frame is a fragment
 
 A row is written before its frame is sent, and an action before its command; the socket keeps this order.
@@ -20,7 +20,7 @@ parent never blocks in a write, so it always reads the frames of a worker that i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,7 +36,6 @@ __all__ = [
     "AttachLike",
     "BLOCKED_WORD",
     "CheckedLeaves",
-    "Command",
     "ENV_ID_WORD",
     "FRAGMENT_NBYTES",
     "LOCAL_SLICE_NS",
@@ -72,18 +71,6 @@ LOCAL_SLICE_NS = 50 * MS
 
 #: Checked leaves of a value: (column, value for one row of it).
 CheckedLeaves = list[tuple[Array, Any]]
-
-
-class Command(NamedTuple):
-    """One operation for a slot; it is sent over the socket as a plain tuple."""
-
-    slot: int
-    op: int
-    env_id: int
-    step_id: int
-    argument: int
-    flags: int
-    payload: bytes | None
 
 
 class AttachLike(Protocol):

@@ -1,19 +1,40 @@
-"""Describe the commands that bring one env back to its state, so that another worker can repeat them.
+"""Commands on their way to envs, and those that bring one env back to its state in another worker.
 
+    Commands                                                        of one request; one row is a Command
     RestorePoint ---- Entry, Entry, ... ----> present state         a RestorePlan; several make a History
 
-The journal in the parent creates them; workers and reproducers use them.
+Requests make `Commands`; hubs, journals and successors take them over or parts of them. A step of many envs without
+payloads has no `Commands`: its actions travel as arrays, with the ids of its envs.
+
+The journal in the parent creates the restore plans; workers and reproducers use them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ...reset_options import accepts_options
-from .flags import CommandFlag
+import numpy as np
 
-__all__ = ["CallEffect", "Changes", "Entry", "History", "LastingCall", "RestorePlan", "RestorePoint", "reset_kwargs"]
+from ...reset_options import accepts_options
+from .flags import CommandFlag, Op
+from .spec import Array
+
+__all__ = [
+    "CallEffect",
+    "Changes",
+    "Command",
+    "Commands",
+    "Effect",
+    "Entry",
+    "History",
+    "LastingCall",
+    "RestorePlan",
+    "RestorePoint",
+    "reset_kwargs",
+]
 
 #: Attributes that a call has changed: (number of the layer, from the outermost on, and name) -> the pickled new value.
 #: The value is b"" for a random generator, which every restore point contains.
@@ -36,8 +57,130 @@ def reset_kwargs(env: Any, given: dict[str, Any], flags: int, argument: int) -> 
     return kwargs
 
 
+class Effect(IntEnum):
+    """The effect of a command on its env, which decides whether a new env needs the command."""
+
+    NONE = 0  #: no change: never repeated
+    ONCE = 1  #: a change, or an unknown effect: repeated in its order
+    LASTS = 2  #: a call that sets what its key names: repeated unless a later call has the same key
+    SEEDS = 3  #: a reset that brings a new env to the same state by itself: no earlier command is needed
+
+
+class Command(NamedTuple):
+    """One command to one env.
+
+    Attributes:
+        step_id: its number; 0 until the hub has numbered it.
+        op: of `flags.Op`.
+        flags: `CommandFlag` bits; for a step, also the form of its action.
+        argument: the seed of a reset.
+        effect: of `Effect`.
+        key: with `Effect.LASTS`: a later call with this key replaces the call.
+        payload: a pickled `Payload`, or the object itself in the process of the env; the bytes of each action leaf for
+            an unanswered step without one; else None.
+    """
+
+    step_id: int
+    env_id: int
+    op: int
+    flags: int = 0
+    argument: int = 0
+    effect: int = int(Effect.ONCE)
+    key: str | None = None
+    payload: Any = None
+
+
+_COMMAND = np.dtype(
+    [
+        *(("step_id", np.int64), ("env_id", np.int64), ("op", np.uint8), ("flags", np.uint16)),
+        *(("argument", np.int64), ("effect", np.uint8), ("key", np.object_), ("payload", np.object_)),
+    ]
+)
+
+
+class Commands:
+    """Commands to envs, in their order.
+
+    Attributes:
+        table: structured array (n,) with the fields of `Command`; others may write to it.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: Array) -> None:
+        self.table = table
+
+    @classmethod
+    def of(
+        cls,
+        op: Op,
+        env_ids: Array,
+        *,
+        flags: Array | Sequence[int] | int = 0,
+        arguments: Array | Sequence[int] | int = 0,
+        effects: Array | Sequence[int] | int = Effect.ONCE,
+        key: str | None = None,
+        payloads: Sequence[Any] = (),
+    ) -> Commands:
+        """Make one command per env, without numbers.
+
+        Args:
+            op: of all commands.
+            env_ids: int64 (n,); copied.
+            flags, arguments, effects: (n,), or one value for all commands.
+            key: of all commands.
+            payloads: (n,); commands with a payload get `CommandFlag.PAYLOAD`. (): none has a payload.
+        """
+        table = np.zeros(len(env_ids), _COMMAND)
+        table["env_id"], table["op"], table["flags"] = env_ids, op, flags
+        table["argument"], table["effect"], table["key"] = arguments, effects, key
+        table["payload"] = None
+        if any(payloads):
+            table["payload"] = np.fromiter(payloads, np.object_, len(env_ids))
+            table["flags"] |= np.array([0 if one is None else CommandFlag.PAYLOAD for one in payloads], np.uint16)
+        return cls(table)
+
+    @classmethod
+    def listed(cls, commands: Iterable[Command]) -> Commands:
+        """Return these commands, with their numbers."""
+        return cls(np.array(list(commands), _COMMAND))
+
+    @staticmethod
+    def concat(parts: Iterable[Commands]) -> Commands:
+        """Return the commands of all parts, in this order."""
+        return Commands(np.concatenate([np.zeros(0, _COMMAND), *(part.table for part in parts)]))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[Command]:
+        return map(Command._make, self.table.tolist())
+
+    @property
+    def op(self) -> Op:
+        """The operation of the first command, which is that of all commands of a request; RESET if there is none."""
+        return Op(self.table["op"][0]) if len(self.table) else Op.RESET
+
+    @property
+    def env_ids(self) -> Array:
+        """A copy of the ids of the envs, int64 (n,)."""
+        ids: Array = self.table["env_id"].copy()
+        return ids
+
+    def number(self, first: int) -> None:
+        """Give the commands the numbers `first`, `first + 1`, ... in their order."""
+        self.table["step_id"] = np.arange(first, first + len(self.table))
+
+    def select(self, chosen: Any) -> Commands:
+        """Return some of the commands; `chosen` is a slice, a mask (n,) or an array of indices."""
+        return Commands(self.table[chosen])
+
+
 class Entry(NamedTuple):
-    """One command to one env; `payload` is a pickled `Payload`, or the bytes of each action leaf."""
+    """One command to one env; `payload` is a pickled `Payload`, or the bytes of each action leaf.
+
+    Reproducer files contain it.
+    """
 
     step_id: int
     op: int

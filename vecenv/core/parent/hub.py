@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan
+from ..layout.commands import Command, Commands
 from ..layout.flags import Form, Op, RowFlag
 from ..layout.native import load
 from ..layout.rows import AnyRows, BlockRows, RowRange
@@ -83,15 +84,8 @@ class Hub:
         """
         raise NotImplementedError
 
-    def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
-    ) -> int | Refusal:
-        """Queue one operation per env.
-
-        Returns:
-            The step_id of the first command; those of the next ones count up from it. A `Refusal` if nothing was
-            queued.
-        """
+    def command(self, commands: Commands, ordered: bool) -> Refusal | None:
+        """Number commands of one operation and queue them; return a `Refusal` if nothing was queued."""
         raise NotImplementedError
 
     def continue_from(self, step_id: int, /) -> None:
@@ -160,14 +154,14 @@ class Hub:
     def reap(self, slot: int) -> None:
         """Clean up the state of a slot after its process has ended."""
 
-    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """Reap a slot for a successor: keep its commands, and return them as (op, env_id, step_id, flags).
+    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
+        """Reap a slot for a successor: keep its commands, and return them, without arguments and payloads.
 
         Args:
             slot: the slot.
             unanswered: step_ids of the calls, of any slot, whose replies have not arrived.
         """
-        return []
+        return Commands.listed(())
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
         """Send to a slot's successor the payloads of the commands that `requeue` returned; None: no payload."""
@@ -299,16 +293,23 @@ class NativeHub(Hub):
         """Return whether a slot has carried out all its commands; a reply lies in shared memory before that."""
         return bool(self.pending(slot)[0] == Op.NONE)
 
-    def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
-    ) -> int | Refusal:
-        result = self._hub.command(op, env_ids, seeds, flags, ordered)
+    def command(self, commands: Commands, ordered: bool) -> Refusal | None:
+        refusal = self._number_and_queue(commands, ordered)
+        if refusal is None:
+            for env_id, payload in zip(commands.env_ids.tolist(), commands.table["payload"]):
+                if payload is not None:
+                    self._queue_payload(self._slots[env_id], payload)
+        return refusal
+
+    def _number_and_queue(self, commands: Commands, ordered: bool) -> Refusal | None:
+        """Queue commands without their payloads."""
+        table = commands.table
+        flags = table["flags"].astype(np.uint8)
+        result = self._hub.command(commands.op, commands.env_ids, table["argument"].copy(), flags, ordered)
         if not isinstance(result, int):
             return Refusal(*result)
-        for env_id, payload in zip(env_ids.tolist(), payloads):
-            if payload is not None:
-                self._queue_payload(self._slots[env_id], payload)
-        return result
+        commands.number(result)
+        return None
 
     def _queue_payload(self, slot: int, payload: bytes) -> None:
         self._payloads.setdefault(slot, deque()).append(memoryview(payload))
@@ -369,12 +370,12 @@ class NativeHub(Hub):
         self._delayed.discard(slot)
         self._hub.reap(slot)
 
-    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
         self._fragments.pop(slot, None)
         self._payloads.pop(slot, None)
         self._delayed.discard(slot)
-        left: list[tuple[int, int, int, int]] = self._hub.requeue(slot, unanswered)
-        return left
+        left = self._hub.requeue(slot, unanswered)
+        return Commands.listed(Command(step_id, env_id, op, flags) for op, env_id, step_id, flags in left)
 
     def move(self, env_id: int, slot: int) -> None:
         self._hub.move(env_id, slot)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import numpy as np
 
 from ...errors import warn_caller
 from ..layout import messages
-from ..layout.commands import CallEffect, RestorePoint
+from ..layout.commands import CallEffect, Command, Commands, RestorePoint
 from ..layout.flags import RowFlag
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
@@ -66,8 +66,8 @@ class Inbox:
     Attributes:
         infos: the table of info cells, to which new keys are added here.
         num_slots: number of slots that may send messages, from slot 0 on.
-        payloads: step_id -> (env_id, payload) of every call that is not answered yet, abandoned ones included.
-            Empty without a listener, because calls are then never sent again.
+        unanswered_calls: every call that is not answered yet, by step_id, abandoned ones included. Empty without a
+            listener, because calls are then never sent again.
         pickled_infos: counts of the infos that have arrived here.
     """
 
@@ -82,8 +82,8 @@ class Inbox:
         # Pickled replies whose observations have values without a column; the caller may change unpickled ones.
         self._packed: dict[int, bytes] = {}  # of rows, by step_id
         self._last_delivered: dict[int, bytes] = {}  # by env, of its last delivered row
-        self._calls: Collection[int] = range(0)
-        self.payloads: dict[int, tuple[int, bytes]] = {}
+        self._calls: Collection[int] = ()
+        self.unanswered_calls: dict[int, Command] = {}
         self._queued_warnings: list[tuple[str, str]] = []
         self._warned: set[str] = set()
         self._relay: Callable[[bytes], None] | None = None
@@ -135,7 +135,7 @@ class Inbox:
         if reply.snapshot is not None or reply.outcome is not None:
             self._notify_listener(reply)
             return
-        self.payloads.pop(reply.step_id, None)
+        self.unanswered_calls.pop(reply.step_id, None)
         if reply.effect is not None and self._listener is not None:
             self._listener.note_effect(reply.env_id, reply.step_id, CallEffect(*reply.effect))
         if self._relay is not None:
@@ -176,29 +176,21 @@ class Inbox:
         if reply.outcome is not None:
             self._listener.note_outcome(reply.env_id, reply.outcome)
 
-    def register_calls(
-        self,
-        step_ids: range,
-        env_ids: Sequence[int],
-        payloads: Sequence[bytes | None],
-        awaited: Collection[int] | None = None,
-    ) -> None:
-        """Keep the replies to these calls when they arrive, and until then keep the payloads of the calls.
+    def register_calls(self, calls: Commands, awaited: Collection[int] | None = None) -> None:
+        """Keep the replies to these calls when they arrive, and until then keep the calls.
 
         Args:
-            step_ids, env_ids, payloads: of the calls.
-            awaited: step_ids of all calls whose replies are kept, in the order of `take_calls`; None: `step_ids`.
+            calls: numbered commands.
+            awaited: step_ids of all calls whose replies are kept, in the order of `take_calls`; None: of `calls`.
         """
-        self._calls = step_ids if awaited is None else awaited
+        self._calls = dict.fromkeys(calls.table["step_id"].tolist()) if awaited is None else awaited
         if self._listener is not None:
-            self.payloads.update(
-                (step_id, (env_id, payload)) for step_id, env_id, payload in zip(step_ids, env_ids, payloads) if payload
-            )
+            self.unanswered_calls.update((call.step_id, call) for call in calls)
 
-    def forget_payloads(self, env_ids: Collection[int]) -> None:
-        """Drop the payloads of all calls of these envs, because the calls will not be made."""
-        for step_id in [step_id for step_id, (env_id, _) in self.payloads.items() if env_id in env_ids]:
-            del self.payloads[step_id]
+    def forget_calls_of(self, env_ids: Collection[int]) -> None:
+        """Drop all unanswered calls of these envs, because the calls will not be made."""
+        for call in [call for call in self.unanswered_calls.values() if call.env_id in env_ids]:
+            del self.unanswered_calls[call.step_id]
 
     def has_call(self, step_id: int) -> bool:
         """Return whether a registered call has been answered."""
@@ -219,14 +211,14 @@ class Inbox:
     def take_calls(self) -> list[Reply]:
         """Return the replies to the registered calls, in their order, and unregister the calls."""
         replies = [self._replies.pop(step_id) for step_id in self._calls]
-        self._calls = range(0)
+        self._calls = ()
         return replies
 
     def forget_calls(self) -> None:
         """Drop the replies to abandoned calls; later ones are dropped when they arrive."""
         for step_id in self._calls:
             self._replies.pop(step_id, None)
-        self._calls = range(0)
+        self._calls = ()
 
     def forget(self, step_id: int) -> None:
         """Drop the message of an operation that was superseded or cancelled."""

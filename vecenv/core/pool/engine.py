@@ -16,6 +16,7 @@ from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Commands
 from ..layout.flags import Autoreset
 from ..layout.messages import Payload
 from ..layout.spec import Array, Space, Spec, copy_spaces
@@ -140,17 +141,7 @@ class CommandLog(Protocol):
     def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Record a step request that was interrupted by a signal handler, if it had already been sent."""
 
-    def note_commands(
-        self,
-        op: int,
-        first: int,
-        env_ids: Sequence[int],
-        arguments: Sequence[int],
-        flags: Sequence[int],
-        payloads: Sequence[bytes | None],
-        names: Sequence[str | None],
-        seeded: Sequence[bool],
-    ) -> None:
+    def note_commands(self, commands: Commands) -> None:
         """Record a request of resets, calls, or steps with payloads."""
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:

@@ -31,6 +31,7 @@ from ...report import Report
 from ...statistics import ShardInfo, Statistics
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Commands
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.spec import Array, Space, Spec
 from ..options import Limits, PoolOptions
@@ -558,40 +559,19 @@ class Pool:
         """
         self._send(ActionLeaves(leaves), env_ids, ordered, form)
 
-    def send_commands(
-        self,
-        op: Op,
-        env_ids: Array,
-        arguments: Array,
-        flags: Array,
-        payloads: Sequence[bytes | None],
-        *,
-        ordered: bool = True,
-        names: Sequence[str | None] = (),
-        seeded: Sequence[bool] = (),
-    ) -> int:
-        """Send commands as another pool has made them: no seed is drawn here, and nothing is added.
+    def send_commands(self, commands: Commands, *, ordered: bool = True) -> None:
+        """Send commands of one operation as another pool has made them: no seed is drawn here, and nothing is added.
 
-        Arguments are those of `Hub.command`. Calls take the place of earlier ones, whose results are dropped.
+        They are numbered. Calls take the place of earlier ones, whose results are dropped.
 
         Args:
-            op: STEP for actions with a payload, RESET or CALL.
-            env_ids, arguments, flags: int64 (n,), int64 (n,), uint8 (n,).
-            payloads: pickled, or None.
+            commands: resets, calls, or steps with a payload.
             ordered: as for `send`.
-            names, seeded: as for `Journal.note_commands`; () for None and False.
-
-        Returns:
-            The step_id of the first command; those of the next ones count up from it.
 
         Raises:
             StateError: an env owes an answer already; nothing was sent.
         """
-        requests = self._requests
-        first: int = self._call(
-            "send", requests.send_commands, op, env_ids, arguments, flags, payloads, ordered, names, seeded
-        )
-        return first
+        self._call("send", self._requests.send_commands, commands, ordered)
 
     def send_queued(self, max_count: int) -> int:
         """Send the next unanswered commands of the pool that this one resumes; return how many.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -21,13 +20,14 @@ from ...own_log import own_logger
 from ..fallback.values import load_action
 from ..layout import messages
 from ..layout.bounds import Bounds
+from ..layout.commands import Command, Commands, Effect
 from ..layout.flags import FORM_MASK, CommandFlag, Form, Op
 from ..layout.messages import Payload, Reply, describe_place, unpack_error
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
 from ..recovery.journal import Journal
-from ..recovery.resume import QueuedCommand, Resume
+from ..recovery.resume import Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, env_id_array
@@ -97,7 +97,7 @@ class Requests:
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
-        self._queued: deque[QueuedCommand] = deque()  # of the pool that is resumed, which are not sent again yet
+        self._queued = Commands.listed(())  # of the pool that is resumed, which are not sent again yet
         self._resumed_at = 0  # step_id of the first command after those
 
     def _run_hooks(self) -> None:
@@ -177,8 +177,7 @@ class Requests:
     def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._has_object_steps = True
-        with signals_deferred():
-            self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
+        self._command("send", Commands.of(Op.STEP, ids, payloads=payloads), ordered)
 
     def _check_reset(self, env_ids: Array | None) -> None:
         """Raise ResetNeededError if one of these envs (None: all) was never reset. The hub checks their range later."""
@@ -207,8 +206,7 @@ class Requests:
         check_count("reset", "kwargs", kwargs, len(ids))
         if seeds is not None:
             seeds = [None if seed is None else operator.index(seed) for seed in seeds]
-        numbers = np.zeros(len(ids), np.int64)
-        flags = np.zeros(len(ids), np.uint8)
+        numbers, flags = [0] * len(ids), [0] * len(ids)
         payloads: list[bytes | None] = [None] * len(ids)
         used: list[Any] = []
         offered: set[int] = set()
@@ -239,16 +237,14 @@ class Requests:
                 payloads[i] = self._dump_payload(Payload(kwargs=extra))
                 seed = extra.get("seed", seed)
             used.append(seed)
-        seeded = [seed is not None for seed in used]
+        effects = [Effect.ONCE if seed is None else Effect.SEEDS for seed in used]
+        commands = Commands.of(Op.RESET, ids, flags=flags, arguments=numbers, effects=effects, payloads=payloads)
         with signals_deferred():
-            self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
-            self._note_reset(ids, seeded)
+            self._command("reset", commands, ordered, superseded)
             self._offered = (self._offered - set(ids.tolist())) | offered
             for env_id, seed in zip(ids.tolist(), used):
                 self._cancelled_seeds.pop(env_id, None)
                 self._last_seeds[env_id] = seed
-            for step_id in superseded:
-                self._inbox.forget(step_id)
 
     def _draw_seed(self, env_id: int, seeds_per_env: int) -> int:
         """Return the drawn seed for an env's first reset; draw and log that of env 0 if there is none yet."""
@@ -307,19 +303,18 @@ class Requests:
             raise StateError("call: earlier calls have not been waited for; call collect_calls first")
         ids = self._chosen(env_ids)
         check_count("call", "functions", functions, len(ids))
+        effect = Effect.NONE if pure else Effect.ONCE if name is None else Effect.LASTS
+        key = name if effect == Effect.LASTS else None
         by_id = {id(function): function for function in functions}
-        effect = "" if pure else name
         payload_of = {
-            key: self._dump_payload(Payload(function=function, name=effect)) for key, function in by_id.items()
+            number: self._dump_payload(Payload(function=function, name="" if pure else name))
+            for number, function in by_id.items()
         }
         payloads = [payload_of[id(function)] for function in functions]
-        numbers = np.zeros(len(ids), np.int64)
-        names = [effect] * len(ids)
-        flags = CommandFlag.WATCH if effect is None else 0
+        flags = CommandFlag.WATCH if effect == Effect.ONCE else 0
+        calls = Commands.of(Op.CALL, ids, flags=flags, effects=effect, key=key, payloads=payloads)
         try:
-            with signals_deferred():
-                first = self._command("call", Op.CALL, ids, numbers, flags, payloads, False, names=names)
-                self._calls = dict(zip(ids.tolist(), range(first, first + len(ids))))
+            self._command("call", calls, False)
         except BaseException:  # a deferred signal handler raised: the caller does not know that the calls have begun
             self.abandon_calls()
             raise
@@ -373,18 +368,19 @@ class Requests:
             actions = (load_action(self._spec.root, rows, 0, Form.NATIVE),)
         return self._hub.last_delivered_seed(state.env_id, state.step_id), actions
 
-    def payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
+    def payload_of(self, command: Command) -> bytes | None:
         """Return the payload of a command that was sent, to send it again; None if it had none.
 
         For engines with a journal and a listener, which keep the payloads.
         """
-        if not flags & CommandFlag.PAYLOAD:
+        if not command.flags & CommandFlag.PAYLOAD:
             return None
-        if op == Op.CALL:
-            return self._inbox.payloads[step_id][1]
+        if command.op == Op.CALL:
+            payload: bytes = self._inbox.unanswered_calls[command.step_id].payload
+            return payload
         assert self._journal is not None
         # If the payload is not kept any more, a later command of the env supersedes this one: any payload will do.
-        return self._journal.payload(env_id, step_id) or messages.dump(Payload())
+        return self._journal.payload(command.env_id, command.step_id) or messages.dump(Payload())
 
     def takes_seed(self, env_id: int) -> bool:
         """Return whether a reset of the env was ever given a seed."""
@@ -405,39 +401,18 @@ class Requests:
 
     # ---- requests of another pool ------------------------------------------------------------
 
-    def send_commands(
-        self,
-        op: Op,
-        env_ids: Array,
-        arguments: Array,
-        flags: Array,
-        payloads: Sequence[bytes | None],
-        ordered: bool,
-        names: Sequence[str | None],
-        seeded: Sequence[bool],
-    ) -> int:
+    def send_commands(self, commands: Commands, ordered: bool) -> None:
         """Send commands as another pool has made them; see `Pool.send_commands`."""
         if self._has_hooks:
             self._run_hooks()
-        with signals_deferred():
-            superseded = self._owed_by(env_ids) if op == Op.RESET else []
-            first = self._command(
-                op.name.lower(), op, env_ids, arguments, flags, payloads, ordered, names=names, seeded=seeded
-            )
-            if op == Op.CALL:
-                self._calls = dict(zip(env_ids.tolist(), range(first, first + len(env_ids))))
-            if op == Op.RESET:
-                self._note_reset(env_ids, seeded)
-            for step_id in superseded:
-                self._inbox.forget(step_id)
-        return first
+        superseded = self._owed_by(commands.env_ids) if commands.op == Op.RESET else []
+        self._command(commands.op.name.lower(), commands, ordered, superseded)
 
-    def _note_reset(self, env_ids: Array, seeded: Sequence[bool]) -> None:
+    def _note_reset(self, env_ids: Array, is_seeded: Array) -> None:
         self._is_new[env_ids] = False
         self._checks_steps = self._bounds is not None or bool(self._is_new.any())
         self._may_lack_generator[env_ids] = False
-        if len(seeded):
-            self._is_seeded[env_ids] |= seeded
+        self._is_seeded[env_ids] |= is_seeded
 
     def resume(self, resume: Resume) -> None:
         """Continue the requests of another pool: send its unanswered commands again, under their own step_ids.
@@ -446,8 +421,8 @@ class Requests:
         """
         env_ids = resume.reset_envs()
         takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
-        self._note_reset(np.array(env_ids, np.int64), takes_seed)
-        self._queued.extend(resume.queued)
+        self._note_reset(np.array(env_ids, np.int64), np.array(takes_seed, np.bool_))
+        self._queued = resume.queued
         self._resumed_at = resume.next_step_id
         if not resume.is_paused:
             self.send_queued(len(resume.queued))
@@ -460,81 +435,62 @@ class Requests:
         """
         assert isinstance(self._journal, Journal)
         with signals_deferred():
-            commands = [self._queued.popleft() for _ in range(min(max_count, len(self._queued)))]
+            commands, self._queued = self._queued.select(slice(max_count)), self._queued.select(slice(max_count, None))
             calls = {command.step_id: command.env_id for command in commands if command.op == Op.CALL}
             for command in commands:
                 self._hub.continue_from(command.step_id)
                 self._journal.continue_from(command.step_id)
                 self._send_again(command, calls)
             self._calls = {env_id: step_id for step_id, env_id in calls.items()}
-            if not self._queued:
+            if not len(self._queued):
                 self._hub.continue_from(self._resumed_at)
                 self._journal.continue_from(self._resumed_at)
         return len(commands)
 
-    def _send_again(self, command: QueuedCommand, calls: Collection[int]) -> None:
-        env_ids = np.array([command.env_id], np.int64)
-        if command.op == Op.STEP and command.payload is None:
+    def _send_again(self, command: Command, calls: Collection[int]) -> None:
+        if isinstance(command.payload, tuple):
             leaves = ActionLeaves(
                 np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
-                for data, leaf in zip(command.action, self._spec.leaves)
+                for data, leaf in zip(command.payload, self._spec.leaves)
             )
-            self.send(leaves, env_ids, False, Form(command.flags & FORM_MASK))
+            self.send(leaves, np.array([command.env_id]), False, Form(command.flags & FORM_MASK))
             return
         self._has_object_steps |= command.op == Op.STEP
-        flags = np.array([command.flags], np.uint8)
-        arguments = np.array([command.argument], np.int64)
-        self._command(
-            *(Op(command.op).name.lower(), Op(command.op), env_ids, arguments, flags, [command.payload], False),
-            seeded=[command.seeded],
-            names=[command.name],
-            awaited=calls,
-        )
+        self._command(Op(command.op).name.lower(), Commands.listed([command]), False, awaited=calls)
 
     # ---- sending ---------------------------------------------------------------------------
 
     def _command(
         self,
         what: str,
-        op: Op,
-        ids: Array,
-        numbers: Array,
-        flags: Array | int,
-        payloads: Sequence[bytes | None],
+        commands: Commands,
         ordered: bool,
-        *,
-        seeded: Sequence[bool] = (),
-        names: Sequence[str | None] = (),
+        superseded: Sequence[int] = (),
         awaited: Collection[int] | None = None,
-    ) -> int:
-        """Send one command per env; return the step_id of the first, they count up.
+    ) -> None:
+        """Send commands of one operation.
 
-        `awaited`: step_ids of all calls whose answers are collected together; None: these calls.
-
-        The caller defers signal handlers: a command that was sent must get its payload, and be noted.
+        Args:
+            what: the operation in errors.
+            superseded: step_ids of the commands that they supersede.
+            awaited: step_ids of all calls whose answers are collected together; None: of these calls.
         """
-        bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), flags, np.uint8)
-        bits = bits | np.array([CommandFlag.PAYLOAD if payload else 0 for payload in payloads], np.uint8)
-        result = self._hub.command(op, ids, numbers, bits, payloads, ordered)
-        if isinstance(result, Refusal):
-            self._refuse(what, result)
-        if any(payloads):
-            self._waiter.request_check()
-        if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
-            self._inbox.register_calls(range(result, result + len(ids)), ids.tolist(), payloads, awaited)
-        if self._journal is not None:
-            count = len(ids)
-            self._journal.note_commands(
-                op,
-                result,
-                ids.tolist(),
-                numbers.tolist(),
-                bits.tolist(),
-                payloads,
-                names if len(names) else [None] * count,
-                seeded if len(seeded) else [False] * count,
-            )
-        return result
+        with signals_deferred():  # a command that was sent must get its payload, and be noted
+            refusal = self._hub.command(commands, ordered)
+            if refusal is not None:
+                self._refuse(what, refusal)
+            table = commands.table
+            if table["payload"].any():
+                self._waiter.request_check()
+            if commands.op == Op.CALL:  # before anything below takes messages: the answer may have arrived
+                self._inbox.register_calls(commands, awaited)
+                self._calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
+            if self._journal is not None:
+                self._journal.note_commands(commands)
+            if commands.op == Op.RESET:
+                self._note_reset(table["env_id"], table["effect"] == Effect.SEEDS)
+            for step_id in superseded:
+                self._inbox.forget(step_id)
 
     def _refuse(self, what: str, refusal: Refusal) -> NoReturn:
         env_id = refusal.env_id

@@ -22,11 +22,11 @@ from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
 from ..host.replay import Snapshotter
+from ..layout.commands import Commands
 from ..layout.counters import CountersPlan
 from ..layout.flags import Op
 from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
-from ..layout.spec import Array
 from ..options import PoolOptions
 from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
@@ -82,18 +82,16 @@ class _LocalHub(NativeHub):
         super().__init__(*args)
         self._box = box
 
-    def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[Any], ordered: bool
-    ) -> int | Refusal:
-        """Queue one operation per env; return the step_id of the first, they count up."""
+    def command(self, commands: Commands, ordered: bool) -> Refusal | None:
+        """Queue commands; their payloads stay in this process."""
         under_way, _, first = self.pending(0)
         down = self._box.down
         for step_id in [one for one in down if under_way == Op.NONE or one < first]:
             del down[step_id]
-        result = super().command(op, env_ids, seeds, flags, [None] * len(payloads), ordered)
-        if isinstance(result, int):
-            down.update((result + i, payload) for i, payload in enumerate(payloads) if payload is not None)
-        return result
+        refusal = self._number_and_queue(commands, ordered)
+        if refusal is None:
+            down.update((one.step_id, one.payload) for one in commands if one.payload is not None)
+        return refusal
 
     def take_messages(self, slot: int) -> list[Any]:
         """Return the messages that have arrived."""

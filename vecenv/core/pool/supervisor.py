@@ -27,12 +27,13 @@ from ...errors import (
 )
 from ..host.replay import RestoreJob
 from ..layout import messages
+from ..layout.commands import Commands
 from ..layout.flags import Op
 from ..layout.messages import Reply
 from ..parent.hub import SlotState
 from ..processes.worker import Worker, any_ready
 from ..processes.worker_group import WorkerGroup
-from ..recovery.policy import Queued, Recovery, append_message
+from ..recovery.policy import Recovery, append_message
 from ..recovery.recycling import Recycler
 from ..recovery.reproducer import describe
 from ..system.clock import now_ns
@@ -269,9 +270,8 @@ class Supervisor:
         assert self._recovery is not None
         recovery = self._recovery
         with signals_deferred():
-            queued: list[Queued] = []
-            for slot in worker.slots:
-                queued += self._hub.requeue(slot, self._inbox.payloads)
+            calls = self._inbox.unanswered_calls
+            queued = Commands.concat([self._hub.requeue(slot, calls) for slot in worker.slots])
             restore_jobs = recovery.plan(
                 worker.env_ids,
                 queued,
@@ -292,8 +292,8 @@ class Supervisor:
             """Give a successor all commands that its envs have not answered."""
             self._note_worker_started(successor)
             for slot in successor.slots:
-                commands = [command for command in queued if self._slots.slot_of(command[1]) == slot]
-                self._hub.resend_payloads(slot, [self._requests.payload_of(*command) for command in commands])
+                commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
+                self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
             del self._failed[successor.worker_id]
             if successor.worker_id == parts[-1].worker_id:
                 recovery.begin_restoring(failure.message, failure.began_ns, restore_jobs, is_failure=failure.is_failure)
@@ -405,7 +405,7 @@ class Supervisor:
                 )
                 packed = messages.pack_error(worker.locate(lost, "call", env_id, step_id))
                 self._inbox.reply_to_call(Reply(step_id, env_id, error=packed))
-        self._inbox.forget_payloads(worker.env_ids)
+        self._inbox.forget_calls_of(worker.env_ids)
 
 
 def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | None = None) -> WorkerDiedError:

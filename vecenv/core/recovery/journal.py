@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from ...own_log import own_logger
-from ..layout.commands import CallEffect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.commands import CallEffect, Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
 from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
@@ -175,47 +175,28 @@ class Journal:
         if self._until_prune <= 0 or self._is_over(1.0):
             self._prune()
 
-    def note_commands(
-        self,
-        op: int,
-        first: int,
-        env_ids: Sequence[int],
-        arguments: Sequence[int],
-        flags: Sequence[int],
-        payloads: Sequence[bytes | None],
-        names: Sequence[str | None],
-        seeded: Sequence[bool],
-    ) -> None:
-        """Record a request of resets, calls, or steps with payloads. Each sequence has one element per command.
-
-        Args:
-            op: the operation of all commands.
-            first: step_id of the first command; those of the next ones count up from it.
-            arguments: seeds of resets.
-            flags: `CommandFlag` bits.
-            payloads: pickled payloads or None.
-            names: for a call that sets an attribute, a name that later calls replace it by; '' for a call without an
-                effect, which is not recorded; else None.
-            seeded: for a reset, whether it brings a new env to the same state by itself.
-        """
-        self.next_step_id = first + len(env_ids)
-        for i, env_id in enumerate(env_ids):
-            payload = payloads[i]
+    def note_commands(self, commands: Commands) -> None:
+        """Record a request of resets, calls, or steps with payloads, which the hub has numbered."""
+        rows = list(commands)
+        payloads = [command.payload for command in rows]
+        for step_id, env_id, op, flags, argument, effect, key, payload in rows:
+            self.next_step_id = step_id + 1
             if op == Op.CALL:
-                if names[i] != "":
-                    num_sharing = len(env_ids) if payload is payloads[0] is payloads[-1] else 1
-                    call = LastingCall(first + i, payload, int(flags[i]), names[i], num_sharing=num_sharing)
-                    self._calls.note(env_id, call._replace(is_first=not self._was_reset[env_id]))
+                if effect != Effect.NONE:
+                    num_sharing = len(rows) if payload is payloads[0] is payloads[-1] else 1
+                    is_first = not self._was_reset[env_id]
+                    call = LastingCall(step_id, payload, flags, key, num_sharing=num_sharing, is_first=is_first)
+                    self._calls.note(env_id, call)
                 continue
             self._confirm_one(env_id)
             self._was_reset[env_id] = True
             if payload is not None:
-                self._payloads[env_id] = first + i, payload
-            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payload)
+                self._payloads[env_id] = step_id, payload
+            entry = Entry(step_id, op, flags, argument, payload)
             self._rare_entries[env_id].append(entry)
             self._nbytes += _nbytes_of(entry)
-            self._points[env_id].note_reset(first + i, flags[i], seeded[i])
-            if seeded[i]:
+            self._points[env_id].note_reset(step_id, flags, effect == Effect.SEEDS)
+            if effect == Effect.SEEDS:
                 self._unconfirmed.add(env_id)
         self._until_prune -= 1
         if self._until_prune <= 0 or self._is_over(1.0):
@@ -437,16 +418,6 @@ class Journal:
     def give_up_call(self, env_id: int, step_id: int, name: str) -> bool:
         """Stop repeating a call of function `name`, because it ends its worker; return False if it is not repeated."""
         return self._calls.give_up(env_id, step_id, name)
-
-    def name_of_call(self, env_id: int, step_id: int) -> str | None:
-        """Return the name of a call as `note_commands` received it; '' if the call is not recorded."""
-        call = self._calls.find(env_id, step_id)
-        return "" if call is None else call.name
-
-    def is_seeded_reset(self, env_id: int, step_id: int) -> bool:
-        """Return whether an unanswered reset brings a new env to the same state by itself."""
-        pending = self._points[env_id].pending
-        return pending is not None and pending.step_id == step_id and pending.state is None
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""

@@ -26,7 +26,7 @@ from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from ...own_log import own_logger
 from ..host.failure_budget import FailureBudget
 from ..host.replay import RestoreJob
-from ..layout.commands import CallEffect, RestorePoint
+from ..layout.commands import CallEffect, Commands, RestorePoint
 from ..layout.flags import Op
 from ..layout.messages import Outcome
 from ..layout.spec import Array
@@ -37,7 +37,7 @@ from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
 
-__all__ = ["COUNTS", "Queued", "Recovery", "StartFailures", "append_message"]
+__all__ = ["COUNTS", "Recovery", "StartFailures", "append_message"]
 
 _LOG = own_logger()
 _NS = 1_000_000_000
@@ -67,9 +67,6 @@ _MOST_NAMED = 5
 COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
 #: The limit of failures that no env is to blame for, as a multiple of `max_restarts`.
 _POOL_FACTOR = 10
-
-#: (op, env_id, step_id, flags) of a command that a dead slot has left.
-Queued = tuple[int, int, int, int]
 
 
 @dataclass
@@ -376,7 +373,7 @@ class Recovery:
     def plan(
         self,
         env_ids: Sequence[int],
-        queued: Sequence[Queued],
+        queued: Commands,
         last_delivered: Callable[[int, int], list[Array] | None],
         *,
         last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
@@ -395,8 +392,8 @@ class Recovery:
             marks_recovery: whether rows are marked when their env was recovered.
         """
         left: dict[int, list[int]] = {}
-        for _, env_id, step_id, _ in queued:
-            left.setdefault(env_id, []).append(step_id)
+        for command in queued:
+            left.setdefault(command.env_id, []).append(command.step_id)
         restore_jobs = {}
         for env_id in env_ids:
             waiting = left.get(env_id, [])

@@ -29,43 +29,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..host.replay import RestoreJob
 from ..layout.arena import ArenaPlan
+from ..layout.commands import Commands
 from ..layout.flags import Op
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .policy import Recovery
 
-__all__ = ["QueuedCommand", "Resume", "make_resume", "read_records"]
-
-
-class QueuedCommand(NamedTuple):
-    """A command without an answer.
-
-    Attributes:
-        op: of `rows.Op`.
-        env_id, step_id: its env and number.
-        argument: the seed of a reset, as `Hub.command` received it.
-        flags: `CommandFlag` bits; for a step, also the form of its action.
-        payload: pickled payload, or None.
-        action: the bytes of each action leaf of a step without payload; else ().
-        name: name of a call, as for `Journal.note_commands`. `make_resume` sets it from the journal.
-        seeded: whether it is a reset that brings a new env to the same state by itself. `make_resume` sets it, too.
-    """
-
-    op: int
-    env_id: int
-    step_id: int
-    argument: int = 0
-    flags: int = 0
-    payload: bytes | None = None
-    action: tuple[bytes, ...] = ()
-    name: str | None = None
-    seeded: bool = False
+__all__ = ["Resume", "make_resume", "read_records"]
 
 
 @dataclass
@@ -82,7 +58,7 @@ class Resume:
 
     restore_jobs: dict[int, RestoreJob]
     records: Array
-    queued: list[QueuedCommand]
+    queued: Commands
     next_step_id: int
     is_paused: bool = False
 
@@ -131,7 +107,7 @@ def read_records(plan: ArenaPlan, memory: Any, env_ids: Sequence[int] | Array | 
 def make_resume(
     recovery: Recovery,
     records: Array,
-    queued: Sequence[QueuedCommand],
+    queued: Commands,
     last_delivered: Callable[[int, int], list[Array] | None] = lambda env_id, before: None,
     *,
     last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
@@ -147,21 +123,13 @@ def make_resume(
             that were cancelled or superseded are left out.
         last_delivered, last_delivered_message, takes_seed, marks_recovery: as for `Recovery.plan`.
     """
-    journal = recovery.journal
-    left = sorted(queued, key=lambda command: command.step_id)
+    left = queued.select(np.argsort(queued.table["step_id"], kind="stable"))
     restore_jobs = recovery.plan(
         range(len(records)),
-        [(command.op, command.env_id, command.step_id, command.flags) for command in left],
+        left,
         last_delivered,
         last_delivered_message=last_delivered_message,
         takes_seed=takes_seed,
         marks_recovery=marks_recovery,
     )
-    named = [
-        command._replace(
-            name=journal.name_of_call(command.env_id, command.step_id) if command.op == Op.CALL else None,
-            seeded=journal.is_seeded_reset(command.env_id, command.step_id),
-        )
-        for command in left
-    ]
-    return Resume(restore_jobs, records, named, journal.next_step_id)
+    return Resume(restore_jobs, records, left, recovery.journal.next_step_id)

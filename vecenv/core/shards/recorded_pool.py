@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import ErrorRows, WorkerError, locate, place_of
+from ..layout.commands import Commands
 from ..layout.flags import Autoreset, CommandFlag, Form, Op
 from ..layout.spec import Array, Space
 from ..parent.batch import Batch, raise_first
 from ..pool.pool import Pool
-from .requests import Commands, Rounds, Steps
+from .requests import Steps
 
 __all__ = ["RecordedPool", "Task"]
 
@@ -47,30 +48,25 @@ class RecordedPool:
         self.reward_shape = pool.spaces.reward_shape
         self.autoreset: Autoreset = pool.options.autoreset
         self.obs: tuple[Array, ...] = ()
-        self._executed: list[Rounds | Steps | Commands] = []
-        self._rounds: list[tuple[Array, ...]] = []  # the newest steps of all envs
+        self._executed: list[Steps | Commands] = []
 
     def step(self, leaves: tuple[Array, ...]) -> Batch:
         """Step all envs; return their rows, ordered by env_id. `leaves`: one array (n, *S) per action leaf."""
         self._pool.send_leaves(leaves)
-        self._rounds.append(tuple(leaf.copy() for leaf in leaves))
+        self._executed.append(Steps(None, tuple(leaf.copy() for leaf in leaves), int(Form.NATIVE)))
         return self._receive(None)
 
     def send(self, leaves: tuple[Array, ...], env_ids: Array) -> None:
         """Begin to step some envs; `recv` returns their rows. `leaves`: (B, *S), `env_ids`: int64 (B,)."""
         self._pool.send_leaves(leaves, env_ids, ordered=False)
-        self._close_rounds()
         self._executed.append(Steps(env_ids.copy(), tuple(leaf.copy() for leaf in leaves), int(Form.NATIVE)))
 
     def reset(self, env_ids: Array) -> None:
         """Begin to reset some envs, without a seed; `recv` returns their first observations."""
-        count = len(env_ids)
-        arguments = np.full(count, _NO_SEED)
-        flags = np.full(count, CommandFlag.SEED | CommandFlag.OPTIONS, np.uint8)
-        self._pool.send_commands(Op.RESET, env_ids, arguments, flags, [None] * count, ordered=False)
-        self._close_rounds()
-        command = Commands(int(Op.RESET), env_ids.copy(), arguments, flags, [None] * count)
-        self._executed.append(command._replace(names=[None] * count, seeded=[False] * count))
+        flags = CommandFlag.SEED | CommandFlag.OPTIONS
+        commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=_NO_SEED)
+        self._pool.send_commands(commands, ordered=False)
+        self._executed.append(commands)
 
     def recv(self, min_count: int) -> Batch:
         """Return rows of at least this number of envs, as they finish."""
@@ -94,9 +90,8 @@ class RecordedPool:
         """Return how many envs owe an answer."""
         return self._pool.outstanding()
 
-    def take_executed(self) -> list[Rounds | Steps | Commands]:
+    def take_executed(self) -> list[Steps | Commands]:
         """Return the commands since the last call. All of them are answered then, or cancelled."""
-        self._close_rounds()
         executed, self._executed = self._executed, []
         return executed
 
@@ -107,12 +102,6 @@ class RecordedPool:
                 self._pool.recv()
         except Exception:  # reported by every later command: a worker is dead and not replaced
             self._pool.cancel()
-
-    def _close_rounds(self) -> None:
-        if self._rounds:
-            stacked = tuple(np.stack(leaves) for leaves in zip(*self._rounds))
-            self._executed.append(Rounds(len(self._rounds), stacked, int(Form.NATIVE)))
-            self._rounds = []
 
 
 #: A task: called with its argument and a shared value or None; returns a result that pickles.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...statistics import EnvTimes, WorkerTimes
-from ..layout.commands import RestorePoint
+from ..layout.commands import Commands, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..options import Limits, PoolOptions
@@ -24,14 +24,12 @@ __all__ = [
     "AddInfoKey",
     "Cancel",
     "Close",
-    "Commands",
     "ForgetTask",
     "Mail",
     "Op",
     "PackedError",
     "ReadTimes",
     "Request",
-    "Rounds",
     "RunTask",
     "SetLimits",
     "ShardBoot",
@@ -50,18 +48,6 @@ class Steps(NamedTuple):
     env_ids: Array | None
     leaves: tuple[Array, ...]
     form: int
-
-
-class Commands(NamedTuple):
-    """One reset, call or step with a payload per env; see `Pool.send_commands`."""
-
-    op: int
-    env_ids: Array
-    arguments: Array
-    flags: Array
-    payloads: Sequence[bytes | None]
-    names: Sequence[str | None] = ()
-    seeded: Sequence[bool] = ()
 
 
 class Cancel(NamedTuple):
@@ -124,14 +110,6 @@ class ForgetTask(NamedTuple):
 Op = Steps | Commands | Cancel | SetLimits | AddInfoKey | ReadTimes | Close | RunTask | ForgetTask
 
 
-class Rounds(NamedTuple):
-    """K steps of all envs of a shard, one after the other: `leaves` (K, n, *S). Only in a `TaskReply`."""
-
-    num_rounds: int
-    leaves: tuple[Array, ...]
-    form: int
-
-
 class TaskReply(NamedTuple):
     """The end of a task.
 
@@ -145,7 +123,7 @@ class TaskReply(NamedTuple):
 
     value: Any
     error: PackedError | None
-    executed: list[Rounds | Steps | Commands]
+    executed: list[Steps | Commands]
     records: Array | None
     obs: tuple[Array, ...]
 

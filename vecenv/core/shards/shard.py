@@ -20,9 +20,8 @@ from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
 from ...pickling import adopt_main, dump_message, load_with_main
 from ...registrations import apply_registrations
 from ..layout import messages
-from ..layout.commands import CallEffect, RestorePoint
+from ..layout.commands import CallEffect, Commands, RestorePoint
 from ..layout.flags import Form
-from ..layout.flags import Op as CommandOp
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..parent.batch import Batch
@@ -36,7 +35,6 @@ from .requests import (
     AddInfoKey,
     Cancel,
     Close,
-    Commands,
     ForgetTask,
     Mail,
     Op,
@@ -248,13 +246,7 @@ class Shard:
         if isinstance(op, Steps):
             pool.send_leaves(op.leaves, op.env_ids, ordered=False, form=Form(op.form))
         elif isinstance(op, Commands):
-            kind = CommandOp(op.op)
-            pool.send_commands(
-                *(kind, op.env_ids, op.arguments, op.flags, op.payloads),
-                ordered=False,
-                names=op.names,
-                seeded=op.seeded,
-            )
+            pool.send_commands(op, ordered=False)
         elif isinstance(op, Cancel):
             pool.cancel([op.env_id])
         elif isinstance(op, SetLimits):

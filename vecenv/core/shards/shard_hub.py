@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,17 +25,17 @@ from ...pickling import load
 from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
 from ..layout.columns import INFO_KEYS
+from ..layout.commands import Command, Commands
 from ..layout.flags import Form, Op, RowFlag
 from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
-from ..recovery.resume import QueuedCommand
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
 from .frames import Frame, FrameLayout, unpack_bare
 from .ledger import Ledger
-from .requests import AddInfoKey, Cancel, Close, Commands, ForgetTask, Mail, Rounds, Steps, TaskReply
+from .requests import AddInfoKey, Cancel, Close, ForgetTask, Mail, Steps, TaskReply
 from .row_store import RowStore
 from .shard_link import POLL_NS, ShardLink
 from .shard_log_records import ShardLogRecords
@@ -44,35 +44,7 @@ from .task_calls import TaskCall
 if TYPE_CHECKING:  # it has the hub
     from .shard_supervisor import ShardSupervisor
 
-__all__ = ["Part", "ShardHub"]
-
-
-class Part(NamedTuple):
-    """The part of a request that goes to one shard.
-
-    Attributes:
-        shard: number of the shard.
-        first: step_id of the first command, in the numbers of the shard; those of the next ones count up from it.
-        env_ids: int64 (n,), in the numbers of the shard; None for all of its envs.
-        chosen: which elements of the request belong to it.
-        command: the operation to send; None for steps without payload, which are sent already.
-        leaves: the actions of steps without payload.
-    """
-
-    shard: int
-    first: int
-    env_ids: Array | None
-    chosen: slice | Array
-    command: Commands | None = None
-    leaves: tuple[Array, ...] = ()
-
-
-class _Call(NamedTuple):
-    """A call that is not answered: its env, and its number in the pool."""
-
-    env_id: int
-    step_id: int
-    flags: int
+__all__ = ["ShardHub"]
 
 
 class ShardHub(Hub):
@@ -114,7 +86,7 @@ class ShardHub(Hub):
         self._supervisor = supervisor
         self._log_records = log_records
         self.links = links
-        self._parts: list[Part] = []
+        self._parts: list[tuple[int, Steps | Commands]] = []  # of the newest request, by shard, in its numbers
         self.info_keys: list[str] = []
         self._has_cells = has_cells
         self._slices = [slice(share[0], share[-1] + 1) for share in shares]
@@ -125,12 +97,10 @@ class ShardHub(Hub):
         self._ledger = Ledger(self._shard_of, len(shares))
         self._store = RowStore(plan, memory)
         self._next_step_id = 1
-        # the contents of the newest command of each env
-        self._actions = plan.actions(memory)
-        self._arguments = np.zeros(plan.num_envs, np.int64)
-        self._flags = np.zeros(plan.num_envs, np.int64)
-        self._payloads: dict[int, bytes] = {}
-        self._calls: list[dict[int, _Call]] = [{} for _ in shares]  # by shard and local number
+        self._actions = plan.actions(memory)  # of the newest command of each env
+        self._newest = Commands.of(Op.NONE, self._all_ids)  # command of each env, in the numbers of its shard
+        #: by shard and local number: step_id of each call that is not answered
+        self._calls: list[dict[int, int]] = [{} for _ in shares]
         self._local_calls: dict[int, int] = {}  # local number of each of the newest calls
         self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # that have not ended
         self._forgotten: deque[int] = deque()  # numbers of tasks that shards may drop
@@ -161,98 +131,77 @@ class ShardHub(Hub):
             count = self._plan.num_envs if env_ids is None else len(env_ids)
             for leaf, column, values in zip(self._plan.action.leaves, self._actions, leaves):
                 column[rows] = values.reshape(count, *leaf.shape)
-            self._flags[rows] = int(form)
-            for env_id in self._payloads.keys() & (self._payloads if env_ids is None else set(env_ids.tolist())):
-                del self._payloads[env_id]
-            self._parts = [
-                part._replace(leaves=tuple(leaf[part.chosen] for leaf in leaves)) for part in self._split(env_ids)
-            ]
-            self._register(Op.STEP, env_ids, ordered)
-            for part in self._parts:
-                self.links[part.shard].add(Steps(part.env_ids, part.leaves, int(form)))
-                self._ask(part.shard, all_rows=ordered)
+            self._newest.table[rows] = Commands.of(Op.STEP, self._all_ids[rows], flags=form).table
+            local_ids = np.empty(count, np.int64)
+            self._parts = []
+            for shard, chosen, local_envs in self._split(env_ids):
+                mine = Steps(local_envs, tuple(leaf[chosen] for leaf in leaves), int(form))
+                self._parts.append((shard, mine))
+                local_ids[chosen] = self._number(shard, len(local_ids[chosen]))
+                self.links[shard].add(mine)
+            self._register(Op.STEP, env_ids, local_ids, ordered)
+            for shard, _ in self._parts:
+                self._ask(shard, all_rows=ordered)
         if self._first_wait_ns:
             self._waited_ns += now_ns() - began_ns
         return None
 
-    def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
-    ) -> int | Refusal:
-        """Queue one operation per env; `dispatch` sends them, once the names of calls are known; see `Hub`."""
+    def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         self._finish_tasks()
+        op, env_ids = commands.op, commands.env_ids
         refusal = self._ledger.refusal(op, env_ids, ordered)
         if refusal is not None:
             return refusal
-        first = self._next_step_id
         with signals_deferred():
+            commands.number(self._next_step_id)
+            local = Commands(commands.table.copy())
             self._parts = []
-            for part in self._split(env_ids):
-                chosen = np.arange(len(env_ids))[part.chosen]
-                mine = [payloads[i] for i in chosen.tolist()]
-                local = env_ids[chosen] - self._first_of[part.shard]
-                command = Commands(int(op), local, seeds[chosen], flags[chosen], mine)
-                self._parts.append(part._replace(env_ids=local, chosen=chosen, command=command))
+            for shard, chosen, local_envs in self._split(env_ids):
+                local.table["step_id"][chosen] = self._number(shard, len(chosen))
+                mine = local.select(chosen)
+                mine.table["env_id"] = local_envs
+                self._parts.append((shard, mine))
+                self.links[shard].add(mine)
             if op == Op.CALL:
-                self._register_calls(env_ids, flags)
-                return first
-            self._arguments[env_ids], self._flags[env_ids] = seeds, flags
-            for env_id, payload in zip(env_ids.tolist(), payloads):
-                self._payloads.pop(env_id, None)
-                if payload is not None:
-                    self._payloads[env_id] = payload
-            self._register(op, env_ids, ordered)
-        return first
+                self._register_calls(commands, local.table["step_id"])
+            else:
+                self._newest.table[env_ids] = local.table
+                self._register(op, env_ids, local.table["step_id"], ordered)
+            for shard, _ in self._parts:
+                is_call = op == Op.CALL
+                self._ask(shard, all_rows=self._ledger.is_ordered and not is_call, least=0 if is_call else 1)
+        return None
 
-    def dispatch(self, parts: Sequence[Part], names: Sequence[str | None], seeded: Sequence[bool]) -> None:
-        """Send the commands of a request, with the names of calls, and whether resets have a seed."""
-        for part in parts:
-            if part.command is not None:
-                chosen = np.arange(len(names))[part.chosen].tolist()
-                mine = [names[i] for i in chosen], [seeded[i] for i in chosen]
-                self.links[part.shard].add(part.command._replace(names=mine[0], seeded=mine[1]))
-                is_call = part.command.op == Op.CALL
-                self._ask(part.shard, all_rows=self._ledger.is_ordered and not is_call, least=0 if is_call else 1)
-
-    def take_parts(self) -> list[Part]:
-        """Return the parts of the newest request, once."""
+    def take_parts(self) -> list[tuple[int, Steps | Commands]]:
+        """Return the parts of the newest request, once: the shard, and its commands in the numbers of the shard."""
         parts, self._parts = self._parts, []
         return parts
 
-    def _split(self, env_ids: Array | None) -> list[Part]:
-        """Divide a request by shards, and number its commands."""
+    def _split(self, env_ids: Array | None) -> list[tuple[int, Any, Array | None]]:
+        """Return the shards of a request, which commands are theirs, and their envs in the numbers of the shard."""
         if env_ids is None:
-            return [
-                Part(shard, link.number_commands(mine.stop - mine.start), None, mine)
-                for shard, (link, mine) in enumerate(zip(self.links, self._slices))
-            ]
-        parts = []
+            return [(shard, mine, None) for shard, mine in enumerate(self._slices)]
         shards = self._shard_of[env_ids]
-        for shard in np.unique(shards).tolist():
-            chosen = np.flatnonzero(shards == shard)
-            first = self.links[shard].number_commands(len(chosen))
-            parts.append(Part(shard, first, env_ids[chosen] - self._first_of[shard], chosen))
-        return parts
+        chosen_of = {shard: np.flatnonzero(shards == shard) for shard in np.unique(shards).tolist()}
+        return [(shard, chosen, env_ids[chosen] - self._first_of[shard]) for shard, chosen in chosen_of.items()]
 
-    def _register(self, op: Op, env_ids: Array | None, ordered: bool) -> None:
-        """Enter the newest request, whose parts are known, into the ledger."""
+    def _number(self, shard: int, count: int) -> Array:
+        """Number commands of a shard; return their numbers."""
+        first = self.links[shard].number_commands(count)
+        return np.arange(first, first + count)
+
+    def _register(self, op: Op, env_ids: Array | None, local_ids: Array, ordered: bool) -> None:
+        """Enter the newest request into the ledger."""
         ids = self._all_ids if env_ids is None else env_ids
         step_ids = np.arange(self._next_step_id, self._next_step_id + len(ids))
         self._next_step_id += len(ids)
-        local_ids = np.empty(len(ids), np.int64)
-        for part in self._parts:
-            mine = local_ids[part.chosen]
-            local_ids[part.chosen] = np.arange(part.first, part.first + len(mine))
         self._ledger.add(op, ids, step_ids, local_ids, ordered)
 
-    def _register_calls(self, env_ids: Array, flags: Array) -> None:
-        self._local_calls.clear()
-        for part in self._parts:
-            index = np.arange(len(env_ids))[part.chosen]
-            for number, i in enumerate(index.tolist()):
-                local, step_id = part.first + number, self._next_step_id + i
-                self._calls[part.shard][local] = _Call(int(env_ids[i]), step_id, int(flags[i]))
-                self._local_calls[step_id] = local
-        self._next_step_id += len(env_ids)
+    def _register_calls(self, calls: Commands, local_ids: Array) -> None:
+        self._local_calls = dict(zip(calls.table["step_id"].tolist(), local_ids.tolist()))
+        self._next_step_id += len(calls)
+        for call, local in zip(calls, local_ids.tolist()):
+            self._calls[int(self._shard_of[call.env_id])][local] = call.step_id
 
     def _ask(self, shard: int, *, all_rows: bool, least: int = 1) -> None:
         """Send the operations that are queued for a shard, unless two requests are in flight.
@@ -319,8 +268,9 @@ class ShardHub(Hub):
         """Number the commands of a task that has ended."""
         link = self.links[shard]
         for op in reply.executed:
-            first = link.number_commands(_count_commands(op, self._slices[shard]))
-            self._supervisor.note_executed(shard, first, op)
+            env_ids = self._all_ids[self._slices[shard]] if op.env_ids is None else op.env_ids
+            link.number_commands(len(env_ids))
+            self._supervisor.note_executed(shard, op)
         if reply.records is not None:
             self._supervisor.note_records(shard, reply.records, np.arange(len(reply.records)))
             if reply.obs:
@@ -469,13 +419,11 @@ class ShardHub(Hub):
         """Keep a message under the numbers of the pool, unless its command was superseded."""
         local, env_id = messages.numbers_of(message)
         env_id += int(self._first_of[shard])
-        call = self._calls[shard].pop(local, None)
-        if call is not None:
-            step_id = call.step_id
-        elif local and not self._ledger.awaits(env_id, local):
-            return
-        else:
-            step_id = int(self._ledger.step_ids[env_id]) if local else 0  # 0: a warning only
+        step_id = self._calls[shard].pop(local, 0)
+        if local and not step_id:
+            if not self._ledger.awaits(env_id, local):
+                return
+            step_id = int(self._ledger.step_ids[env_id])
         self._messages[shard].append(messages.renumber(message, step_id, env_id))
 
     def _take_rows(self, shard: int, frame: Frame) -> None:
@@ -538,35 +486,26 @@ class ShardHub(Hub):
         """Return whether an env of a shard owes an answer that has not arrived."""
         return self._ledger.num_missing_of[shard] > 0
 
-    def queued(self, shard: int, payload_of_call: Callable[[int], bytes | None]) -> list[QueuedCommand]:
+    def queued(self, shard: int, calls: Mapping[int, Command]) -> Commands:
         """Return the commands of a shard that are not answered, in the numbers of the shard.
 
         Args:
             shard: number of the shard.
-            payload_of_call: returns the payload of a call by its number in the pool; None if it needs not be made.
+            calls: by step_id, those that must be made.
         """
-        found = []
         ledger, first, index = self._ledger, int(self._first_of[shard]), self._slices[shard]
-        for env_id in ledger.missing(range(index.start, index.stop)):
-            payload = self._payloads.get(env_id)
-            op = int(ledger.ops[env_id])
-            is_plain = op == Op.STEP and payload is None
-            found.append(
-                QueuedCommand(
-                    op=op,
-                    env_id=env_id - first,
-                    step_id=int(ledger.local_ids[env_id]),
-                    argument=int(self._arguments[env_id]),
-                    flags=int(self._flags[env_id]),
-                    payload=payload,
-                    action=tuple(column[env_id].tobytes() for column in self._actions) if is_plain else (),
-                )
-            )
-        for local, call in self._calls[shard].items():
-            payload = payload_of_call(call.step_id)
-            if payload is not None:
-                found.append(QueuedCommand(int(Op.CALL), call.env_id - first, local, 0, call.flags, payload))
-        return found
+        missing = np.array(ledger.missing(range(index.start, index.stop)), np.int64)
+        found = self._newest.select(missing)
+        found.table["env_id"], found.table["step_id"] = missing - first, ledger.local_ids[missing]
+        for row, env_id in enumerate(missing.tolist()):
+            if found.table["op"][row] == Op.STEP and found.table["payload"][row] is None:
+                found.table["payload"][row] = tuple(column[env_id].tobytes() for column in self._actions)
+        made = [
+            calls[step_id]._replace(env_id=calls[step_id].env_id - first, step_id=local)
+            for local, step_id in self._calls[shard].items()
+            if step_id in calls
+        ]
+        return Commands.concat([found, Commands.listed(made)])
 
     def awaits(self, env_id: int, local_id: int) -> bool:
         """Return whether the command with this number in its shard is the one that an env owes the answer to."""
@@ -631,10 +570,3 @@ class ShardHub(Hub):
                         # of an earlier request: only exceptions of `close` are returned
                         self._errors = [pair for pair in self._errors if pair[0] != event.shard]
         return min(self._errors, key=lambda pair: pair[0], default=(0, None))[1]
-
-
-def _count_commands(op: Rounds | Steps | Commands, envs: slice) -> int:
-    """Return the number of commands; `envs` are those of the shard."""
-    if isinstance(op, Rounds):
-        return op.num_rounds * int(envs.stop - envs.start)
-    return int(envs.stop - envs.start) if op.env_ids is None else len(op.env_ids)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..layout.arena import RECORD
-from ..layout.commands import CallEffect, RestorePoint
+from ..layout.commands import CallEffect, Commands, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..recovery.policy import Recovery
 from ..system.signals import signals_deferred
-from .requests import Commands, Rounds, Steps
+from .requests import Steps
 from .shard_hub import ShardHub
 
 __all__ = ["ShardJournals"]
@@ -47,37 +47,20 @@ class ShardJournals:
 
     def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Record a request of steps in the journals of its shards."""
-        with signals_deferred():
-            for part in self._hub.take_parts():
-                if self.recoveries:
-                    self.recoveries[part.shard].journal.note_steps(part.leaves, part.env_ids, form)
+        self._note_parts()
 
     def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Record a request of steps if it was sent, and not recorded yet."""
-        self.note_steps(leaves, env_ids, form)
+        self._note_parts()
 
-    def note_commands(
-        self,
-        op: int,
-        first: int,
-        env_ids: Sequence[int],
-        arguments: Sequence[int],
-        flags: Sequence[int],
-        payloads: Sequence[bytes | None],
-        names: Sequence[str | None],
-        seeded: Sequence[bool],
-    ) -> None:
-        """Record a request in the journals of its shards, and send it: the journals of shards need the names, too."""
-        parts = self._hub.take_parts()
-        for part in parts if self.recoveries else ():
-            command = part.command
-            assert command is not None
-            index = np.arange(len(env_ids))[part.chosen].tolist()
-            self.recoveries[part.shard].journal.note_commands(
-                *(op, part.first, command.env_ids.tolist(), command.arguments.tolist(), command.flags.tolist()),
-                *(command.payloads, [names[i] for i in index], [seeded[i] for i in index]),
-            )
-        self._hub.dispatch(parts, names, seeded)
+    def note_commands(self, commands: Commands) -> None:
+        """Record a request in the journals of its shards."""
+        self._note_parts()
+
+    def _note_parts(self) -> None:
+        with signals_deferred():
+            for shard, op in self._hub.take_parts():
+                self.note_executed(shard, op)
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:
         """Record that a command was cancelled."""
@@ -124,27 +107,15 @@ class ShardJournals:
             shard, local = self._places[env_id]
             self.recoveries[shard].note_outcome(local, outcome)
 
-    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
-        """Record commands that a task has given by itself.
-
-        Args:
-            shard: number of the shard.
-            first: number of the first command, in the numbers of the shard.
-            op: the commands.
-        """
+    def note_executed(self, shard: int, op: Steps | Commands) -> None:
+        """Record commands of a shard, in its numbers: a part of a request, or those that a task has given by itself."""
         if not self.recoveries:
             return
         journal = self.recoveries[shard].journal
-        if isinstance(op, Rounds):
-            for number in range(op.num_rounds):
-                journal.note_steps(tuple(leaf[number] for leaf in op.leaves), None, op.form)
-        elif isinstance(op, Steps):
+        if isinstance(op, Steps):
             journal.note_steps(op.leaves, op.env_ids, op.form)
         else:
-            journal.note_commands(
-                *(op.op, first, op.env_ids.tolist(), op.arguments.tolist(), op.flags.tolist()),
-                *(op.payloads, op.names, op.seeded),
-            )
+            journal.note_commands(op)
 
     def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
         """Keep the newest records of some envs of a shard, whose ids are in its numbers."""

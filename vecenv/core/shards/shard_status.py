@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...errors import WorkerDiedError, locate
+from ..layout.commands import Command
 from ..layout.flags import Op
 from ..processes.worker_main import describe_envs
-from ..recovery.resume import QueuedCommand
 from ..system.clock import NEVER_NS, now_ns
 from .carrier import Lost
 
@@ -91,7 +91,7 @@ class ShardStatus:
 
 
 def death_of(
-    status: ShardStatus, place: str, text: str, event: Lost | None = None, commands: Sequence[QueuedCommand] = ()
+    status: ShardStatus, place: str, text: str, event: Lost | None = None, commands: Sequence[Command] = ()
 ) -> WorkerDiedError:
     """Return the error of a shard; it names the command that the shard has run, if there was only one.
 

@@ -10,16 +10,16 @@ import signal
 from collections.abc import Callable, Sequence
 
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
+from ..layout.commands import Command, Commands
 from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..pool.starting import is_lasting
 from ..pool.waiter import Waiter
-from ..recovery.resume import QueuedCommand
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost
 from .frames import Frame
-from .requests import Commands, Mail, Rounds, Steps
+from .requests import Mail, Steps
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
 from .shard_link import POLL_NS
@@ -156,9 +156,7 @@ class ShardSupervisor:
         status.state = ShardState.LOST
         status.due_ns = now + (0 if was_serving else _PAUSE_NS)
 
-    def _judge(
-        self, shard: int, error: WorkerDiedError, exitcode: int | None, commands: Sequence[QueuedCommand]
-    ) -> None:
+    def _judge(self, shard: int, error: WorkerDiedError, exitcode: int | None, commands: Sequence[Command]) -> None:
         """Decide whether a lost shard is replaced, and which episodes are abandoned; see `Recovery.judge`.
 
         Commands that were under way in several losses are suspects: the successor runs them one by one. A shard whose
@@ -283,9 +281,9 @@ class ShardSupervisor:
         """Keep the newest records of envs."""
         self._open_journals.note_records(shard, records, env_ids)
 
-    def note_executed(self, shard: int, first: int, op: Rounds | Steps | Commands) -> None:
+    def note_executed(self, shard: int, op: Steps | Commands) -> None:
         """Record the commands of a task."""
-        self._open_journals.note_executed(shard, first, op)
+        self._open_journals.note_executed(shard, op)
 
     def find_failure(self, shard: int) -> Exception | None:
         """Return the error of a dead shard; None if it is alive, or being replaced."""

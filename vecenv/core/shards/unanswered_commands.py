@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import WorkerError, locate
+from ..layout.commands import Command
 from ..layout.messages import Reply, pack_error
 from ..layout.spec import Array
 from ..parent.inbox import Inbox
 from ..pool.requests import Requests
-from ..recovery.resume import QueuedCommand, Resume, make_resume
+from ..recovery.resume import Resume, make_resume
 from .shard_hub import ShardHub
 from .shard_journals import ShardJournals
 from .shard_status import ShardStatus
@@ -24,7 +25,7 @@ class UnansweredCommands:
         hub: has the contents of unanswered commands.
         journals: the log of each shard.
         requests: which envs are called.
-        inbox: the payloads of calls, and messages that have arrived.
+        inbox: the unanswered calls, and messages that have arrived.
         shards: the state of each shard.
     """
 
@@ -47,10 +48,11 @@ class UnansweredCommands:
         calls = self._requests.calls.keys()
         return self._hub.owes(shard) or not calls.isdisjoint(self._shards[shard].env_ids)
 
-    def suspected(self, shard: int) -> list[QueuedCommand]:
+    def suspected(self, shard: int) -> list[Command]:
         """Return the commands that a shard may have run when it was lost: the first unanswered one of each env."""
-        first: dict[int, QueuedCommand] = {}
-        for command in sorted(self._queued(shard), key=lambda command: command.step_id):
+        first: dict[int, Command] = {}
+        queued = self._hub.queued(shard, self._inbox.unanswered_calls)
+        for command in sorted(queued, key=lambda command: command.step_id):
             first.setdefault(command.env_id, command)
         found = list(first.values())
         is_known = found and (found[0].env_id, found[0].step_id) in self._shards[shard].run_in_turn
@@ -67,18 +69,13 @@ class UnansweredCommands:
         resume = make_resume(
             journals.recoveries[shard],
             journals.records(shard),
-            self._queued(shard),
+            self._hub.queued(shard, self._inbox.unanswered_calls),
             last_delivered,
             last_delivered_message=lambda env_id: inbox.last_delivered_message(first + env_id),
             takes_seed=lambda env_id: requests.takes_seed(first + env_id),
         )
         resume.is_paused = True  # until the shard is known to have built its envs
         return resume
-
-    def _queued(self, shard: int) -> list[QueuedCommand]:
-        """Return the commands of a shard that are not answered, in its numbers."""
-        payloads = self._inbox.payloads
-        return self._hub.queued(shard, lambda step_id: payloads[step_id][1] if step_id in payloads else None)
 
     def drop(self, shard: int) -> None:
         """Cancel the commands of a shard whose envs are built again; its calls are answered with an error."""
@@ -95,4 +92,4 @@ class UnansweredCommands:
                 lost = WorkerError(f"the shard of env {env_id} was restarted before a call was answered; call again")
                 locate(lost, env_ids=[env_id], op="call", step_id=step_id)
                 inbox.reply_to_call(Reply(step_id, env_id, error=pack_error(lost)))
-        inbox.forget_payloads(env_ids)
+        inbox.forget_calls_of(env_ids)
