@@ -43,4 +43,4 @@ def test_commands_pickle_and_payloads_that_are_shared_stay_shared() -> None:
     data = pickle.dumps(calls, protocol=5)
     copy = pickle.loads(data)
     assert list(copy) == list(calls) and len(data) < 5_000
-    assert copy.table["payload"][0] is copy.table["payload"][49]
+    assert copy.payloads[0] is copy.payloads[49]

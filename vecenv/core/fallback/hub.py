@@ -96,7 +96,7 @@ class FallbackHub(Hub):
             raise ValueError("step_ids must not decrease")
         self._next_step_id = step_id
 
-    def _register(self, op: Op, ids: list[int], ordered: bool) -> None:
+    def _register(self, op: int, ids: list[int], ordered: bool) -> None:
         first = self._next_step_id
         self._next_step_id += len(ids)
         if op != Op.CALL:  # the reply to a call is a message, not a row

@@ -93,7 +93,7 @@ class Command(NamedTuple):
 _COMMAND = np.dtype(
     [
         *(("step_id", np.int64), ("env_id", np.int64), ("op", np.uint8), ("flags", np.uint16)),
-        *(("argument", np.int64), ("effect", np.uint8), ("key", np.object_), ("payload", np.object_)),
+        *(("argument", np.int64), ("effect", np.uint8)),
     ]
 )
 
@@ -102,23 +102,24 @@ class Commands:
     """Commands to envs, in their order.
 
     Attributes:
-        table: structured array (n,) with the fields of `Command`; others may write to it.
+        table: structured array (n,) with the first fields of `Command`; others may write to it.
+        keys, payloads: the other fields, (n,).
     """
 
-    __slots__ = ("table",)
+    __slots__ = ("keys", "payloads", "table")
 
-    def __init__(self, table: Array) -> None:
-        self.table = table
+    def __init__(self, table: Array, keys: list[str | None], payloads: list[Any]) -> None:
+        self.table, self.keys, self.payloads = table, keys, payloads
 
     @classmethod
     def of(
         cls,
-        op: Op,
+        op: int,
         env_ids: Array,
         *,
-        flags: Array | Sequence[int] | int = 0,
-        arguments: Array | Sequence[int] | int = 0,
-        effects: Array | Sequence[int] | int = Effect.ONCE,
+        flags: Sequence[int] | int = 0,
+        arguments: Sequence[int] | int = 0,
+        effects: Sequence[int] | int = 1,
         key: str | None = None,
         payloads: Sequence[Any] = (),
     ) -> Commands:
@@ -127,39 +128,44 @@ class Commands:
         Args:
             op: of all commands.
             env_ids: int64 (n,); copied.
-            flags, arguments, effects: (n,), or one value for all commands.
+            flags, arguments, effects: (n,), or one value for all commands; `effects` is `Effect.ONCE` by default.
             key: of all commands.
             payloads: (n,); commands with a payload get `CommandFlag.PAYLOAD`. (): none has a payload.
         """
-        table = np.zeros(len(env_ids), _COMMAND)
+        count = len(env_ids)
+        table = np.zeros(count, _COMMAND)
         table["env_id"], table["op"], table["flags"] = env_ids, op, flags
-        table["argument"], table["effect"], table["key"] = arguments, effects, key
-        table["payload"] = None
+        table["argument"], table["effect"] = arguments, effects
         if any(payloads):
-            table["payload"] = np.fromiter(payloads, np.object_, len(env_ids))
-            table["flags"] |= np.array([0 if one is None else CommandFlag.PAYLOAD for one in payloads], np.uint16)
-        return cls(table)
+            table["flags"] |= np.array([CommandFlag.PAYLOAD if one else 0 for one in payloads], np.uint16)
+        return cls(table, [key] * count, list(payloads) or [None] * count)
 
     @classmethod
     def listed(cls, commands: Iterable[Command]) -> Commands:
         """Return these commands, with their numbers."""
-        return cls(np.array(list(commands), _COMMAND))
+        rows = list(commands)
+        return cls(
+            np.array([row[:6] for row in rows], _COMMAND), [row.key for row in rows], [row.payload for row in rows]
+        )
 
     @staticmethod
-    def concat(parts: Iterable[Commands]) -> Commands:
+    def concat(parts: Sequence[Commands]) -> Commands:
         """Return the commands of all parts, in this order."""
-        return Commands(np.concatenate([np.zeros(0, _COMMAND), *(part.table for part in parts)]))
+        table = np.concatenate([np.zeros(0, _COMMAND), *(part.table for part in parts)])
+        keys, payloads = [key for part in parts for key in part.keys], [one for part in parts for one in part.payloads]
+        return Commands(table, keys, payloads)
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __iter__(self) -> Iterator[Command]:
-        return map(Command._make, self.table.tolist())
+        columns = [self.table[name].tolist() for name in _COMMAND.names or ()]
+        return map(Command, *columns, self.keys, self.payloads)
 
     @property
-    def op(self) -> Op:
+    def op(self) -> int:
         """The operation of the first command, which is that of all commands of a request; RESET if there is none."""
-        return Op(self.table["op"][0]) if len(self.table) else Op.RESET
+        return self.table["op"].item(0) if len(self.table) else int(Op.RESET)
 
     @property
     def env_ids(self) -> Array:
@@ -172,8 +178,10 @@ class Commands:
         self.table["step_id"] = np.arange(first, first + len(self.table))
 
     def select(self, chosen: Any) -> Commands:
-        """Return some of the commands; `chosen` is a slice, a mask (n,) or an array of indices."""
-        return Commands(self.table[chosen])
+        """Return a copy of some of the commands; `chosen` is a slice, a mask (n,) or an array of indices."""
+        rows = np.arange(len(self))[chosen]
+        listed = rows.tolist()
+        return Commands(self.table[rows], [self.keys[i] for i in listed], [self.payloads[i] for i in listed])
 
 
 class Entry(NamedTuple):

@@ -296,7 +296,7 @@ class NativeHub(Hub):
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         refusal = self._number_and_queue(commands, ordered)
         if refusal is None:
-            for env_id, payload in zip(commands.env_ids.tolist(), commands.table["payload"]):
+            for env_id, payload in zip(commands.table["env_id"].tolist(), commands.payloads):
                 if payload is not None:
                     self._queue_payload(self._slots[env_id], payload)
         return refusal

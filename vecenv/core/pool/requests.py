@@ -39,6 +39,7 @@ _REBUILT = (
     "call: env {} answered after it was built again: its worker died, and its episode could not be restored. Earlier "
     "calls were repeated. The mark `recovered` of its next row shows the lost episode"
 )
+_SEEDS = int(Effect.SEEDS)
 #: Drawn seeds are below this limit, which some simulators require.
 _DRAWN_LIMIT = 2**31
 #: Larger seeds do not fit into a command; they travel in its payload.
@@ -406,7 +407,7 @@ class Requests:
         if self._has_hooks:
             self._run_hooks()
         superseded = self._owed_by(commands.env_ids) if commands.op == Op.RESET else []
-        self._command(commands.op.name.lower(), commands, ordered, superseded)
+        self._command(Op(commands.op).name.lower(), commands, ordered, superseded)
 
     def _note_reset(self, env_ids: Array, is_seeded: Array) -> None:
         self._is_new[env_ids] = False
@@ -479,16 +480,16 @@ class Requests:
             refusal = self._hub.command(commands, ordered)
             if refusal is not None:
                 self._refuse(what, refusal)
-            table = commands.table
-            if table["payload"].any():
+            op, table = commands.op, commands.table
+            if any(commands.payloads):
                 self._waiter.request_check()
-            if commands.op == Op.CALL:  # before anything below takes messages: the answer may have arrived
+            if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
                 self._inbox.register_calls(commands, awaited)
                 self._calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
             if self._journal is not None:
                 self._journal.note_commands(commands)
-            if commands.op == Op.RESET:
-                self._note_reset(table["env_id"], table["effect"] == Effect.SEEDS)
+            if op == Op.RESET:
+                self._note_reset(table["env_id"], table["effect"] == _SEEDS)
             for step_id in superseded:
                 self._inbox.forget(step_id)
 

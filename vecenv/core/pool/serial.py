@@ -90,7 +90,8 @@ class _LocalHub(NativeHub):
             del down[step_id]
         refusal = self._number_and_queue(commands, ordered)
         if refusal is None:
-            down.update((one.step_id, one.payload) for one in commands if one.payload is not None)
+            numbered = zip(commands.table["step_id"].tolist(), commands.payloads)
+            down.update((step_id, payload) for step_id, payload in numbered if payload is not None)
         return refusal
 
     def take_messages(self, slot: int) -> list[Any]:

@@ -177,13 +177,12 @@ class Journal:
 
     def note_commands(self, commands: Commands) -> None:
         """Record a request of resets, calls, or steps with payloads, which the hub has numbered."""
-        rows = list(commands)
-        payloads = [command.payload for command in rows]
-        for step_id, env_id, op, flags, argument, effect, key, payload in rows:
+        payloads = commands.payloads
+        for step_id, env_id, op, flags, argument, effect, key, payload in commands:
             self.next_step_id = step_id + 1
             if op == Op.CALL:
                 if effect != Effect.NONE:
-                    num_sharing = len(rows) if payload is payloads[0] is payloads[-1] else 1
+                    num_sharing = len(payloads) if payload is payloads[0] is payloads[-1] else 1
                     is_first = not self._was_reset[env_id]
                     call = LastingCall(step_id, payload, flags, key, num_sharing=num_sharing, is_first=is_first)
                     self._calls.note(env_id, call)

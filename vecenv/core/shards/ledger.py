@@ -51,7 +51,7 @@ class Ledger:
 
     # ---- requests --------------------------------------------------------------------------
 
-    def refusal(self, op: Op, env_ids: Array | None, ordered: bool) -> Refusal | None:
+    def refusal(self, op: int, env_ids: Array | None, ordered: bool) -> Refusal | None:
         """Return the reason why a request cannot be sent now; None if it can.
 
         Args:
@@ -76,7 +76,7 @@ class Ledger:
                 return Refusal("busy", int(np.delete(env_ids, index)[0]))
         return Refusal("mixed", int(env_ids[-1])) if ordered and self.num_owed > superseded else None
 
-    def add(self, op: Op, env_ids: Array, step_ids: Array, local_ids: Array, ordered: bool) -> None:
+    def add(self, op: int, env_ids: Array, step_ids: Array, local_ids: Array, ordered: bool) -> None:
         """Enter a request of steps or resets, which supersedes the steps that its envs owe."""
         for env_id in env_ids[self._is_owed[env_ids]].tolist():
             self.forget(env_id)

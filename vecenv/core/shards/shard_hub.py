@@ -26,7 +26,7 @@ from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
 from ..layout.columns import INFO_KEYS
 from ..layout.commands import Command, Commands
-from ..layout.flags import Form, Op, RowFlag
+from ..layout.flags import CommandFlag, Form, Op, RowFlag
 from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
@@ -154,7 +154,7 @@ class ShardHub(Hub):
             return refusal
         with signals_deferred():
             commands.number(self._next_step_id)
-            local = Commands(commands.table.copy())
+            local = commands.select(slice(None))
             self._parts = []
             for shard, chosen, local_envs in self._split(env_ids):
                 local.table["step_id"][chosen] = self._number(shard, len(chosen))
@@ -166,6 +166,8 @@ class ShardHub(Hub):
                 self._register_calls(commands, local.table["step_id"])
             else:
                 self._newest.table[env_ids] = local.table
+                for env_id, payload in zip(env_ids.tolist(), local.payloads):
+                    self._newest.payloads[env_id] = payload
                 self._register(op, env_ids, local.table["step_id"], ordered)
             for shard, _ in self._parts:
                 is_call = op == Op.CALL
@@ -190,7 +192,7 @@ class ShardHub(Hub):
         first = self.links[shard].number_commands(count)
         return np.arange(first, first + count)
 
-    def _register(self, op: Op, env_ids: Array | None, local_ids: Array, ordered: bool) -> None:
+    def _register(self, op: int, env_ids: Array | None, local_ids: Array, ordered: bool) -> None:
         """Enter the newest request into the ledger."""
         ids = self._all_ids if env_ids is None else env_ids
         step_ids = np.arange(self._next_step_id, self._next_step_id + len(ids))
@@ -497,9 +499,9 @@ class ShardHub(Hub):
         missing = np.array(ledger.missing(range(index.start, index.stop)), np.int64)
         found = self._newest.select(missing)
         found.table["env_id"], found.table["step_id"] = missing - first, ledger.local_ids[missing]
-        for row, env_id in enumerate(missing.tolist()):
-            if found.table["op"][row] == Op.STEP and found.table["payload"][row] is None:
-                found.table["payload"][row] = tuple(column[env_id].tobytes() for column in self._actions)
+        for row, (env_id, flags) in enumerate(zip(missing.tolist(), found.table["flags"].tolist())):
+            if found.table["op"][row] == Op.STEP and not flags & CommandFlag.PAYLOAD:
+                found.payloads[row] = tuple(column[env_id].tobytes() for column in self._actions)
         made = [
             calls[step_id]._replace(env_id=calls[step_id].env_id - first, step_id=local)
             for local, step_id in self._calls[shard].items()
