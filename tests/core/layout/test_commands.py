@@ -9,8 +9,8 @@ import numpy as np
 from vecenv.core.layout.commands import Command, Commands, Effect
 from vecenv.core.layout.flags import CommandFlag, Op
 
-CALL = Command(7, 2, int(Op.CALL), int(CommandFlag.PAYLOAD), 0, int(Effect.LASTS), "set gain", b"payload")
-STEP = Command(8, 0, int(Op.STEP), 3, 0, int(Effect.ONCE), None, (b"\1", b"\2\3"))
+CALL = Command(7, 2, int(Op.CALL), int(CommandFlag.PAYLOAD), 0, Effect.LASTS, "set gain", b"payload")
+STEP = Command(8, 0, int(Op.STEP), 3, 0, Effect.ONCE, None, (b"\1", b"\2\3"))
 
 
 def test_commands_of_one_request() -> None:

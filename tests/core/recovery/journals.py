@@ -40,7 +40,7 @@ def note(journal: Journal, first: int, commands: Commands) -> None:
     journal.note_commands(commands)
 
 
-def call(journal: Journal, first: int, env_id: int, key: str | None, effect: Effect | None = None) -> None:
+def call(journal: Journal, first: int, env_id: int, key: str | None, effect: int | None = None) -> None:
     """Record a call: with a key, it lasts; else its effect is unknown, or `effect`."""
     if effect is None:
         effect = Effect.ONCE if key is None else Effect.LASTS

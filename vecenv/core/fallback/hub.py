@@ -77,18 +77,14 @@ class FallbackHub(Hub):
                 raise ValueError("an action leaf has the wrong size")
             column[rows] = values
         with signals_deferred():  # record and send the commands together
-            self._register(Op.STEP, ids, ordered)
-            first = self._next_step_id - len(ids)
-            self._transmit([Command(first + i, env_id, int(Op.STEP), int(form)) for i, env_id in enumerate(ids)])
+            self._queue(Commands.of(Op.STEP, np.array(ids, np.int64), flags=form), ids, ordered)
         return None
 
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         ids = commands.env_ids.tolist()
         refusal = self._outstanding.refusal(commands.op, ids, ordered)
         if refusal is None:
-            commands.number(self._next_step_id)
-            self._register(commands.op, ids, ordered)
-            self._transmit(list(commands))
+            self._queue(commands, ids, ordered)
         return refusal
 
     def continue_from(self, step_id: int, /) -> None:
@@ -96,12 +92,14 @@ class FallbackHub(Hub):
             raise ValueError("step_ids must not decrease")
         self._next_step_id = step_id
 
-    def _register(self, op: int, ids: list[int], ordered: bool) -> None:
+    def _queue(self, commands: Commands, ids: list[int], ordered: bool) -> None:
         first = self._next_step_id
+        commands.number(first)
         self._next_step_id += len(ids)
-        if op != Op.CALL:  # the reply to a call is a message, not a row
-            self._outstanding.add(op, ids, first, ordered)
+        if commands.op != Op.CALL:  # the reply to a call is a message, not a row
+            self._outstanding.add(commands.op, ids, first, ordered)
             self._words.newest[ids] = range(first, self._next_step_id)
+        self._transmit(list(commands))
 
     # ---- receiving ---------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +56,8 @@ def reset_kwargs(env: Any, given: dict[str, Any], flags: int, argument: int) -> 
     return kwargs
 
 
-class Effect(IntEnum):
-    """The effect of a command on its env, which decides whether a new env needs the command."""
+class Effect:
+    """The effect of a command on its env, which decides whether a new env needs the command. Plain, as `RowFlag`."""
 
     NONE = 0  #: no change: never repeated
     ONCE = 1  #: a change, or an unknown effect: repeated in its order
@@ -85,7 +84,7 @@ class Command(NamedTuple):
     op: int
     flags: int = 0
     argument: int = 0
-    effect: int = int(Effect.ONCE)
+    effect: int = Effect.ONCE
     key: str | None = None
     payload: Any = None
 
@@ -119,7 +118,7 @@ class Commands:
         *,
         flags: Sequence[int] | int = 0,
         arguments: Sequence[int] | int = 0,
-        effects: Sequence[int] | int = 1,
+        effects: Sequence[int] | int = Effect.ONCE,
         key: str | None = None,
         payloads: Sequence[Any] = (),
     ) -> Commands:
@@ -128,14 +127,14 @@ class Commands:
         Args:
             op: of all commands.
             env_ids: int64 (n,); copied.
-            flags, arguments, effects: (n,), or one value for all commands; `effects` is `Effect.ONCE` by default.
+            flags, arguments, effects: (n,), or one value for all commands.
             key: of all commands.
             payloads: (n,); commands with a payload get `CommandFlag.PAYLOAD`. (): none has a payload.
         """
         count = len(env_ids)
         table = np.zeros(count, _COMMAND)
-        table["env_id"], table["op"], table["flags"] = env_ids, op, flags
-        table["argument"], table["effect"] = arguments, effects
+        table["env_id"], table["op"], table["effect"] = env_ids, op, effects
+        table["flags"], table["argument"] = flags, arguments
         if any(payloads):
             table["flags"] |= np.array([CommandFlag.PAYLOAD if one else 0 for one in payloads], np.uint16)
         return cls(table, [key] * count, list(payloads) or [None] * count)

@@ -294,22 +294,20 @@ class NativeHub(Hub):
         return bool(self.pending(slot)[0] == Op.NONE)
 
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
-        refusal = self._number_and_queue(commands, ordered)
-        if refusal is None:
-            for env_id, payload in zip(commands.table["env_id"].tolist(), commands.payloads):
-                if payload is not None:
-                    self._queue_payload(self._slots[env_id], payload)
-        return refusal
-
-    def _number_and_queue(self, commands: Commands, ordered: bool) -> Refusal | None:
-        """Queue commands without their payloads."""
         table = commands.table
         flags = table["flags"].astype(np.uint8)
         result = self._hub.command(commands.op, commands.env_ids, table["argument"].copy(), flags, ordered)
         if not isinstance(result, int):
             return Refusal(*result)
         commands.number(result)
+        if any(commands.payloads):
+            self._send_payloads(commands)
         return None
+
+    def _send_payloads(self, commands: Commands) -> None:
+        for env_id, payload in zip(commands.table["env_id"].tolist(), commands.payloads):
+            if payload is not None:
+                self._queue_payload(self._slots[env_id], payload)
 
     def _queue_payload(self, slot: int, payload: bytes) -> None:
         self._payloads.setdefault(slot, deque()).append(memoryview(payload))

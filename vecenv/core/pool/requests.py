@@ -39,7 +39,6 @@ _REBUILT = (
     "call: env {} answered after it was built again: its worker died, and its episode could not be restored. Earlier "
     "calls were repeated. The mark `recovered` of its next row shows the lost episode"
 )
-_SEEDS = int(Effect.SEEDS)
 #: Drawn seeds are below this limit, which some simulators require.
 _DRAWN_LIMIT = 2**31
 #: Larger seeds do not fit into a command; they travel in its payload.
@@ -178,7 +177,8 @@ class Requests:
     def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._has_object_steps = True
-        self._command("send", Commands.of(Op.STEP, ids, payloads=payloads), ordered)
+        with signals_deferred():
+            self._command("send", Commands.of(Op.STEP, ids, payloads=payloads), ordered)
 
     def _check_reset(self, env_ids: Array | None) -> None:
         """Raise ResetNeededError if one of these envs (None: all) was never reset. The hub checks their range later."""
@@ -315,7 +315,8 @@ class Requests:
         flags = CommandFlag.WATCH if effect == Effect.ONCE else 0
         calls = Commands.of(Op.CALL, ids, flags=flags, effects=effect, key=key, payloads=payloads)
         try:
-            self._command("call", calls, False)
+            with signals_deferred():
+                self._command("call", calls, False)
         except BaseException:  # a deferred signal handler raised: the caller does not know that the calls have begun
             self.abandon_calls()
             raise
@@ -406,8 +407,9 @@ class Requests:
         """Send commands as another pool has made them; see `Pool.send_commands`."""
         if self._has_hooks:
             self._run_hooks()
-        superseded = self._owed_by(commands.env_ids) if commands.op == Op.RESET else []
-        self._command(Op(commands.op).name.lower(), commands, ordered, superseded)
+        with signals_deferred():
+            superseded = self._owed_by(commands.env_ids) if commands.op == Op.RESET else []
+            self._command(Op(commands.op).name.lower(), commands, ordered, superseded)
 
     def _note_reset(self, env_ids: Array, is_seeded: Array) -> None:
         self._is_new[env_ids] = False
@@ -475,23 +477,24 @@ class Requests:
             what: the operation in errors.
             superseded: step_ids of the commands that they supersede.
             awaited: step_ids of all calls whose answers are collected together; None: of these calls.
+
+        The caller defers signal handlers: a command that was sent must get its payload, and be noted.
         """
-        with signals_deferred():  # a command that was sent must get its payload, and be noted
-            refusal = self._hub.command(commands, ordered)
-            if refusal is not None:
-                self._refuse(what, refusal)
-            op, table = commands.op, commands.table
-            if any(commands.payloads):
-                self._waiter.request_check()
-            if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
-                self._inbox.register_calls(commands, awaited)
-                self._calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
-            if self._journal is not None:
-                self._journal.note_commands(commands)
-            if op == Op.RESET:
-                self._note_reset(table["env_id"], table["effect"] == _SEEDS)
-            for step_id in superseded:
-                self._inbox.forget(step_id)
+        refusal = self._hub.command(commands, ordered)
+        if refusal is not None:
+            self._refuse(what, refusal)
+        op, table = commands.op, commands.table
+        if any(commands.payloads):
+            self._waiter.request_check()
+        if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
+            self._inbox.register_calls(commands, awaited)
+            self._calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
+        if self._journal is not None:
+            self._journal.note_commands(commands)
+        if op == Op.RESET:
+            self._note_reset(commands.env_ids, table["effect"] == Effect.SEEDS)
+        for step_id in superseded:
+            self._inbox.forget(step_id)
 
     def _refuse(self, what: str, refusal: Refusal) -> NoReturn:
         env_id = refusal.env_id

@@ -88,11 +88,10 @@ class _LocalHub(NativeHub):
         down = self._box.down
         for step_id in [one for one in down if under_way == Op.NONE or one < first]:
             del down[step_id]
-        refusal = self._number_and_queue(commands, ordered)
-        if refusal is None:
-            numbered = zip(commands.table["step_id"].tolist(), commands.payloads)
-            down.update((step_id, payload) for step_id, payload in numbered if payload is not None)
-        return refusal
+        return super().command(commands, ordered)
+
+    def _send_payloads(self, commands: Commands) -> None:
+        self._box.down.update((one.step_id, one.payload) for one in commands if one.payload is not None)
 
     def take_messages(self, slot: int) -> list[Any]:
         """Return the messages that have arrived."""
