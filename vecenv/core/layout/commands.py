@@ -11,6 +11,7 @@ The journal in the parent creates the restore plans; workers and reproducers use
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -89,20 +90,15 @@ class Command(NamedTuple):
     payload: Any = None
 
 
-_COMMAND = np.dtype(
-    [
-        *(("step_id", np.int64), ("env_id", np.int64), ("op", np.uint8), ("flags", np.uint16)),
-        *(("argument", np.int64), ("effect", np.uint8)),
-    ]
-)
+_COMMAND = np.dtype(list(zip(Command._fields, ("i8", "i8", "u1", "u2", "i8", "u1"))))
 
 
 class Commands:
     """Commands to envs, in their order.
 
     Attributes:
-        table: structured array (n,) with the first fields of `Command`; others may write to it.
-        keys, payloads: the other fields, (n,).
+        table: structured array (n,) with all fields of `Command` but these two; others may write to it.
+        keys, payloads: (n,).
     """
 
     __slots__ = ("keys", "payloads", "table")
@@ -143,16 +139,13 @@ class Commands:
     def listed(cls, commands: Iterable[Command]) -> Commands:
         """Return these commands, with their numbers."""
         rows = list(commands)
-        return cls(
-            np.array([row[:6] for row in rows], _COMMAND), [row.key for row in rows], [row.payload for row in rows]
-        )
+        table = np.array([row[:-2] for row in rows], _COMMAND)
+        return cls(table, [row.key for row in rows], [row.payload for row in rows])
 
     @staticmethod
     def concat(parts: Sequence[Commands]) -> Commands:
         """Return the commands of all parts, in this order."""
-        table = np.concatenate([np.zeros(0, _COMMAND), *(part.table for part in parts)])
-        keys, payloads = [key for part in parts for key in part.keys], [one for part in parts for one in part.payloads]
-        return Commands(table, keys, payloads)
+        return Commands.listed(itertools.chain(*parts))
 
     def __len__(self) -> int:
         return len(self.table)

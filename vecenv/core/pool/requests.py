@@ -305,7 +305,6 @@ class Requests:
         ids = self._chosen(env_ids)
         check_count("call", "functions", functions, len(ids))
         effect = Effect.NONE if pure else Effect.ONCE if name is None else Effect.LASTS
-        key = name if effect == Effect.LASTS else None
         by_id = {id(function): function for function in functions}
         payload_of = {
             number: self._dump_payload(Payload(function=function, name="" if pure else name))
@@ -313,7 +312,7 @@ class Requests:
         }
         payloads = [payload_of[id(function)] for function in functions]
         flags = CommandFlag.WATCH if effect == Effect.ONCE else 0
-        calls = Commands.of(Op.CALL, ids, flags=flags, effects=effect, key=key, payloads=payloads)
+        calls = Commands.of(Op.CALL, ids, flags=flags, effects=effect, key=name, payloads=payloads)
         try:
             with signals_deferred():
                 self._command("call", calls, False)
