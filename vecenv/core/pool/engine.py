@@ -211,7 +211,7 @@ class Engine(WorkerDirectory):
 
     A pool calls its engine in this order; everything between `connect` and `close` in any order and number:
 
-        open -> connect -> serve | on_descriptor | on_overdue | check_alive | kill | restart | ... -> close
+        open -> connect -> serve | handle | repair | kill | restart | ... -> close
 
     Threads. All of these are called with the lock of the pool, by one thread at a time, in the process that made the
     engine. `interrupt` is the exception; `statistics`, `set_limits` and the names of `WorkerDirectory` need no lock
@@ -221,9 +221,10 @@ class Engine(WorkerDirectory):
     follows. After any other interruption the next call must find a usable state: steps that belong together
     go into `with signals_deferred():`, which should be short. No descriptor, process or memory may be lost.
 
-    Failures. A wait must not wait for an answer that can never come. So `on_descriptor`, `on_overdue` and
-    `check_alive`, which a wait calls, either replace the failed part, so that the answer comes, or raise. As long as a
-    failed part is not replaced, `has_dead` is True and `check_alive` raises if its envs owe an answer or are called.
+    Failures. A wait must not wait for an answer that can never come. So it passes each of its events to `handle`, which
+    records the part that has failed, and then calls `repair`. This replaces the part, so that the answer comes, or
+    raises. As long as a failed part is not replaced, `has_dead` is True and `repair` raises if its envs owe an answer
+    or are called.
 
     An engine that replaces workers
         * makes a `Journal` and a `Recovery` in `open`, and gives them to the pool in `OpenedEnvs`;
@@ -321,38 +322,34 @@ class Engine(WorkerDirectory):
             KeyboardInterrupt: Ctrl-C during an env's operation; the command of that env is cancelled.
         """
 
-    def emit_log_records(self) -> None:
-        """Pass the log records that workers have sent to the loggers of this process; called after a notice."""
+    def handle(self, event: Event | WorkerTimeoutError) -> None:
+        """Record the failure that an event of a wait reports, if it reports one, for `repair`.
 
-    def on_descriptor(self, descriptor: int) -> None:
-        """Handle a descriptor that has become readable during a wait, such as the pidfd of a worker that has exited.
-
-        Raises:
-            WorkerDiedError: a worker that owes an answer died and is not replaced.
-            Exception: the replacement failed.
-        """
-
-    def on_overdue(self, error: WorkerTimeoutError) -> None:
-        """Handle an operation that is over its limit: replace its worker, or raise the error.
+        If workers have sent log records, these are passed to the loggers of this process.
 
         Args:
-            error: made by the watchdog; its `worker_id`, `env_ids`, `op` and `step_id` name the operation. The engine
-                may append to its text.
-        """
-        raise error
-
-    def check_alive(self) -> None:
-        """Raise if an env owes an answer, or is called, and its worker is dead; replace workers where that is due.
-
-        Called when a wait begins that is not sure to be short, and in every round of a wait for calls.
+            event: what has ended the wait; or an operation that is over its limit, as an error of the watchdog whose
+                `worker_id`, `env_ids`, `op` and `step_id` name it. The engine may append to its text.
 
         Raises:
-            WorkerDiedError: with one note for each further worker of which this is true.
+            WorkerTimeoutError, WorkerDiedError: the policy allows no replacement.
+        """
+        if isinstance(event, WorkerTimeoutError):
+            raise event
+
+    def repair(self) -> None:
+        """Replace workers that have failed; raise if an env owes an answer, or is called, and its worker is dead.
+
+        Called after each event but a message, when a wait begins that is not sure to be short, and in every round of a
+        wait for calls.
+
+        Raises:
+            WorkerDiedError: with one note for each further dead worker that owes an answer.
             Exception: a replacement failed.
         """
 
     def has_dead(self) -> bool:
-        """Return whether a worker is dead and not replaced, so that waits must call `check_alive`."""
+        """Return whether a worker is dead and not replaced, so that waits must call `repair`."""
         return False
 
     def envs_of(self, worker_id: int) -> list[int]:

@@ -31,7 +31,7 @@ from ..layout.messages import unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
 from ..options import AUTO, Limits, PoolOptions
-from ..parent.hub import Hub, NativeHub
+from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
 from ..processes.measure import Measurement
 from ..processes.shared_generators import find_generator
@@ -557,24 +557,19 @@ class ProcessEngine(Engine):
 
     # ---- while envs are there ----------------------------------------------------------------
 
-    def emit_log_records(self) -> None:
-        """Pass on the log records of workers."""
-        for worker in self._group.workers:
-            if self._implementation == "native" and not worker.is_dead:
-                worker.read_frames()
-            worker.emit_log_records()
+    def handle(self, event: Event | WorkerTimeoutError) -> None:
+        """Record the end of a worker, or end one that is over its limit; pass on log records."""
+        assert self._opened is not None
+        if self._opened.hub.take_notice():
+            for worker in self._group.workers:
+                if self._implementation == "native" and not worker.is_dead:
+                    worker.read_frames()
+                worker.emit_log_records()
+        self._open_supervisor.handle(event)
 
-    def on_descriptor(self, descriptor: int) -> None:
-        """Handle the end of a worker."""
-        self._open_supervisor.on_descriptor(descriptor)
-
-    def on_overdue(self, error: WorkerTimeoutError) -> None:
-        """Handle an operation over its limit."""
-        self._open_supervisor.on_overdue(error)
-
-    def check_alive(self) -> None:
+    def repair(self) -> None:
         """Replace workers that failed; raise if a dead one owes an answer."""
-        self._open_supervisor.check_alive()
+        self._open_supervisor.repair()
 
     def has_dead(self) -> bool:
         """Return whether a worker is dead and not replaced."""

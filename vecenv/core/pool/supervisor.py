@@ -30,7 +30,7 @@ from ..layout import messages
 from ..layout.commands import Commands
 from ..layout.flags import Op
 from ..layout.messages import Reply
-from ..parent.hub import SlotState
+from ..parent.hub import Event, SlotState
 from ..processes.worker import Worker, any_ready
 from ..processes.worker_group import WorkerGroup
 from ..recovery.policy import Recovery, append_message
@@ -104,25 +104,25 @@ class Supervisor:
 
     # ---- noticing --------------------------------------------------------------------------
 
-    def on_descriptor(self, descriptor: int) -> None:
-        """Handle the end of the worker that has this pidfd; see `Engine.on_descriptor`."""
-        for worker in self._group.workers:
-            if worker.pidfd.number == descriptor:
-                self._reap(worker)
-                return
+    def handle(self, event: Event | WorkerTimeoutError) -> None:
+        """Record the end of a worker whose pidfd is readable, or end one that is over its limit; see `Engine.handle`.
 
-    def _reap(self, worker: Worker) -> None:
-        """Note the end of a worker. After the reap, no write of the dead process can still arrive."""
-        self._waiter.request_check()
-        with signals_deferred():  # else an interrupt could leave a dead worker that no wait reports again
-            worker.reap_or_kill()
-            self._inbox.poll()
-            if self._recovery is not None:
-                self._note_failure(self._recovery, worker, self._death_of(worker), worker.exitcode)
-        self.check_alive()
+        After the reap, no write of the dead process can still arrive.
+        """
+        if isinstance(event, WorkerTimeoutError):
+            self._end_overdue(event)
+            return
+        for worker in self._group.workers if event.kind == "descriptor" else ():
+            if worker.pidfd.number == event.descriptor:
+                self._waiter.request_check()
+                with signals_deferred():  # else an interrupt could leave a dead worker that no wait reports again
+                    worker.reap_or_kill()
+                    self._inbox.poll()
+                    if self._recovery is not None:
+                        self._note_failure(self._recovery, worker, self._death_of(worker), worker.exitcode)
 
-    def on_overdue(self, error: WorkerTimeoutError) -> None:
-        """Replace the worker of an operation that is over its limit, or raise; see `Engine.on_overdue`."""
+    def _end_overdue(self, error: WorkerTimeoutError) -> None:
+        """End the worker of an operation that is over its limit, or raise the error."""
         if error.worker_id is None:
             raise error
         worker = self._group.workers[error.worker_id]
@@ -138,10 +138,9 @@ class Supervisor:
             self._end_worker(worker)
             self._inbox.poll()
             self._note_failure(self._recovery, worker, error, None)
-        self.check_alive()
 
-    def check_alive(self) -> None:
-        """Replace the workers that have failed; raise if one that is dead owes an answer. See `Engine.check_alive`."""
+    def repair(self) -> None:
+        """Replace the workers that have failed; raise if one that is dead owes an answer. See `Engine.repair`."""
         self._end_stray()
         self._replace_failed()
         workers = self._group.workers

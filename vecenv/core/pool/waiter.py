@@ -1,9 +1,8 @@
 """Waiter: the one wait of a pool, for rows, messages, deaths of workers and deadlines; and the batch it ends with.
 
-hub.recv -> rows -> Batch
-         -> event: message     -> inbox
-                   descriptor  -> engine.on_descriptor
-                   timeout     -> watchdog -> engine.on_overdue, or the caller's timeout
+hub.recv -> rows  -> Batch
+         -> event -> inbox -> engine.handle -> engine.repair
+                  -> timeout: watchdog -> engine.handle -> engine.repair, or the caller's timeout
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
 _Views = TypeVar("_Views")
 _NO_REPLIES: dict[int, Reply] = {}
+#: The event for the engine when rows come with a notice.
+_NOTICE = Event("message", -1)
 #: Flags of a batch that comes with more than its columns.
 _NEEDS_LOOK = RowFlag.MESSAGE | RowFlag.NOTICE
 #: Flags of rows that come with a message, and repeat an observation.
@@ -144,7 +145,8 @@ class Waiter:
                 self.num_batches += 1
                 return Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
             self._handle(got, Deadline(None))
-        self._engine.check_alive()
+        else:
+            self._engine.repair()
         poll = functools.partial(self._hub.recv, least, most)
         return self._make_batch(*self._wait(poll, f"fewer than {least} answers", timeout))
 
@@ -165,7 +167,8 @@ class Waiter:
             if not isinstance(got, Event):
                 return self._make_batch(*got)
             self._handle(got, Deadline(None))
-        self._engine.check_alive()
+        else:
+            self._engine.repair()
         return self._make_batch(*self._wait(poll, f"not all answers of the envs {ids.tolist()}", timeout))
 
     def _check_owing(self, ids: list[int]) -> None:
@@ -186,7 +189,7 @@ class Waiter:
         replies = _NO_REPLIES
         if flags & RowFlag.NOTICE:
             flags &= ~RowFlag.NOTICE
-            self._emit_log_records()
+            self._engine.handle(_NOTICE)
         if flags & RowFlag.MESSAGE:
             replies = self.inbox.take_rows(rows)
             if flags & _REPEATS:
@@ -265,7 +268,7 @@ class Waiter:
         self.inbox.emit_warnings()
         if self.inbox.has_all_calls():
             return self.inbox.take_calls()
-        self._engine.check_alive()
+        self._engine.repair()
         return self._hub.wait(deadline_ns)
 
     def wait_for_replies(self, timeout: float) -> None:
@@ -280,7 +283,7 @@ class Waiter:
         self.inbox.poll()
         if self.inbox.has_all_calls():
             return True
-        self._engine.check_alive()
+        self._engine.repair()
         return self._hub.wait(deadline_ns)
 
     # ---- the wait --------------------------------------------------------------------------
@@ -340,31 +343,25 @@ class Waiter:
         self._lifecycle.check_not_closing()
         self.inbox.poll()
         self.inbox.emit_warnings()
-        self._emit_log_records()
-        if event.kind == "descriptor":
-            self._engine.on_descriptor(event.descriptor)
-        elif event.kind == "no_block":
+        self._engine.handle(event)
+        if event.kind == "no_block":
             raise StateError(
                 "recv: all batch buffers are in use by rows that workers have not finished; "
                 "restart the stopped workers with pool.restart(worker_id)"
             )
-        elif event.kind == "stray":
-            self._engine.check_alive()
-        elif event.kind == "timeout":
+        if event.kind == "timeout":
             self.watchdog.notice_gap(event.late_ns, deadline)
-
-    def _emit_log_records(self) -> None:
-        if self._hub.take_notice():
-            self._engine.emit_log_records()
+        if event.kind != "message":  # many may come, and none reports a failure
+            self._engine.repair()
 
     def _check_limits(self, *, after_pause: bool = False) -> int:
         """Handle operations that are over their limit; return when to check again."""
         self._next_check_ns = now_ns() + self.watchdog.poll_interval_ns
-        self._engine.check_alive()
         try:
             return self.watchdog.check(after_pause=after_pause)
         except WorkerTimeoutError as error:
-            self._engine.on_overdue(error)
+            self._engine.handle(error)
+            self._engine.repair()
             return now_ns() + self.watchdog.poll_interval_ns
 
     def _check_limits_if_due(self) -> None:

@@ -339,7 +339,7 @@ class ShardHub(Hub):
         if self._errors:
             raise self._errors.pop(0)[1]
         now = now_ns()
-        due_ns = min(self._supervisor.advance(now), *(link.advance(now) for link in self.links))
+        due_ns = min(self._supervisor.repair(now), *(link.advance(now) for link in self.links))
         self._ask_idle_shards(wanted)
         events = self._carrier.wait(min(deadline_ns, due_ns))
         waited_ns = now_ns() - now
@@ -384,7 +384,7 @@ class ShardHub(Hub):
     def _take(self, event: CarrierEvent) -> None:
         link = self.links[event.shard]
         if isinstance(event, Lost):
-            self._supervisor.note_lost(event)
+            self._supervisor.handle(event)
         elif isinstance(event, Unavailable):
             link.repeat_after_pause(now_ns())
         elif not link.is_open:
@@ -442,9 +442,6 @@ class ShardHub(Hub):
     def take_messages(self, slot: int) -> list[bytes]:
         found, self._messages[slot] = self._messages[slot], []
         return found
-
-    def take_notice(self) -> bool:
-        return self._log_records.has_any()
 
     def outstanding(self) -> int:
         return self._ledger.num_owed

@@ -1,7 +1,7 @@
 """ShardSupervisor: replaces the shards of a pool that are lost, and takes the news of all shards.
 
 A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the other shards go on, and
-their rows are delivered. `advance` takes the steps that are due; the hub calls it in every wait.
+their rows are delivered. `repair` takes the steps that are due; the hub calls it in every wait.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class ShardSupervisor:
 
     # ---- losses ----------------------------------------------------------------------------
 
-    def advance(self, now: int) -> int:
+    def repair(self, now: int) -> int:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
         next_ns = NEVER_NS
         for shard, status in enumerate(self._shards):
             if status.state == ShardState.SERVING and self._open_hub.links[shard].silent_ns > self._shard_timeout_ns:
                 seconds = self._shard_timeout_ns / _NS
-                self.note_lost(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
+                self.handle(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
             if status.state == ShardState.LOST and now >= status.due_ns:
                 self._replace(shard)
             is_starting = status.state in (ShardState.OPENING, ShardState.BUILDING)
@@ -125,7 +125,7 @@ class ShardSupervisor:
                 next_ns = min(next_ns, now + _LOOK_NS)
         return next_ns
 
-    def note_lost(self, event: Lost) -> None:
+    def handle(self, event: Lost) -> None:
         """Decide whether a lost shard is replaced."""
         shard, status = event.shard, self._shards[event.shard]
         was_serving = status.state == ShardState.SERVING
@@ -231,11 +231,11 @@ class ShardSupervisor:
         """Give up a shard that has waited too long for a place; treat a successor that is not built in time as lost."""
         status, text = self._shards[shard], self._starts.why_late(shard)
         if status.is_placed and status.state == ShardState.BUILDING:
-            self.note_lost(Lost(shard, text))
+            self.handle(Lost(shard, text))
         else:
             self._end(shard, text)
 
-    def check_alive(self) -> None:
+    def raise_dead(self) -> None:
         """Raise if a shard that is not replaced owes an answer, or is called."""
         errors = [status.take_error() for status in self._shards if self._is_missed(status)]
         if errors:

@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import StateError
+from ...errors import StateError, WorkerTimeoutError
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
 from ..options import Limits, PoolOptions
+from ..parent.hub import Event
 from ..pool.engine import Engine, EnvSpaces, OpenedEnvs
 from ..pool.requests import Requests
 from ..pool.slots import split_evenly
@@ -120,7 +121,7 @@ class ShardedEngine(Engine):
         try:
             first = self._starts.start_all(check_not_closing)
         finally:
-            self.emit_log_records()
+            self._log_records.emit()
         spaces = EnvSpaces.of(first, self.options)
         options = dataclasses.replace(self.options, leases=0, timings=False)
         plan = spaces.plan_arena(self.num_envs, len(self._shards), max(map(len, self._shares)), options)
@@ -218,7 +219,7 @@ class ShardedEngine(Engine):
                 error = hub.close_envs(kept, limit, until_ns)
         finally:
             self._carrier.close()
-            self.emit_log_records()
+            self._log_records.emit()
             self._hub = self._journals = None
             self._supervisor.close()
             for status in self._shards:
@@ -231,17 +232,17 @@ class ShardedEngine(Engine):
 
     # ---- while envs are there ----------------------------------------------------------------
 
-    def emit_log_records(self) -> None:
-        """Pass the log records of shards to the loggers of this process; each names its shard."""
+    def handle(self, event: Event | WorkerTimeoutError) -> None:
+        """Pass the log records of shards to the loggers of this process; each names its shard.
+
+        `ShardSupervisor.handle` has recorded losses of shards, during the wait.
+        """
         self._log_records.emit()
+        super().handle(event)
 
-    def on_descriptor(self, descriptor: int) -> None:
-        """Raise if a shard that is not replaced owes an answer."""
-        self.check_alive()
-
-    def check_alive(self) -> None:
+    def repair(self) -> None:
         """Raise if a shard that is not replaced owes an answer, or is called."""
-        self._supervisor.check_alive()
+        self._supervisor.raise_dead()
 
     def has_dead(self) -> bool:
         """Return whether a shard is lost and not replaced."""
