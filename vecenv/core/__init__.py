@@ -9,20 +9,28 @@ One step of all envs passes these files (files of native/ in brackets):
     pool/waiter         wait until enough rows are committed                       [shm/wait, parent/hub_recv]
     parent/batch        make views of these rows for the caller
 
-A worker dies during a step. Its replacement passes these files:
+A worker dies during a step. Its replacement passes these files, each of which calls those below it only:
 
-    pool/waiter         the wait ends, because the worker's pidfd is readable           [shm/wait]
-    pool/supervisor     reap the process and take its last messages: it can write no more
-    recovery/policy     `judge`: replace the worker, or raise; count failures; name an env that needs its own worker
-    parent/hub          `requeue`: list its unanswered commands, clear its claimed rows [parent/hub_state, shm/ring]
-    recovery/journal    `history`: the restore points and commands of each env
-    recovery/policy     `plan`: a `RestoreJob` for each env
-    pool/worker_starts  start the successor and wait until it has built the envs
-    pool/process        compare spaces and code, hand over the arena and the jobs, requeue the commands
-    host/replay         repeat the commands of an env, compare digests of its answers   [worker/slot_records]
-    host/host           carry out the unanswered command and mark its row; send the `Outcome`
-    parent/inbox        the outcome arrives with the row
-    recovery/policy     count it, and write one log line
+    pool/waiter            the wait ends, because the worker's pidfd is readable              [shm/wait]
+    pool/process           pass the event to `Supervisor.handle`, then call `Supervisor.repair`
+    pool/death             `handle`, which only records:
+    processes/worker         reap the process: it can write no more
+    parent/inbox             take its last messages
+    recovery/policy          `judge`: replace the worker, or raise; count failures; name envs to isolate
+    pool/death             `repair`, which replaces:
+    parent/hub               `requeue`: list its unanswered commands, clear its claimed rows  [parent/hub_state]
+    recovery/policy          `plan`: a `RestoreJob` for each env
+    recovery/journal         `history`: the restore points and commands of each env
+    pool/slots               a worker of its own for an env that fails again and again
+    pool/worker_starts       start the successor; compare its spaces and code; hand over the arena and the jobs
+    processes/worker_main    the successor builds the envs and maps the arena
+    pool/requests            `payload_of`: send the payloads of the unanswered commands again
+    host/host              the successor carries out the unanswered command and marks its row; it sends the `Outcome`
+    host/replay            before that, repeat the commands of the env, compare digests       [worker/slot_records]
+    parent/inbox           the outcome arrives with the row
+    recovery/policy        count it, and write one log line
+
+A shard has the same two verbs: `ShardSupervisor.handle` judges a loss, and its `repair` starts a successor.
 
 A rollout in a shard (`Collector` with where='shards') is one message down and one up per shard:
 
@@ -91,6 +99,6 @@ Recipe: a new column of a row. Each of these places changes:
 Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class inherits from `Engine` of
 pool/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces, arena,
 hub, and a journal if envs can be restored. `serve` runs commands if the envs live in the calling thread.
-`on_descriptor`, `on_overdue` and `check_alive` handle failures. `close` ends everything within its limit. The suite
+`handle` records failures, and `repair` replaces what has failed. `close` ends everything within its limit. The suite
 tests/contracts/test_pool.py runs over every engine.
 """

@@ -415,9 +415,9 @@ def test_several_busy_envs_must_each_fail_alone_to_be_abandoned(scene: Scene) ->
     states = [SlotState(int(Op.STEP), env_id, 5 + env_id, 0, 0, 0) for env_id in (0, 1)]
     for _ in range(2):
         assert scene.recovery.env_to_isolate([0, 1]) is None
-        scene.recovery.judge(WorkerDiedError("worker 0 died"), SEGFAULT, states, lambda env_id: True)
+        scene.recovery.judge(WorkerDiedError("worker 0 died"), SEGFAULT, states, (0, 1))
     assert scene.abandoned(5) == {} == scene.abandoned(6) and scene.written == []
     assert scene.recovery.env_to_isolate([0, 1]) == 0 and scene.recovery.env_to_isolate([1]) is None
-    scene.recovery.judge(WorkerDiedError("worker 1 died"), SEGFAULT, states[1:], lambda env_id: False)
+    scene.recovery.judge(WorkerDiedError("worker 1 died"), SEGFAULT, states[1:])
     assert scene.abandoned(5) == {} and scene.abandoned(6) == {1: "worker 1 died"}
     assert scene.recovery.env_to_isolate([0, 2]) is None, "nobody is under suspicion any more"

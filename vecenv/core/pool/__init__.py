@@ -14,7 +14,7 @@ spare_resets    the seeds of spare envs, and their resets
 spare_answers   the answers that rows owe
 spare_rows      copies of rows, put together from answers of two envs
 starting        time limits and log lines while envs are built
-worker_starts   starts workers, the first ones and successors
+worker_starts   starts workers, the first ones and successors, and hands the arena to them
 monitor         announces a pool to `vecenv top`
 times           reads the times of envs, workers and the caller
 waiting         finds envs that wait most of their time
@@ -23,5 +23,5 @@ case, facts     the numbers and facts that rules need
 backends        makes a pool by the name of its engine
 sizing, auto    how many workers and threads fit a measured env
 slots           which slot serves an env, which worker has a slot
-supervisor      failures of workers
+death           the death or hang of a worker, from its notice to its successor
 """

@@ -3,7 +3,8 @@
     Requests -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
     Waiter   <- Hub <- committed rows
 
-This file gives each worker its envs and the arena. `WorkerStarts` starts them, and `Supervisor` handles their failures.
+This file gives each worker its envs, and lays out the arena. `WorkerStarts` starts workers, and `Supervisor` of
+`death` replaces those that fail.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import (
     ConfigError,
-    DifferentSpacesError,
     StateError,
     WorkerTimeoutError,
     warn_caller,
 )
-from ..host.replay import RestoreJob, Snapshotter
+from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
@@ -35,14 +35,9 @@ from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
 from ..processes.measure import Measurement
 from ..processes.shared_generators import find_generator
-from ..processes.worker import (
-    Worker,
-    check_may_start,
-    preferred_core,
-    usable_cores,
-)
+from ..processes.worker import check_may_start, death_of, usable_cores
 from ..processes.worker_group import WorkerGroup
-from ..processes.worker_main import Attach, BuildReport, find_difference
+from ..processes.worker_main import BuildReport
 from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
@@ -54,19 +49,17 @@ from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import standard_descriptors
 from .auto import choose_options
+from .death import Supervisor
 from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
 from .requests import Requests
 from .sizing import Setting
 from .slots import SlotTable, split_evenly
-from .starting import (
-    common_names,
-)
-from .supervisor import Supervisor, death_of
+from .starting import common_names
 from .waiter import Waiter
 from .waiting import WaitingCheck
-from .worker_starts import WorkerStarts, note_place
+from .worker_starts import WorkerStarts, compare_spaces, note_place
 
 __all__ = ["ProcessEngine", "ProcessPool"]
 
@@ -77,8 +70,6 @@ __all__ = ["ProcessEngine", "ProcessPool"]
 _PARENT_SPIN_NS = 20_000
 #: Slots in reserve for envs that get a worker of their own; each costs 128 KiB of shared memory.
 _MOST_SPARES = 8
-#: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
-_START_POLL_SECONDS = 0.1
 #: Seconds that the measurement of an env may take, without its constructor.
 _MEASURE_SECONDS = 30.0
 
@@ -138,9 +129,7 @@ class ProcessEngine(Engine):
         self.end_if_unclosed = self._group.end
         self._slots = SlotTable(self.num_envs)
         self._implementation = "python"
-        self._spaces: EnvSpaces | None = None
         self._has_predecessor = files is not None
-        self._code_warnings: list[str] = []  # of the start
         self.files = files or ModuleFiles()
         self._opened: OpenedEnvs | None = None
         self._known: dict[str, Any] = {}  # the objects of `__main__` that all workers have, by name
@@ -175,25 +164,25 @@ class ProcessEngine(Engine):
             reports_all = worker_id == 0 or self._has_predecessor
             starts.spawn(starts.boot(worker_id, list(by_thread), functions, reports_all_files=reports_all), list(mine))
         reports = starts.await_reports(group.workers)
-        self._spaces = EnvSpaces.of(reports[0], self.options)
+        spaces = EnvSpaces.of(reports[0], self.options)
         jobs = {} if self._resume is None else dict(self._resume.restore_jobs)
         for worker, report in zip(group.workers, reports):
-            self._compare(worker, report)
+            compare_spaces(spaces, worker, report)
             if self._has_predecessor:
-                jobs |= self._check_files(report, {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs})
+                jobs |= starts.check_files(worker, report, jobs)
             else:
                 self.files.add(report.files)
         with signals_deferred(), standard_descriptors():
-            self._opened = opened = self._open_arena(self._spaces, reports[0], slots)
+            self._opened = opened = self._open_arena(spaces, reports[0], slots, starts.spin_ns)
+        starts.set_arena(spaces, opened.plan)
         for worker in group.workers:
-            own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
-            self._attach_worker(worker, slots[worker.worker_id], own_jobs)
-        for worker in self._await_ready(group.workers, jobs):
+            starts.attach(worker, jobs)
+        for worker in starts.await_ready(group.workers, jobs):
             with signals_deferred():
                 opened.hub.attach_worker(worker)
                 group.watch(worker)
         group.serve(opened.hub)
-        self._note_workers(group.workers)
+        WorkerTable(opened.plan.counters, opened.counters).note_workers(group.workers, self._slots.by_env)
         if self.options.monitor and group.counters is not None:
             with signals_deferred():
                 name = opened.properties["name"]
@@ -205,15 +194,12 @@ class ProcessEngine(Engine):
             *(self.env_fns, self._adapt, self._snapshotter, self._first_env_id, self.options),
             implementation=self._implementation,
             group=self._group,
+            slots=self._slots,
+            files=self.files,
             num_workers=self.num_workers,
             recovery=self.recovery,
             check_not_closing=check_not_closing,
         )
-
-    @property
-    def _open_starts(self) -> WorkerStarts:
-        assert self._starts is not None
-        return self._starts
 
     def _open_recovery(self) -> None:
         """Begin to decide about failures, if the policy allows it."""
@@ -278,18 +264,8 @@ class ProcessEngine(Engine):
         finally:
             self._group.end(0.0)
 
-    def _compare(self, worker: Worker, report: BuildReport) -> None:
-        """Raise DifferentSpacesError if an env's spaces differ from env 0's."""
-        found = find_difference(self._spaces, report, self._first_env_id)
-        if found is not None:
-            name, text = found
-            raise DifferentSpacesError(f"env {self._first_env_id + worker.env_ids[0]}: {text}", path=name)
-        if report.mismatch is not None:
-            env_id, name, text = report.mismatch
-            raise DifferentSpacesError(f"env {self._first_env_id + env_id}: {text}", path=name)
-
     def _open_arena(
-        self, spaces: EnvSpaces, report: BuildReport, slots: list[list[tuple[int, list[int]]]]
+        self, spaces: EnvSpaces, report: BuildReport, slots: list[list[tuple[int, list[int]]]], spin_ns: int
     ) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
         num_used = self._slots.num_used
@@ -315,7 +291,7 @@ class ProcessEngine(Engine):
             plan=plan,
             memory=segment.memory,
             counters=counters.memory,
-            hub=self._make_hub(plan, segment, counters),
+            hub=self._make_hub(plan, segment, counters, spin_ns),
             num_slots=num_used,
             slots=self._slots,
             journal=self.journal,
@@ -338,7 +314,7 @@ class ProcessEngine(Engine):
         setting = Setting(self.num_workers, self.options.threads_per_worker)
         return WaitingCheck(timings, self._slots, setting, usable_cores())
 
-    def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment) -> Hub:
+    def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment, spin_ns: int) -> Hub:
         group = self._group
         epoll, wake_event = group.watch_all()
         if self._implementation != "native":
@@ -349,7 +325,6 @@ class ProcessEngine(Engine):
             )
         group.watch_wake_event()
         has_own_core = self._slots.num_used < usable_cores()
-        soon_spin_ns = self._spin_ns()
         return NativeHub(
             plan,
             segment.memory,
@@ -357,85 +332,24 @@ class ProcessEngine(Engine):
             self._slots.by_env,
             wake_event.descriptor.number,
             epoll.fileno(),
-            soon_spin_ns if has_own_core else min(soon_spin_ns, _PARENT_SPIN_NS),
-            soon_spin_ns,
+            spin_ns if has_own_core else min(spin_ns, _PARENT_SPIN_NS),
+            spin_ns,
         )
-
-    def _spin_ns(self) -> int:
-        """Return for how long waits may spin: not at all where the slots outnumber the cores."""
-        is_crowded = self._slots.num_used > usable_cores()
-        return 0 if is_crowded else int(self.options.spin * 1e9)
-
-    def _attach_worker(
-        self, worker: Worker, slots: list[tuple[int, list[int]]], restore_jobs: dict[int, RestoreJob]
-    ) -> None:
-        """Hand the arena and the slots to a worker, and the way to restore its envs."""
-        segment, counters = self._group.segment, self._group.counters
-        assert self._opened is not None and segment is not None and counters is not None
-        descriptors = [segment.fd, counters.fd]
-        if self._implementation == "native":
-            assert self._group.wake_event is not None
-            descriptors.append(self._group.wake_event.descriptor)
-        options = self.options
-        core = preferred_core(worker.worker_id, self.num_workers)
-        attach = Attach(self._opened.plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs, core)
-        worker.send_attach(attach, descriptors)
-
-    def _attach_built(self, worker: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> None:
-        """Check the report of a worker that was started later, and hand the arena to it.
-
-        Args:
-            worker: the worker.
-            report: its report.
-            jobs: how to restore envs, by env_id.
-        """
-        self._compare(worker, report)
-        own_jobs = self._check_files(report, {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs})
-        slots = [(slot, self._slots.served_by(slot, worker.env_ids)) for slot in worker.slots]
-        self._attach_worker(worker, slots, own_jobs)
-
-    def _await_ready(self, workers: Sequence[Worker], jobs: Mapping[int, RestoreJob]) -> list[Worker]:
-        """Wait until every worker serves; return those that were started meanwhile for workers that died.
-
-        Args:
-            workers: they have the arena.
-            jobs: how to restore envs, by env_id.
-        """
-        starts = self._open_starts
-        waiting = list(workers)
-        started: dict[int, Worker] = {}
-        for worker in starts.await_messages(waiting, self.options.limits.construct):
-            try:
-                worker.next_message()
-            except EOFError:
-                report = starts.await_reports([starts.start_again(worker)])[0]
-                [started[worker.worker_id]] = starts.present([worker])
-                self._attach_built(started[worker.worker_id], report, jobs)
-                waiting.append(started[worker.worker_id])
-        if self.recovery is not None:
-            self.recovery.note_built([env_id for worker in workers for env_id in worker.env_ids])
-        return list(started.values())
-
-    def _note_workers(self, workers: Sequence[Worker]) -> None:
-        """Write for `vecenv top` that these workers serve now."""
-        assert self._opened is not None
-        table = WorkerTable(self._opened.plan.counters, self._opened.counters)
-        table.note_workers(workers, self._slots.by_env)
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to handle failures of workers."""
-        assert self._opened is not None
+        assert self._opened is not None and self._starts is not None
         self._waiter = waiter
-        self._show_code_warnings()
+        self._starts.connect(waiter.inbox)
         self._supervisor = Supervisor(
             group=self._group,
             slots=self._slots,
             envs=self._opened,
             requests=requests,
             waiter=waiter,
+            starts=self._starts,
             recovery=self.recovery,
             recycler=self._make_recycler(self._opened),
-            start_successor=self._start_successor,
         )
         if self._resume is not None:
             resume, self._resume = self._resume, None
@@ -449,83 +363,6 @@ class ProcessEngine(Engine):
         if self.recovery is None or not limits:
             return None
         return Recycler(limits, envs.plan, envs.memory, self.recovery.restore_seconds)
-
-    def _start_successor(
-        self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]
-    ) -> None:
-        """Start a worker in the place of one that has been reaped; it maps the arena and waits for commands.
-
-        If it dies or hangs while it builds its envs, another one is started.
-
-        Args:
-            old: the worker that it replaces.
-            restore_jobs: how to restore its envs, by env_id; {}: they begin as new.
-            then: called with the worker, with signal handlers deferred, as soon as it serves.
-
-        Raises:
-            BaseException: an error of the start, or of a signal handler. Unless `then` was called, the place has a
-                worker then that is known to be dead.
-        """
-        while True:
-            try:
-                self._try_successor(old, restore_jobs, then)
-                return
-            except WorkerTimeoutError as error:
-                self._open_starts.judge(self._group.workers[old.worker_id], error)
-
-    def _try_successor(self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]) -> None:
-        """Do the same, but raise if the worker hangs."""
-        assert old.boot is not None and self._opened is not None and self._waiter is not None
-        starts, serves = self._open_starts, False
-        try:
-            worker = starts.spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots)
-            report = starts.await_reports([worker])[0]
-            [worker] = starts.present([worker])
-            self._attach_built(worker, report, restore_jobs)
-            self._await_ready([worker], restore_jobs)
-            [worker] = starts.present([worker])
-            with signals_deferred():
-                self._opened.hub.attach_worker(worker)
-                self._group.watch(worker)
-                self._note_workers([worker])
-                then(worker)
-                serves = True
-        except BaseException as error:
-            if serves:
-                raise
-            # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
-            # that cannot come; also after a Ctrl-C.
-            unfit = self._group.workers[old.worker_id]
-            unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
-            with signals_deferred():  # a second signal would leave it neither alive nor released
-                unfit.kill()
-            self._waiter.request_check()
-            raise
-
-    def _check_files(self, report: BuildReport, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
-        """Warn of modules that a successor has loaded from changed files; return its jobs, which then mark its rows.
-
-        Args:
-            report: of the successor.
-            jobs: how it restores its envs.
-        """
-        changed = self.files.changed(report.files)
-        new = self.files.describe_new(changed)
-        if new:
-            self._code_warnings.append(
-                "a worker that was started later has loaded other code than the first workers, for these files have "
-                f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
-            )
-        self._show_code_warnings()
-        since_ns = self.files.began_ns
-        return {
-            env_id: dataclasses.replace(job, has_changed_code=bool(changed), code_since_ns=since_ns)
-            for env_id, job in jobs.items()
-        }
-
-    def _show_code_warnings(self) -> None:
-        while self._waiter is not None and self._code_warnings:
-            self._waiter.inbox.queue_warning(self._code_warnings.pop(0))
 
     # ---- end -------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """WorkerStarts: starts the workers of one pool, the first ones and their successors.
 
-    boot -> spawn -> await_reports -> (`ProcessEngine` compares the reports, and hands over the arena) -> await_messages
+    first workers   boot -> spawn -> await_reports -> (`ProcessEngine` lays out the arena) -> attach -> await_ready
+    a successor     start_successor: spawn -> await_reports -> attach -> await_ready
 
 A worker that dies before it serves is started again, if the failure policy allows that.
 """
@@ -12,31 +13,43 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...errors import ConfigError, DifferentSpacesError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
 from ...pickling import dump_with_main
 from ...registrations import pickle_registrations
-from ..host.replay import Snapshotter
+from ..host.replay import RestoreJob, Snapshotter
+from ..layout.arena import ArenaPlan
 from ..layout.messages import describe_place, unpack_error
 from ..options import PoolOptions
+from ..parent.inbox import Inbox
 from ..processes.env_modules import find_env_modules
 from ..processes.import_client import prepare_server, surroundings_of
-from ..processes.worker import Worker, has_descriptors_for, start_error, start_worker
+from ..processes.worker import (
+    Worker,
+    death_of,
+    has_descriptors_for,
+    preferred_core,
+    start_error,
+    start_worker,
+    usable_cores,
+)
 from ..processes.worker_group import WorkerGroup
-from ..processes.worker_main import Boot, BuildReport, running_modules
+from ..processes.worker_main import Attach, Boot, BuildReport, find_difference, running_modules
 from ..processes.worker_output import WorkerOutput
 from ..recovery.policy import Recovery
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
-from ..system.module_files import note_modules
+from ..system.module_files import ModuleFiles, note_modules
 from ..system.module_paths import find_sources
 from ..system.process_stat import started_at
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of
 from ..system.worker_socket import ControlSocket, poll_briefly
+from .engine import EnvSpaces
+from .slots import SlotTable
 from .starting import (
     ConstructReports,
     StartLimits,
@@ -46,9 +59,8 @@ from .starting import (
     running_constructors,
     working_directory,
 )
-from .supervisor import death_of
 
-__all__ = ["WorkerStarts", "note_place"]
+__all__ = ["WorkerStarts", "compare_spaces", "note_place"]
 
 #: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
 _START_POLL_SECONDS = 0.1
@@ -62,6 +74,8 @@ class WorkerStarts:
         options: of the pool.
         implementation: 'native' or 'python'.
         group: gets the workers.
+        slots: which envs a worker serves in which slot.
+        files: the files of the modules of the first workers, with which those of successors are compared.
         num_workers: how many are started at first.
         recovery: decides whether a worker that has died before it served is started again; None: it is not.
         check_not_closing: as for `Engine.open`.
@@ -77,6 +91,8 @@ class WorkerStarts:
         *,
         implementation: str,
         group: WorkerGroup,
+        slots: SlotTable,
+        files: ModuleFiles,
         num_workers: int,
         recovery: Recovery | None,
         check_not_closing: Callable[[str], None],
@@ -86,11 +102,18 @@ class WorkerStarts:
         self._options = options
         self._implementation = implementation
         self._group = group
+        self._slots = slots
+        self._files = files
+        self._num_workers = num_workers
         self._recovery = recovery
         self._check_not_closing = check_not_closing
         self._output = WorkerOutput(options.worker_output)
         self._has_descriptors = has_descriptors_for(num_workers)
         self._common: dict[str, Any] = {}
+        self._spaces: EnvSpaces | None = None
+        self._plan: ArenaPlan | None = None
+        self._inbox: Inbox | None = None
+        self._code_warnings: list[str] = []  # of the start
 
     @property
     def imports(self) -> list[str]:
@@ -101,6 +124,15 @@ class WorkerStarts:
     def set_options(self, options: PoolOptions) -> None:
         """Change the options, of which only limits differ."""
         self._options = options
+
+    def set_arena(self, spaces: EnvSpaces, plan: ArenaPlan) -> None:
+        """Set the spaces that all workers must have, and the layout of the arena that they get."""
+        self._spaces, self._plan = spaces, plan
+
+    def connect(self, inbox: Inbox) -> None:
+        """Pass warnings about changed code to an inbox from now on."""
+        self._inbox = inbox
+        self._show_code_warnings()
 
     # ---- the contents of a boot ------------------------------------------------------------
 
@@ -336,6 +368,108 @@ class WorkerStarts:
             timeout=limit,
         )
         return worker.locate(error, "construct", env_id)
+
+    # ---- the arena --------------------------------------------------------------------------
+
+    def start_successor(self, old: Worker, jobs: Mapping[int, RestoreJob]) -> Worker:
+        """Start a worker in the place of one that has been reaped; return it once it serves.
+
+        If it dies while it builds its envs, another one is started.
+
+        Args:
+            old: the worker that it replaces.
+            jobs: how to restore envs, by env_id; {}: they begin as new.
+
+        Raises:
+            WorkerTimeoutError: it did not build its envs in time; see `judge`.
+            Exception: as `Engine.open`.
+        """
+        assert old.boot is not None
+        report = self.await_reports([self.spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots)])[0]
+        self._attach_built(old, report, jobs)
+        self.await_ready([old], jobs)
+        return self.present([old])[0]
+
+    def _attach_built(self, old: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> None:
+        """Check the report of the worker that is now in the place of another one, and hand the arena to it."""
+        assert self._spaces is not None
+        [worker] = self.present([old])
+        compare_spaces(self._spaces, worker, report)
+        self.attach(worker, self.check_files(worker, report, jobs))
+
+    def attach(self, worker: Worker, jobs: Mapping[int, RestoreJob]) -> None:
+        """Hand the arena and its slots to a worker, and the way to restore its envs, by env_id."""
+        segment, counters = self._group.segment, self._group.counters
+        assert self._plan is not None and segment is not None and counters is not None
+        descriptors = [segment.fd, counters.fd]
+        if self._implementation == "native":
+            assert self._group.wake_event is not None
+            descriptors.append(self._group.wake_event.descriptor)
+        options = self._options
+        slots = [(slot, self._slots.served_by(slot, worker.env_ids)) for slot in worker.slots]
+        own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
+        core = preferred_core(worker.worker_id, self._num_workers)
+        attach = Attach(self._plan, slots, options.autoreset, self.spin_ns, options.infos, own_jobs, core)
+        worker.send_attach(attach, descriptors)
+
+    @property
+    def spin_ns(self) -> int:
+        """For how long waits may spin: not at all where the slots outnumber the cores."""
+        is_crowded = self._slots.num_used > usable_cores()
+        return 0 if is_crowded else int(self._options.spin * 1e9)
+
+    def await_ready(self, workers: Sequence[Worker], jobs: Mapping[int, RestoreJob]) -> list[Worker]:
+        """Wait until every worker serves; return those that were started meanwhile for workers that died.
+
+        Args:
+            workers: their places have workers that have the arena.
+            jobs: how to restore envs, by env_id.
+        """
+        waiting = self.present(workers)
+        started: dict[int, Worker] = {}
+        for worker in self.await_messages(waiting, self._options.limits.construct):
+            try:
+                worker.next_message()
+            except EOFError:
+                report = self.await_reports([self.start_again(worker)])[0]
+                self._attach_built(worker, report, jobs)
+                [started[worker.worker_id]] = self.present([worker])
+                waiting.append(started[worker.worker_id])
+        if self._recovery is not None:
+            self._recovery.note_built([env_id for worker in workers for env_id in worker.env_ids])
+        return list(started.values())
+
+    def check_files(self, worker: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> dict[int, RestoreJob]:
+        """Warn of modules that a successor has loaded from changed files; return its jobs, which then mark its rows."""
+        changed = self._files.changed(report.files)
+        new = self._files.describe_new(changed)
+        if new:
+            self._code_warnings.append(
+                "a worker that was started later has loaded other code than the first workers, for these files have "
+                f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
+            )
+        self._show_code_warnings()
+        since_ns = self._files.began_ns
+        return {
+            env_id: dataclasses.replace(jobs[env_id], has_changed_code=bool(changed), code_since_ns=since_ns)
+            for env_id in worker.env_ids
+            if env_id in jobs
+        }
+
+    def _show_code_warnings(self) -> None:
+        while self._inbox is not None and self._code_warnings:
+            self._inbox.queue_warning(self._code_warnings.pop(0))
+
+
+def compare_spaces(spaces: EnvSpaces, worker: Worker, report: BuildReport) -> None:
+    """Raise DifferentSpacesError if the spaces of an env of a worker differ from env 0's."""
+    found = find_difference(spaces, report, worker.first_env_id)
+    if found is not None:
+        name, text = found
+        raise DifferentSpacesError(f"env {worker.first_env_id + worker.env_ids[0]}: {text}", path=name)
+    if report.mismatch is not None:
+        env_id, name, text = report.mismatch
+        raise DifferentSpacesError(f"env {worker.first_env_id + env_id}: {text}", path=name)
 
 
 def note_place(error: Exception, place: dict[str, Any], first_env_id: int) -> None:

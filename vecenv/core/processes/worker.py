@@ -23,7 +23,15 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from ...errors import ConfigError, ShortageError, WorkerError, locate
+from ...errors import (
+    ConfigError,
+    ShortageError,
+    WorkerDiedError,
+    WorkerError,
+    describe_exit,
+    locate,
+    place_of,
+)
 from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
@@ -43,6 +51,7 @@ __all__ = [
     "START_ERRORS",
     "Worker",
     "core_limit",
+    "death_of",
     "start_error",
     "start_process",
     "start_worker",
@@ -335,6 +344,33 @@ class Worker:
             while self.exit_report is None and self._frames:
                 message = messages.load(self._frames.popleft())
                 self.exit_report = message if isinstance(message, ExitReport) else None
+
+
+def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | None = None) -> WorkerDiedError:
+    """Reap a worker that has ended, and return the error for that.
+
+    Args:
+        op: its operation: construct, step, reset, call or idling.
+        env_id: the env concerned; None: all of the worker.
+        step_id: number of the command; None: there was none.
+    """
+    worker.reap_or_kill()
+    worker.emit_log_records()
+    what = worker.at_work(op)
+    if env_id is not None:
+        what = f"{op} of env {worker.first_env_id + env_id} (command {step_id})"
+    if op == "idling":
+        what = "idling"
+    stack = f"\n{worker.last_stack}" if worker.last_stack else ""
+    how = describe_exit(worker.exitcode)
+    if worker.stray_word:
+        how = f"it was ended, because an env has overwritten memory that it shares: {worker.stray_word}"
+    message = f"{worker.name} died during {what}: {how}{stack}"
+    if worker.start_failure:
+        message = f"{worker.name} is gone, for it could not be started again: {worker.start_failure}"
+    error = worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)
+    at_work = worker.envs_at_work(op) if op == "construct" else []
+    return locate(error, **{**place_of(error), "env_ids": at_work}) if at_work else error
 
 
 def end_deadline() -> Deadline:

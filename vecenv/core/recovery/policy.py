@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,15 +174,18 @@ class Recovery:
         error: WorkerError,
         exitcode: int | None,
         states: Sequence[SlotState],
-        can_isolate: Callable[[int], bool] = lambda env_id: False,
-    ) -> None:
+        isolable: Collection[int] = (),
+    ) -> list[int]:
         """Decide whether a failed worker is replaced, and which episodes are abandoned (see `plan`).
 
         Args:
             error: the error to be raised without recovery.
             exitcode: exit code of the process; None if it hangs.
             states: states of its slots at the failure.
-            can_isolate: returns whether an env of this worker could get a worker to itself.
+            isolable: the envs of this worker that could get a worker to themselves.
+
+        Returns:
+            The envs to isolate, so that it shows which one is to blame; see `env_to_isolate`.
 
         Raises:
             WorkerError: the policy allows no recovery. If an env is to blame, the text contains its last actions; if it
@@ -196,6 +199,7 @@ class Recovery:
         if len(suspects) == 1:  # if several threads ran envs, the cause is unknown
             self._failure_weights[suspects[0]] += weight
         self._count_failure(running, error)
+        isolated: list[int] = []
         for state in running:
             key = (state.env_id, state.step_id)
             for old in [other for other in self._call_failures if other[0] == key[0] and other != key]:
@@ -205,8 +209,9 @@ class Recovery:
             weights.append(weight)
             if sum(weights) < _MOST_WEIGHT:
                 continue
-            if len(suspects) > 1 and can_isolate(state.env_id):
-                self._suspects.add(state.env_id)  # alone, it shows whether it is to blame
+            if len(suspects) > 1 and state.env_id in isolable:
+                isolated.append(state.env_id)
+                self._suspects.add(state.env_id)
                 continue
             self._suspects.clear()
             if self.policy.on_repeat != "raise" and self._give_up_call(state.env_id, error):
@@ -229,6 +234,7 @@ class Recovery:
             self._log.write([state.env_id], now_ns(), text, self._first_env_id + state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             weights.clear()
+        return isolated
 
     def _give_up_call(self, env_id: int, error: WorkerError) -> bool:
         """Keep the call no longer that was repeated for an env when its worker failed; False if there was none."""

@@ -1,7 +1,8 @@
 """ShardSupervisor: replaces the shards of a pool that are lost, and takes the news of all shards.
 
 A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the other shards go on, and
-their rows are delivered. `repair` takes the steps that are due; the hub calls it in every wait.
+their rows are delivered. `handle` decides about a loss; `repair` takes the steps that are due. The hub calls both in
+its waits.
 """
 
 from __future__ import annotations
@@ -163,24 +164,18 @@ class ShardSupervisor:
         exit code is unknown, as over Ray, may have been ended from outside.
         """
         status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
-        place = place_of(error)
-        suspects: list[int] = []
-
-        def isolate(env_id: int) -> bool:
-            suspects.append(env_id)
-            return True
-
+        place, all_envs = place_of(error), range(len(status.env_ids))  # in the numbers of the shard
         states = [SlotState(command.op, command.env_id, command.step_id, 0, 0, 0) for command in commands]
         try:
-            env_ids = [state.env_id for state in states] or range(len(status.env_ids))  # in the numbers of the shard
+            env_ids = [state.env_id for state in states] or all_envs
             locate(error, **{**place, "env_ids": env_ids})
             if status.state == ShardState.BUILDING:  # within `replace_timeout`
                 (recovery.judge_start if status.is_placed else recovery.note_failed_start)(error)
                 return
-            recovery.judge(error, -signal.SIGKILL if exitcode is None else exitcode, states, isolate)
+            code = -signal.SIGKILL if exitcode is None else exitcode
+            status.is_one_by_one = bool(recovery.judge(error, code, states, all_envs))
         finally:
             locate(error, **place)
-        status.is_one_by_one = bool(suspects)
 
     def _give_up(self, shard: int, error: Exception, *, is_retried: bool = False) -> None:
         """Let a shard be dead; waits that need it raise the error.

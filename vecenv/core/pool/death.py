@@ -1,37 +1,29 @@
-"""Supervisor: handles the death or hang of a worker.
+"""The death or hang of a worker, from its notice to its successor.
 
-    a pidfd is readable, or an operation is over its limit
-        -> reap -> raise                          on_failure='raise'
-        -> reap -> replace -> continue to wait    on_failure='recover', see `recovery/policy`
-                -> isolate -> replace             an env that fails again and again gets a worker of its own
+    handle   a pidfd is readable, or an operation is over its limit
+             reap -> take the last messages -> judge                   raises if the policy says so
+    repair   requeue -> plan -> isolate -> start a successor -> send its commands again -> begin restoring
+             raises if a dead worker that is not replaced owes an answer
 
-All of this happens in the thread that waits, during the wait; no other thread watches the workers.
+`handle` only records. So several workers may fail before the first one is replaced, and a worker whose replacement was
+interrupted is replaced by the next `repair`. All of this happens in the thread that waits, during the wait; no other
+thread watches the workers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...errors import (
-    ShortageError,
-    WorkerDiedError,
-    WorkerError,
-    WorkerTimeoutError,
-    add_notes,
-    describe_exit,
-    locate,
-    place_of,
-)
+from ...errors import ShortageError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
 from ..host.replay import RestoreJob
 from ..layout import messages
-from ..layout.commands import Commands
+from ..layout.commands import Command, Commands
 from ..layout.flags import Op
 from ..layout.messages import Reply
 from ..parent.hub import Event, SlotState
-from ..processes.worker import Worker, any_ready
+from ..processes.worker import Worker, any_ready, death_of
 from ..processes.worker_group import WorkerGroup
 from ..recovery.policy import Recovery, append_message
 from ..recovery.recycling import Recycler
@@ -39,12 +31,14 @@ from ..recovery.reproducer import describe
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
+from .monitor import WorkerTable
 from .requests import Requests
 from .slots import SlotTable
 from .starting import is_lasting
 from .waiter import Waiter
+from .worker_starts import WorkerStarts
 
-__all__ = ["Supervisor", "death_of"]
+__all__ = ["Supervisor"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class WorkerFailure:
 
     message: str
     began_ns: int
-    is_failure: bool
+    is_failure: bool = True
 
 
 class Supervisor:
@@ -71,11 +65,9 @@ class Supervisor:
         envs: hub and arena.
         requests: the commands of the envs.
         waiter: messages that have arrived.
+        starts: starts successors.
         recovery: decides about failures; None: they are raised.
         recycler: finds workers that have lived long enough; None: workers are not recycled.
-        start_successor: starts a worker in the place of one that has been reaped, and further ones if it dies while it
-            builds its envs. It calls its third argument, with signal handlers deferred, as soon as a worker serves. If
-            it raises before, the place has a worker that is known to be dead.
     """
 
     def __init__(
@@ -86,29 +78,27 @@ class Supervisor:
         envs: OpenedEnvs,
         requests: Requests,
         waiter: Waiter,
+        starts: WorkerStarts,
         recovery: Recovery | None,
         recycler: Recycler | None,
-        start_successor: Callable[[Worker, dict[int, RestoreJob], Callable[[Worker], None]], None],
     ) -> None:
         self._group = group
         self._slots = slots
         self._hub = envs.hub
         self._records = envs.plan.records(envs.memory)
+        self._table = WorkerTable(envs.plan.counters, envs.counters)
         self._requests = requests
         self._waiter = waiter
         self._inbox = waiter.inbox
+        self._starts = starts
         self._recovery = recovery
         self._recycler = recycler
-        self._start_successor = start_successor
         self._failed: dict[int, WorkerFailure] = {}  # workers to replace, by worker_id
 
-    # ---- noticing --------------------------------------------------------------------------
+    # ---- handle: reap and judge --------------------------------------------------------------
 
     def handle(self, event: Event | WorkerTimeoutError) -> None:
-        """Record the end of a worker whose pidfd is readable, or end one that is over its limit; see `Engine.handle`.
-
-        After the reap, no write of the dead process can still arrive.
-        """
+        """Record the end of a worker, or end one that is over its limit; see `Engine.handle`."""
         if isinstance(event, WorkerTimeoutError):
             self._end_overdue(event)
             return
@@ -116,10 +106,9 @@ class Supervisor:
             if worker.pidfd.number == event.descriptor:
                 self._waiter.request_check()
                 with signals_deferred():  # else an interrupt could leave a dead worker that no wait reports again
-                    worker.reap_or_kill()
+                    worker.reap_or_kill()  # from now on, no write of the dead process can arrive
                     self._inbox.poll()
-                    if self._recovery is not None:
-                        self._note_failure(self._recovery, worker, self._death_of(worker), worker.exitcode)
+                    self._judge(worker, self._death_of(worker), worker.exitcode)
 
     def _end_overdue(self, error: WorkerTimeoutError) -> None:
         """End the worker of an operation that is over its limit, or raise the error."""
@@ -135,9 +124,64 @@ class Supervisor:
                     self._add_last_request(error, state)
             raise error
         with signals_deferred():
-            self._end_worker(worker)
+            self._end(worker)
+            self._judge(worker, error, None)
+
+    def _end_stray(self) -> None:
+        """End the workers whose shared memory contains values that no worker writes, and record their failure.
+
+        An env with a wrong pointer has overwritten them: one of the same worker, or of another one.
+        """
+        with signals_deferred():
+            found = [*self._hub.take_stray_words(), *self._find_lost_calls()]
+            ended: list[Worker] = []
+            for slot, word, value in found:
+                if slot >= self._slots.num_used:
+                    self._hub.reap(slot)  # a slot in reserve, which gets its words again
+                    continue
+                owners = self._group.workers if slot < 0 else [self._group.workers[self._slots.worker_of(slot)]]
+                for worker in [owner for owner in owners if not owner.is_dead]:
+                    worker.note_stray(f"{word} ({value})")
+                    self.kill(worker.worker_id)
+                    ended.append(worker)
+            if any(slot < 0 for slot, _, _ in found):
+                self._hub.reset_claims()
+            if ended:
+                self._inbox.poll()
+            for worker in ended:
+                self._judge(worker, self._death_of(worker), 0)  # no signal from outside
+
+    def _find_lost_calls(self) -> list[tuple[int, str, int]]:
+        """Return the calls that were made although their replies are missing, like `Hub.take_stray_words`."""
+        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in self._requests.calls.items()}
+        made = {step_id: slot for step_id, slot in slots.items() if self._hub.has_answered_all(slot)}
+        if made:
             self._inbox.poll()
-            self._note_failure(self._recovery, worker, error, None)
+        return [
+            (slot, "the reply to its call", step_id)
+            for step_id, slot in made.items()
+            if self._inbox.awaits_call(step_id)
+        ]
+
+    def _judge(self, worker: Worker, error: WorkerError, exitcode: int | None) -> None:
+        """Register a reaped worker for `repair`, if workers are replaced.
+
+        Args:
+            worker: the worker, whose messages have been taken.
+            error: raised if the policy says so.
+            exitcode: of the process; None: it hung.
+
+        Raises:
+            WorkerError: `error`, when the policy says so.
+        """
+        if self._recovery is None:
+            return
+        began = now_ns()
+        isolable = [env_id for env_id in worker.env_ids if self._slots.can_isolate(env_id, worker.env_ids)]
+        self._recovery.judge(error, exitcode, self._states(worker), isolable)
+        self._failed[worker.worker_id] = WorkerFailure(str(error).partition("\n")[0], began)
+
+    # ---- repair: replace ---------------------------------------------------------------------
 
     def repair(self) -> None:
         """Replace the workers that have failed; raise if one that is dead owes an answer. See `Engine.repair`."""
@@ -153,42 +197,141 @@ class Supervisor:
         add_notes(first, map(str, others))
         raise first
 
-    def _end_stray(self) -> None:
-        """End the workers whose shared memory contains values that no worker writes, and note their failure.
+    def _replace_failed(self) -> None:
+        """Replace the workers that have failed.
 
-        An env with a wrong pointer has overwritten them: one of the same worker, or of another one.
+        A signal handler may interrupt that, also with an exception such as the TimeoutError of an alarm. The workers
+        concerned stay in `_failed` until a successor has received all their commands, so that the next call tries
+        again. A worker leaves `_failed` if the start of its successor has failed for a lasting reason.
+
+        Raises:
+            WorkerError, ShortageError: the start of a successor has failed.
+            Exception: the constructor of an env raised it, in a successor.
         """
-        with signals_deferred():
-            found = [*self._hub.take_stray_words(), *self._find_lost_calls()]
-            ended: list[Worker] = []
-            for slot, word, value in found:
-                if slot >= self._slots.num_used:
-                    self._hub.reap(slot)  # a slot in reserve, which gets its words again
-                    continue
-                owners = self._group.workers if slot < 0 else [self._group.workers[self._slots.worker_of(slot)]]
-                for worker in [owner for owner in owners if not owner.is_dead]:
-                    worker.note_stray(f"{word} ({value})")
-                    self._end_worker(worker)
-                    ended.append(worker)
-            if any(slot < 0 for slot, _, _ in found):
-                self._hub.reset_claims()
-            if ended:
-                self._inbox.poll()
-            if self._recovery is not None:
-                for worker in ended:
-                    self._note_failure(self._recovery, worker, self._death_of(worker), 0)  # no signal from outside
+        while self._failed:
+            worker_id, failure = next(iter(self._failed.items()))
+            self._replace(self._group.workers[worker_id], failure)
 
-    def _find_lost_calls(self) -> list[tuple[int, str, int]]:
-        """Return the calls that were made although their replies are missing, like `Hub.take_stray_words`."""
-        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in self._requests.calls.items()}
-        made = {step_id: slot for step_id, slot in slots.items() if self._hub.has_answered_all(slot)}
-        if made:
-            self._inbox.poll()
-        return [
-            (slot, "the reply to its call", step_id)
-            for step_id, slot in made.items()
-            if self._inbox.awaits_call(step_id)
-        ]
+    def _replace(self, worker: Worker, failure: WorkerFailure) -> None:
+        """Replace a worker by a successor, or by two of them, the second one for an env that fails repeatedly."""
+        assert self._recovery is not None
+        with signals_deferred():
+            calls = self._inbox.unanswered_calls
+            queued = Commands.concat([self._hub.requeue(slot, calls) for slot in worker.slots])
+            jobs = self._recovery.plan(
+                worker.env_ids,
+                queued,
+                self._hub.last_delivered_obs,
+                last_delivered_message=self._inbox.last_delivered_message,
+                takes_seed=self._requests.takes_seed,
+                marks_recovery=failure.is_failure,
+            )
+            isolated_env = self._recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
+            parts = [worker]
+            if isolated_env is not None and self._slots.can_isolate(isolated_env, worker.env_ids):
+                parts = self._isolate(worker, isolated_env)
+                self._recovery.note_worker_added()
+                name = f"env {worker.first_env_id + isolated_env}"
+                message = f"{failure.message}; {name} has worker {parts[1].worker_id} to itself now"
+                failure = dataclasses.replace(failure, message=message)
+            self._failed.update((part.worker_id, failure) for part in parts)
+        for part in parts:
+            try:
+                self._start_successor(part, jobs, queued, failure if part is parts[-1] else None)
+            except Exception as error:
+                if is_lasting(error):
+                    self._failed.pop(part.worker_id, None)
+                raise
+
+    def _isolate(self, worker: Worker, isolated_env: int) -> list[Worker]:
+        """Divide a worker that has been reaped in two, the second one for a single env.
+
+        The env takes its commands along to a slot in reserve, unless it has its slot to itself.
+        """
+        assert worker.boot is not None
+        mates = [env_id for env_id in worker.env_ids if env_id != isolated_env]
+        worker_id = len(self._group.workers)
+        if self._slots.shares_slot(isolated_env, worker.env_ids):
+            slot = self._slots.take_reserve(isolated_env)
+            self._hub.move(isolated_env, slot)
+            self._inbox.add_slot()
+            self._waiter.watchdog.add_slot()
+        slot = self._slots.slot_of(isolated_env)
+        self._slots.give_to(slot, worker_id)
+        parts = []
+        for number, env_ids in ((worker.worker_id, mates), (worker_id, [isolated_env])):
+            slots = [one for one in dict.fromkeys((*worker.slots, slot)) if self._slots.worker_of(one) == number]
+            threads = [self._slots.served_by(one, env_ids) for one in slots]
+            boot = dataclasses.replace(worker.boot, worker_id=number, env_ids=env_ids, env_ids_by_thread=threads)
+            parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
+        for part in parts:
+            self._group.put(part)
+        self._hub.attach_worker(parts[1])  # the hub must know it, even if no successor can be started
+        return parts
+
+    def _start_successor(
+        self,
+        old: Worker,
+        jobs: dict[int, RestoreJob],
+        queued: Iterable[Command] = (),
+        failure: WorkerFailure | None = None,
+    ) -> None:
+        """Start a worker in the place of one that has been reaped, and give it the commands that are not answered.
+
+        If it dies or hangs while it builds its envs, another one is started.
+
+        Args:
+            old: the worker that it replaces.
+            jobs: how to restore envs, by env_id; {}: they begin as new.
+            queued: the commands.
+            failure: the failure whose last successor this is; None: another one follows, or no env is restored.
+
+        Raises:
+            BaseException: an error of the start, or of a signal handler. Unless the successor serves, the place has a
+                worker then that is known to be dead.
+        """
+        while True:
+            try:
+                self._try_successor(old, jobs, queued, failure)
+                return
+            except WorkerTimeoutError as error:
+                self._starts.judge(self._group.workers[old.worker_id], error)
+
+    def _try_successor(
+        self, old: Worker, jobs: dict[int, RestoreJob], queued: Iterable[Command], failure: WorkerFailure | None
+    ) -> None:
+        """Do the same, but raise if the worker hangs."""
+        serves = False
+        try:
+            worker = self._starts.start_successor(old, jobs)
+            with signals_deferred():
+                self._hub.attach_worker(worker)
+                self._group.watch(worker)
+                self._table.note_workers([worker], self._slots.by_env)
+                if self._recycler is not None:
+                    self._recycler.note_worker_started(worker)
+                for slot in worker.slots:
+                    commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
+                    self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
+                self._failed.pop(worker.worker_id, None)
+                if failure is not None and self._recovery is not None:
+                    self._recovery.begin_restoring(
+                        failure.message, failure.began_ns, jobs, is_failure=failure.is_failure
+                    )
+                serves = True
+        except BaseException as error:
+            if serves:
+                raise
+            # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
+            # that cannot come; also after a Ctrl-C.
+            unfit = self._group.workers[old.worker_id]
+            unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
+            with signals_deferred():  # a second signal would leave it neither alive nor released
+                unfit.kill()
+            self._waiter.request_check()
+            raise
+
+    # ---- the commands and errors of a worker ---------------------------------------------------
 
     def _is_asked(self, worker: Worker) -> bool:
         return self._owes_rows(worker) or self._is_called(worker)
@@ -198,8 +341,6 @@ class Supervisor:
 
     def _is_called(self, worker: Worker) -> bool:
         return not self._requests.calls.keys().isdisjoint(worker.env_ids)
-
-    # ---- describing ------------------------------------------------------------------------
 
     def _states(self, worker: Worker) -> list[SlotState]:
         return [self._hub.state(slot) for slot in worker.slots]
@@ -228,118 +369,6 @@ class Supervisor:
         if asked:
             append_message(error, f"; {asked}")
 
-    # ---- replacing -------------------------------------------------------------------------
-
-    def _note_failure(self, recovery: Recovery, worker: Worker, error: WorkerError, exitcode: int | None) -> None:
-        """Register a reaped worker for replacement by `_replace_failed`.
-
-        Args:
-            error: raised if the policy says so.
-            exitcode: of the process; None: it hung.
-
-        Raises:
-            WorkerError: `error`, when the policy says so.
-        """
-        began = now_ns()
-        can_isolate = functools.partial(self._slots.can_isolate, env_ids=worker.env_ids)
-        recovery.judge(error, exitcode, self._states(worker), can_isolate)
-        self._failed[worker.worker_id] = WorkerFailure(str(error).partition("\n")[0], began, True)
-
-    def _replace_failed(self) -> None:
-        """Replace the workers that have failed.
-
-        A signal handler may interrupt that, also with an exception such as the TimeoutError of an alarm. The workers
-        concerned stay in `_failed` until a successor has received all their commands, so that the next call tries
-        again. A worker leaves `_failed` if the start of its successor has failed for a lasting reason.
-
-        Raises:
-            WorkerError, ShortageError: the start of a successor has failed.
-            Exception: the constructor of an env raised it, in a successor.
-        """
-        while self._failed:
-            worker_id, failure = next(iter(self._failed.items()))
-            try:
-                self._replace(self._group.workers[worker_id], failure)
-            except Exception as error:
-                if is_lasting(error):
-                    self._failed.pop(worker_id, None)
-                raise
-
-    def _replace(self, worker: Worker, failure: WorkerFailure) -> None:
-        assert self._recovery is not None
-        recovery = self._recovery
-        with signals_deferred():
-            calls = self._inbox.unanswered_calls
-            queued = Commands.concat([self._hub.requeue(slot, calls) for slot in worker.slots])
-            restore_jobs = recovery.plan(
-                worker.env_ids,
-                queued,
-                self._hub.last_delivered_obs,
-                last_delivered_message=self._inbox.last_delivered_message,
-                takes_seed=self._requests.takes_seed,
-                marks_recovery=failure.is_failure,
-            )
-            isolated_env = recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
-            parts = [worker] if isolated_env is None else self._isolate(recovery, worker, isolated_env)
-            if isolated_env is not None and len(parts) == 2:
-                name = f"env {worker.first_env_id + isolated_env}"
-                message = f"{failure.message}; {name} has worker {parts[1].worker_id} to itself now"
-                failure = dataclasses.replace(failure, message=message)
-            self._failed.update((part.worker_id, failure) for part in parts)
-
-        def requeue(successor: Worker) -> None:
-            """Give a successor all commands that its envs have not answered."""
-            self._note_worker_started(successor)
-            for slot in successor.slots:
-                commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
-                self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
-            del self._failed[successor.worker_id]
-            if successor.worker_id == parts[-1].worker_id:
-                recovery.begin_restoring(failure.message, failure.began_ns, restore_jobs, is_failure=failure.is_failure)
-
-        for part in parts:
-            try:
-                mine = {env_id: restore_jobs[env_id] for env_id in part.env_ids}
-                self._start_successor(part, mine, requeue)
-            except Exception as error:
-                if is_lasting(error):
-                    self._failed.pop(part.worker_id, None)
-                raise
-
-    def _isolate(self, recovery: Recovery, worker: Worker, isolated_env: int) -> list[Worker]:
-        """Divide a worker that has been reaped in two, the second one for a single env.
-
-        The env takes its commands along to a slot in reserve, unless it has its slot to itself. Without a slot in
-        reserve the worker stays one.
-        """
-        assert worker.boot is not None
-        if not self._slots.can_isolate(isolated_env, worker.env_ids):
-            return [worker]
-        mates = [env_id for env_id in worker.env_ids if env_id != isolated_env]
-        worker_id = len(self._group.workers)
-        if self._slots.shares_slot(isolated_env, worker.env_ids):
-            slot = self._slots.take_reserve(isolated_env)
-            self._hub.move(isolated_env, slot)
-            self._inbox.add_slot()
-            self._waiter.watchdog.add_slot()
-        slot = self._slots.slot_of(isolated_env)
-        self._slots.give_to(slot, worker_id)
-        parts = []
-        for number, env_ids in ((worker.worker_id, mates), (worker_id, [isolated_env])):
-            slots = [one for one in dict.fromkeys((*worker.slots, slot)) if self._slots.worker_of(one) == number]
-            threads = [self._slots.served_by(one, env_ids) for one in slots]
-            boot = dataclasses.replace(worker.boot, worker_id=number, env_ids=env_ids, env_ids_by_thread=threads)
-            parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
-        for part in parts:
-            self._group.put(part)
-        self._hub.attach_worker(parts[1])  # the hub must know it, even if no successor can be started
-        recovery.note_worker_added()
-        return parts
-
-    def _note_worker_started(self, worker: Worker) -> None:
-        if self._recycler is not None:
-            self._recycler.note_worker_started(worker)
-
     # ---- on request ------------------------------------------------------------------------
 
     def recycle(self) -> None:
@@ -348,8 +377,7 @@ class Supervisor:
         workers = self._group.workers
         for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
             with signals_deferred():
-                self._end_worker(worker)
-                self._inbox.poll()
+                self._end(worker)
                 message = f"{worker.name} was recycled {reason}"
                 self._failed[worker.worker_id] = WorkerFailure(message, now_ns(), is_failure=False)
             try:
@@ -360,33 +388,34 @@ class Supervisor:
 
     def kill(self, worker_id: int) -> None:
         """End a worker at once; see `Engine.kill`."""
-        self._end_worker(self._group.workers[worker_id])
-
-    def _end_worker(self, worker: Worker) -> None:
+        worker = self._group.workers[worker_id]
         worker.kill()
         worker.emit_log_records()
         self._waiter.request_check()
+
+    def _end(self, worker: Worker) -> None:
+        """End a worker at once, and take its last messages."""
+        self.kill(worker.worker_id)
+        self._inbox.poll()
 
     def restart(self, worker_id: int, new_envs: Sequence[int] | None) -> None:
         """Replace a worker by a new one that builds the same envs; see `Pool.restart`."""
         old = self._group.workers[worker_id]
         if new_envs is not None and self._recovery is not None:
             with signals_deferred():
-                self._end_worker(old)
-                self._inbox.poll()
+                self._end(old)
                 self._forget(new_envs, keeps_calls=True)
                 message = f"{old.name} was ended to build env {', '.join(str(old.first_env_id + i) for i in new_envs)}"
-                self._failed[worker_id] = WorkerFailure(message, now_ns(), is_failure=True)
+                self._failed[worker_id] = WorkerFailure(message, now_ns())
             self._replace_failed()
             return
-        self._end_worker(old)
-        self._inbox.poll()
+        self._end(old)
         for slot in old.slots:
             self._hub.reap(slot)
         self._fail_calls(old)
         self._forget(old.env_ids)
         self._failed.pop(worker_id, None)
-        self._start_successor(old, {}, self._note_worker_started)
+        self._start_successor(old, {})
 
     def _forget(self, env_ids: Sequence[int], *, keeps_calls: bool = False) -> None:
         """Cancel the steps and resets of these envs, whose worker was ended: they begin as new."""
@@ -405,30 +434,3 @@ class Supervisor:
                 packed = messages.pack_error(worker.locate(lost, "call", env_id, step_id))
                 self._inbox.reply_to_call(Reply(step_id, env_id, error=packed))
         self._inbox.forget_calls_of(worker.env_ids)
-
-
-def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | None = None) -> WorkerDiedError:
-    """Reap a worker that has ended, and return the error for that.
-
-    Args:
-        op: its operation: construct, step, reset, call or idling.
-        env_id: the env concerned; None: all of the worker.
-        step_id: number of the command; None: there was none.
-    """
-    worker.reap_or_kill()
-    worker.emit_log_records()
-    what = worker.at_work(op)
-    if env_id is not None:
-        what = f"{op} of env {worker.first_env_id + env_id} (command {step_id})"
-    if op == "idling":
-        what = "idling"
-    stack = f"\n{worker.last_stack}" if worker.last_stack else ""
-    how = describe_exit(worker.exitcode)
-    if worker.stray_word:
-        how = f"it was ended, because an env has overwritten memory that it shares: {worker.stray_word}"
-    message = f"{worker.name} died during {what}: {how}{stack}"
-    if worker.start_failure:
-        message = f"{worker.name} is gone, for it could not be started again: {worker.start_failure}"
-    error = worker.locate(WorkerDiedError(message, exitcode=worker.exitcode), op, env_id, step_id)
-    at_work = worker.envs_at_work(op) if op == "construct" else []
-    return locate(error, **{**place_of(error), "env_ids": at_work}) if at_work else error
