@@ -29,6 +29,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from tests.broken_pickles import BrokenPickle, BrokenPickleInfo
 from tests.faults.traces import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
+from vecenv.core.host.replay import RestoreJob
 from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.native import load
 from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
@@ -1646,7 +1647,7 @@ def test_limit_set_later_gives_recoveries_the_same_time() -> None:
         pool.start()
         pool.set_limits(Limits(step=100.0))
         assert pool._engine.recovery is not None
-        assert pool._engine.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 1000.0
+        assert pool._engine.recovery.plan({0: RestoreJob()}, [])[0].seconds == 1000.0
 
 
 @pytest.mark.extended

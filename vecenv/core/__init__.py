@@ -9,7 +9,7 @@ One step of all envs passes these files (files of native/ in brackets):
     pool/waiter         wait until enough rows are committed                       [shm/wait, parent/hub_recv]
     parent/batch        make views of these rows for the caller
 
-A worker dies during a step. Its replacement passes these files, each of which calls those below it only:
+A worker dies during a step. Its replacement passes these files:
 
     pool/waiter            the wait ends, because the worker's pidfd is readable              [shm/wait]
     pool/process           pass the event to `Supervisor.handle`, then call `Supervisor.repair`

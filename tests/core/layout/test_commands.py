@@ -44,3 +44,8 @@ def test_commands_pickle_and_payloads_that_are_shared_stay_shared() -> None:
     copy = pickle.loads(data)
     assert list(copy) == list(calls) and len(data) < 5_000
     assert copy.payloads[0] is copy.payloads[49]
+
+
+def test_first_command_of_each_env_has_its_lowest_number() -> None:
+    commands = Commands.listed([Command(6, 1, Op.RESET), Command(4, 1, Op.STEP), Command(5, 0, Op.CALL)])
+    assert {env_id: command.step_id for env_id, command in commands.first_by_env().items()} == {0: 5, 1: 4}

@@ -12,11 +12,8 @@ from vecenv.core.pool.process import ProcessPool
 from vecenv.core.recovery.resume import Resume, make_resume
 
 
-def lose(pool: ProcessPool, **plan: Any) -> Resume:
-    """Kill all workers of a pool, close it, and return its state; rows that were not received count as unanswered.
-
-    `plan`: further arguments of `make_resume`.
-    """
+def lose(pool: ProcessPool) -> Resume:
+    """Kill all workers of a pool, close it, and return its state; rows that were not received count as unanswered."""
     for worker_id in range(len(pool.worker_pids)):
         kill(pool, worker_id)
     engine: Any = pool._engine
@@ -24,9 +21,10 @@ def lose(pool: ProcessPool, **plan: Any) -> Resume:
     records = pool.read_records()
     owed = [(env_id, *pool._hub.owed(env_id)) for env_id in range(pool.num_envs)]
     queued = [command_of(engine.journal, env_id, step_id) for env_id, op, step_id in owed if op != Op.NONE]
-    queued += inbox.unanswered_calls.values()
-    plan.setdefault("last_delivered", pool._hub.last_delivered_obs)
-    resume = make_resume(engine.recovery, records, Commands.listed(queued), takes_seed=requests.takes_seed, **plan)
+    commands = Commands.listed([*queued, *inbox.unanswered_calls.values()])
+    first = commands.first_by_env()
+    jobs = {env_id: requests.new_job(env_id, first.get(env_id)) for env_id in range(pool.num_envs)}
+    resume = make_resume(engine.recovery, records, commands, jobs)
     data = pickle.dumps(resume)
     pool.close(timeout=0)
     copy: Resume = pickle.loads(data)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.core.recovery.journals import note, seeded_resets
+from vecenv.core.host.replay import RestoreJob
 from vecenv.core.layout.commands import Command, Commands, RestorePoint
 from vecenv.core.layout.flags import Op
 from vecenv.core.layout.messages import Outcome
@@ -23,6 +24,11 @@ from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
 SEGFAULT = -signal.SIGSEGV
 NO_COMMANDS = Commands.listed(())
+
+
+def new_jobs(*env_ids: int) -> dict[int, RestoreJob]:
+    """Return jobs of envs that have delivered no row, for `plan` to complete."""
+    return {env_id: RestoreJob() for env_id in env_ids}
 
 
 class Scene:
@@ -129,7 +135,9 @@ def test_abandoned_episode_needs_as_many_failures_again(scene: Scene) -> None:
 def test_repeated_command_that_fails_is_abandoned_whatever_its_kind(scene: Scene, op: Op) -> None:
     scene.fail(7)
     scene.recovery.begin_restoring(
-        "worker 0 died", 0, scene.recovery.plan([0, 1], Commands.listed([Command(7, 1, Op.STEP)]), lambda *_: None)
+        "worker 0 died",
+        0,
+        scene.recovery.plan(new_jobs(0, 1), Commands.listed([Command(7, 1, Op.STEP)])),
     )
     assert scene.fail(7, op=op) == {1: "worker 0 died"}
 
@@ -259,47 +267,34 @@ def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plan_has_the_history_before_the_pending_commands(scene: Scene) -> None:
     note(scene.journal, 1, seeded_resets([0, 1], [3, 4]))
     scene.journal.note_steps((np.array([5, 6]),), None, 0)
-    seen = np.ones(2)
-    asked: list[tuple[int, int]] = []
-
-    def newest(env_id: int, before: int) -> list[np.ndarray]:
-        asked.append((env_id, before))
-        return [seen]
-
     for _ in range(2):
         scene.fail(3, env_id=0)
-    plans = scene.recovery.plan([0, 1], Commands.listed([Command(3, 0, Op.STEP), Command(4, 1, Op.STEP)]), newest)
-    assert (
-        plans[0].attempts == [] and plans[0].abandon_reason == "worker 0 died" and plans[0].last_delivered is not None
+    plans = scene.recovery.plan(
+        new_jobs(0, 1),
+        Commands.listed([Command(3, 0, Op.STEP), Command(4, 1, Op.STEP)]),
     )
+    assert plans[0].attempts == [] and plans[0].abandon_reason == "worker 0 died"
     ((point, entries, *_),) = plans[1].attempts
     assert point == RestorePoint(2) and [entry.step_id for entry in entries] == [2], (
         "the step that is left is not repeated"
     )
-    assert asked == [(0, 3), (1, 4)] and plans[1].seconds == 60.0
-    assert scene.recovery.plan([0], NO_COMMANDS, newest)[0].abandon_reason == "", "it has been answered"
-
-
-def test_last_delivered_row_is_from_before_the_pending_commands(scene: Scene) -> None:
-    asked: list[tuple[int, int]] = []
-    left = Commands.listed([Command(6, 1, Op.RESET), Command(4, 1, Op.STEP)])
-    scene.recovery.plan([1], left, lambda env_id, before: asked.append((env_id, before)))
-    assert asked == [(1, 4)]
+    assert plans[1].seconds == 60.0
+    assert scene.recovery.plan(new_jobs(0), NO_COMMANDS)[0].abandon_reason == "", "it has been answered"
 
 
 def test_plan_allows_ten_times_the_step_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     scene.recovery.limits = Limits(step=20.0)
-    assert scene.recovery.plan([0], NO_COMMANDS, lambda env_id, before: None)[0].seconds == 200.0
+    assert scene.recovery.plan(new_jobs(0), NO_COMMANDS)[0].seconds == 200.0
     scene = Scene(monkeypatch, recovery_timeout=3.0)
-    assert scene.recovery.plan([0], NO_COMMANDS, lambda env_id, before: None)[0].seconds == 3.0
+    assert scene.recovery.plan(new_jobs(0), NO_COMMANDS)[0].seconds == 3.0
 
 
 # ---- reports of recoveries -------------------------------------------------------------------------
 
 
 def test_last_restored_env_of_a_worker_logs_one_line(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    restore_jobs = scene.recovery.plan([0, 1], NO_COMMANDS, lambda env_id, before: None)
+    restore_jobs = scene.recovery.plan(new_jobs(0, 1), NO_COMMANDS)
     scene.recovery.begin_restoring("worker 0 died", 0, restore_jobs)
     with caplog.at_level(logging.WARNING, "vecenv"):
         scene.recovery.note_outcome(0, Outcome("replayed", 12, 0.5))
@@ -328,9 +323,7 @@ MINUTE = 60_000_000_000
 
 def fail_and_restore(scene: Scene, step_id: int) -> None:
     scene.fail(step_id)
-    scene.recovery.begin_restoring(
-        "worker 0 died", scene.now, scene.recovery.plan([1], NO_COMMANDS, lambda env_id, before: None)
-    )
+    scene.recovery.begin_restoring("worker 0 died", scene.now, scene.recovery.plan(new_jobs(1), NO_COMMANDS))
     scene.recovery.note_outcome(1, Outcome("replayed", 12, 0.5))
 
 

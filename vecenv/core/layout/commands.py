@@ -169,6 +169,13 @@ class Commands:
         """Give the commands the numbers `first`, `first + 1`, ... in their order."""
         self.table["step_id"] = np.arange(first, first + len(self.table))
 
+    def first_by_env(self) -> dict[int, Command]:
+        """Return the command with the lowest step_id of each env, by env_id."""
+        found: dict[int, Command] = {}
+        for command in sorted(self, key=lambda command: command.step_id):
+            found.setdefault(command.env_id, command)
+        return found
+
     def select(self, chosen: Any) -> Commands:
         """Return a copy of some of the commands; `chosen` is a slice, a mask (n,) or an array of indices."""
         rows = np.arange(len(self))[chosen]

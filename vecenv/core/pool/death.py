@@ -218,14 +218,9 @@ class Supervisor:
         with signals_deferred():
             calls = self._inbox.unanswered_calls
             queued = Commands.concat([self._hub.requeue(slot, calls) for slot in worker.slots])
-            jobs = self._recovery.plan(
-                worker.env_ids,
-                queued,
-                self._hub.last_delivered_obs,
-                last_delivered_message=self._inbox.last_delivered_message,
-                takes_seed=self._requests.takes_seed,
-                marks_recovery=failure.is_failure,
-            )
+            first = queued.first_by_env()
+            jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in worker.env_ids}
+            self._recovery.plan(jobs, queued, marks_recovery=failure.is_failure)
             isolated_env = self._recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
             parts = [worker]
             if isolated_env is not None and self._slots.can_isolate(isolated_env, worker.env_ids):

@@ -18,6 +18,7 @@ from gymnasium.error import ResetNeeded
 from ...errors import ConfigError, SpaceError, StateError, add_notes, warn_caller
 from ...own_log import own_logger
 from ..fallback.values import load_action
+from ..host.replay import RestoreJob
 from ..layout import messages
 from ..layout.bounds import Bounds
 from ..layout.commands import Command, Commands, Effect
@@ -383,9 +384,17 @@ class Requests:
         # If the payload is not kept any more, a later command of the env supersedes this one: any payload will do.
         return self._journal.payload(command.env_id, command.step_id) or messages.dump(Payload())
 
-    def takes_seed(self, env_id: int) -> bool:
-        """Return whether a reset of the env was ever given a seed."""
-        return bool(self._is_seeded[env_id])
+    def new_job(self, env_id: int, unanswered: Command | None) -> RestoreJob:
+        """Return a job to restore an env, for `Recovery.plan` to complete.
+
+        It has the last observation that was delivered before the first unanswered command (None: there is none), with
+        the message of its values that have no column, and whether a reset of the env was ever given a seed.
+        """
+        return RestoreJob(
+            last_delivered=self._hub.last_delivered_obs(env_id, 0 if unanswered is None else unanswered.step_id),
+            last_delivered_message=self._inbox.last_delivered_message(env_id),
+            takes_seed=bool(self._is_seeded[env_id]),
+        )
 
     def forget_envs(self, env_ids: Collection[int], *, keeps_calls: bool = False) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt.

@@ -377,49 +377,31 @@ class Recovery:
     # ---- restoring by the new worker ---------------------------------------------------------
 
     def plan(
-        self,
-        env_ids: Sequence[int],
-        queued: Commands,
-        last_delivered: Callable[[int, int], list[Array] | None],
-        *,
-        last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
-        takes_seed: Callable[[int], bool] = lambda env_id: False,
-        marks_recovery: bool = True,
+        self, jobs: dict[int, RestoreJob], queued: Commands, *, marks_recovery: bool = True
     ) -> dict[int, RestoreJob]:
-        """Return how the new worker restores each env, by env_id.
+        """Complete the jobs by which the new worker restores its envs, and return them.
 
         Args:
-            env_ids: the envs of the worker.
+            jobs: by env_id; see `Requests.new_job`.
             queued: the commands left in its slots.
-            last_delivered: returns the newest observation of an env that was delivered before a step_id.
-            last_delivered_message: returns the message with the values of an env's newest observation that have no
-                column.
-            takes_seed: returns whether a reset of an env was ever given a seed.
             marks_recovery: whether rows are marked when their env was recovered.
         """
         left: dict[int, list[int]] = {}
         for command in queued:
             left.setdefault(command.env_id, []).append(command.step_id)
-        restore_jobs = {}
-        for env_id in env_ids:
+        for env_id, job in jobs.items():
             waiting = left.get(env_id, [])
             history = self.journal.history(env_id, waiting)
-            job = RestoreJob(
-                marks_recovery=marks_recovery,
-                seconds=self._seconds,
-                last_delivered=last_delivered(env_id, min(waiting, default=0)),
-            )
-            job.last_delivered_message = last_delivered_message(env_id)
+            job.marks_recovery, job.seconds = marks_recovery, self._seconds
             job.num_failures = self._budget.count(env_id, now_ns())
-            job.fresh_seed, job.takes_seed = self._fresh_seed(env_id, job.last_delivered), takes_seed(env_id)
+            job.fresh_seed = self._fresh_seed(env_id, job.last_delivered)
             job.lasting_calls, job.lost_calls = history.lasting_calls, history.lost_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             keys = [(env_id, one) for one in waiting]
             job.reports_calls = any(self._call_failures.get(key) or key in self._abandoned for key in keys)
             self._repeated_calls.pop(env_id, None)
             job.attempts = [] if job.abandon_reason else history.attempts
-            restore_jobs[env_id] = job
-        return restore_jobs
+        return jobs
 
     def _fresh_seed(self, env_id: int, last_delivered: list[Array] | None) -> int:
         """Return the seed for the next episode of an env whose present one may be lost.

@@ -27,7 +27,7 @@ digests of rows with and without C differ: the implementation must be the same, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +108,7 @@ def make_resume(
     recovery: Recovery,
     records: Array,
     queued: Commands,
-    last_delivered: Callable[[int, int], list[Array] | None] = lambda env_id, before: None,
-    *,
-    last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
-    takes_seed: Callable[[int], bool] = lambda env_id: False,
-    marks_recovery: bool = True,
+    jobs: dict[int, RestoreJob],
 ) -> Resume:
     """Return the state from which another pool continues.
 
@@ -121,15 +117,8 @@ def make_resume(
         records: the newest records, (num_envs, 2), from `read_records`; zeros for envs without any.
         queued: the command that each env owes the answer to, and the calls without an answer, in any order. Commands
             that were cancelled or superseded are left out.
-        last_delivered, last_delivered_message, takes_seed, marks_recovery: as for `Recovery.plan`.
+        jobs: of all envs, as for `Recovery.plan`.
     """
     left = queued.select(np.argsort(queued.table["step_id"], kind="stable"))
-    restore_jobs = recovery.plan(
-        range(len(records)),
-        left,
-        last_delivered,
-        last_delivered_message=last_delivered_message,
-        takes_seed=takes_seed,
-        marks_recovery=marks_recovery,
-    )
+    restore_jobs = recovery.plan(jobs, left)
     return Resume(restore_jobs, records, left, recovery.journal.next_step_id)

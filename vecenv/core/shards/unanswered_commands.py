@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ...errors import WorkerError, locate
 from ..layout.commands import Command
 from ..layout.messages import Reply, pack_error
-from ..layout.spec import Array
 from ..parent.inbox import Inbox
 from ..pool.requests import Requests
 from ..recovery.resume import Resume, make_resume
@@ -50,30 +49,16 @@ class UnansweredCommands:
 
     def suspected(self, shard: int) -> list[Command]:
         """Return the commands that a shard may have run when it was lost: the first unanswered one of each env."""
-        first: dict[int, Command] = {}
-        queued = self._hub.queued(shard, self._inbox.unanswered_calls)
-        for command in sorted(queued, key=lambda command: command.step_id):
-            first.setdefault(command.env_id, command)
-        found = list(first.values())
+        found = list(self._hub.queued(shard, self._inbox.unanswered_calls).first_by_env().values())
         is_known = found and (found[0].env_id, found[0].step_id) in self._shards[shard].run_in_turn
         return found[:1] if is_known else found
 
     def resume_of(self, shard: int) -> Resume:
         """Return the state from which another process continues a shard."""
-        hub, requests, inbox = self._hub, self._requests, self._inbox
-        first, journals = self._shards[shard].env_ids[0], self._journals
-
-        def last_delivered(env_id: int, before: int) -> list[Array] | None:
-            return hub.last_delivered_obs(first + env_id, before)
-
-        resume = make_resume(
-            journals.recoveries[shard],
-            journals.records(shard),
-            self._hub.queued(shard, self._inbox.unanswered_calls),
-            last_delivered,
-            last_delivered_message=lambda env_id: inbox.last_delivered_message(first + env_id),
-            takes_seed=lambda env_id: requests.takes_seed(first + env_id),
-        )
+        journals, queued = self._journals, self._hub.queued(shard, self._inbox.unanswered_calls)
+        first, env_ids = queued.first_by_env(), self._shards[shard].env_ids
+        jobs = {local: self._requests.new_job(env_id, first.get(local)) for local, env_id in enumerate(env_ids)}
+        resume = make_resume(journals.recoveries[shard], journals.records(shard), queued, jobs)
         resume.is_paused = True  # until the shard is known to have built its envs
         return resume
 
