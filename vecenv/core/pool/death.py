@@ -285,46 +285,38 @@ class Supervisor:
             BaseException: an error of the start, or of a signal handler. Unless the successor serves, the place has a
                 worker then that is known to be dead.
         """
-        while True:
-            try:
-                self._try_successor(old, jobs, queued, failure)
-                return
-            except WorkerTimeoutError as error:
-                self._starts.judge(self._group.workers[old.worker_id], error)
-
-    def _try_successor(
-        self, old: Worker, jobs: dict[int, RestoreJob], queued: Iterable[Command], failure: WorkerFailure | None
-    ) -> None:
-        """Do the same, but raise if the worker hangs."""
         serves = False
-        try:
-            worker = self._starts.start_successor(old, jobs)
-            with signals_deferred():
-                self._hub.attach_worker(worker)
-                self._group.watch(worker)
-                self._table.note_workers([worker], self._slots.by_env)
-                if self._recycler is not None:
-                    self._recycler.note_worker_started(worker)
-                for slot in worker.slots:
-                    commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
-                    self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
-                self._failed.pop(worker.worker_id, None)
-                if failure is not None and self._recovery is not None:
-                    self._recovery.begin_restoring(
-                        failure.message, failure.began_ns, jobs, is_failure=failure.is_failure
-                    )
-                serves = True
-        except BaseException as error:
-            if serves:
-                raise
-            # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
-            # that cannot come; also after a Ctrl-C.
-            unfit = self._group.workers[old.worker_id]
-            unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
-            with signals_deferred():  # a second signal would leave it neither alive nor released
-                unfit.kill()
-            self._waiter.request_check()
-            raise
+        while not serves:
+            try:
+                worker = self._starts.start_successor(old, jobs)
+                with signals_deferred():
+                    self._hub.attach_worker(worker)
+                    self._group.watch(worker)
+                    self._table.note_workers([worker], self._slots.by_env)
+                    if self._recycler is not None:
+                        self._recycler.note_worker_started(worker)
+                    for slot in worker.slots:
+                        commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
+                        self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
+                    self._failed.pop(worker.worker_id, None)
+                    if failure is not None and self._recovery is not None:
+                        self._recovery.begin_restoring(
+                            failure.message, failure.began_ns, jobs, is_failure=failure.is_failure
+                        )
+                    serves = True
+            except BaseException as error:
+                if serves:
+                    raise
+                # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
+                # that cannot come; also after a Ctrl-C.
+                unfit = self._group.workers[old.worker_id]
+                unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
+                with signals_deferred():  # a second signal would leave it neither alive nor released
+                    unfit.kill()
+                self._waiter.request_check()
+                if not isinstance(error, WorkerTimeoutError):
+                    raise
+                self._starts.judge(unfit, error)  # raises it, or allows another attempt
 
     # ---- the commands and errors of a worker ---------------------------------------------------
 

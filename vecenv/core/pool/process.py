@@ -297,7 +297,7 @@ class ProcessEngine(Engine):
             journal=self.journal,
             listener=self._listeners(),
             dump_payload=functools.partial(messages.dump, known=self._known),
-            before_request=self._recycle if self._may_recycle() else None,
+            before_request=self._recycle if self.recovery is not None and self.options.failures.recycle_after else None,
             waiting_check=self._make_waiting_check(plan, counters),
             first_env_id=self._first_env_id,
         )
@@ -341,6 +341,9 @@ class ProcessEngine(Engine):
         assert self._opened is not None and self._starts is not None
         self._waiter = waiter
         self._starts.connect(waiter.inbox)
+        recycler, limits = None, self.options.failures.recycle_after
+        if self.recovery is not None and limits:
+            recycler = Recycler(limits, self._opened.plan, self._opened.memory, self.recovery.restore_seconds)
         self._supervisor = Supervisor(
             group=self._group,
             slots=self._slots,
@@ -349,20 +352,11 @@ class ProcessEngine(Engine):
             waiter=waiter,
             starts=self._starts,
             recovery=self.recovery,
-            recycler=self._make_recycler(self._opened),
+            recycler=recycler,
         )
         if self._resume is not None:
             resume, self._resume = self._resume, None
             requests.resume(resume)
-
-    def _may_recycle(self) -> bool:
-        return self.recovery is not None and bool(self.options.failures.recycle_after)
-
-    def _make_recycler(self, envs: OpenedEnvs) -> Recycler | None:
-        limits = self.options.failures.recycle_after
-        if self.recovery is None or not limits:
-            return None
-        return Recycler(limits, envs.plan, envs.memory, self.recovery.restore_seconds)
 
     # ---- end -------------------------------------------------------------------------------
 

@@ -261,26 +261,20 @@ class Waiter:
             WorkerDiedError: a worker that is called, or owes a row, has died.
         """
         fate = "The calls are abandoned: their results will be dropped"
-        return self._wait(self._poll_calls, f"fewer than {count} answers", timeout, fate=fate)
-
-    def _poll_calls(self, deadline_ns: int) -> list[Reply] | Event:
-        self.inbox.poll()
-        self.inbox.emit_warnings()
-        if self.inbox.has_all_calls():
-            return self.inbox.take_calls()
-        self._engine.repair()
-        return self._hub.wait(deadline_ns)
+        self._wait(self._poll_calls, f"fewer than {count} answers", timeout, fate=fate)
+        return self.inbox.take_calls()
 
     def wait_for_replies(self, timeout: float) -> None:
         """Wait until all calls under way are answered, without collecting the answers; see `wait_for_calls`."""
-        self._wait(self._poll_replies, "not all answers", timeout)
+        self._wait(self._poll_calls, "not all answers", timeout)
 
     def wait_for_task(self, tasks: TaskShards, calls: Sequence[Any]) -> None:
         """Wait until one of these tasks has ended; see `TaskShards`."""
         self._wait(functools.partial(_poll_tasks, tasks, calls), "no task has ended", None)
 
-    def _poll_replies(self, deadline_ns: int) -> bool | Event:
+    def _poll_calls(self, deadline_ns: int) -> bool | Event:
         self.inbox.poll()
+        self.inbox.emit_warnings()
         if self.inbox.has_all_calls():
             return True
         self._engine.repair()
