@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.faults.traces import end, kill, play, recovering_pool, undisturbed
+from tests.faults.traces import end, kill, play, recovering_pool, undisturbed, wait_until
+from vecenv.core.host.replay import RestoreJob
 from vecenv.core.parent.hub import Event
 from vecenv.core.pool.process import ProcessPool
+from vecenv.core.pool.worker_starts import WorkerStarts
+from vecenv.core.processes.worker import Worker
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError
 
@@ -125,3 +129,27 @@ def test_successor_that_is_killed_during_its_start_loses_nothing(implementation:
         got = play(pool, 12, before=kill_in_round_5, start=False)
         assert not file.exists() and pool.statistics()["restarts"] == 1
     assert got.rows == undisturbed(ENVS, 12).rows
+
+
+def test_successor_whose_start_is_interrupted_keeps_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has answered already, with messages that were once dropped: the rows were then called overwritten."""
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
+    start = WorkerStarts.start_successor
+
+    def interrupted(self: WorkerStarts, old: Worker, jobs: Mapping[int, RestoreJob]) -> Worker:
+        worker = start(self, old, jobs)
+        wait_until(lambda: all(pool._hub.has_answered_all(slot) for slot in worker.slots))
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with recovering_pool(ENVS) as pool:
+        play(pool, 3)
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        monkeypatch.setattr(WorkerStarts, "start_successor", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.recv()
+        batch = pool.recv()
+        batch.raise_errors()
+        assert batch.lengths.tolist() == [4] * 4
+        assert [info.get("recovered") for info in batch.infos()] == ["replayed"] * 2 + [None] * 2

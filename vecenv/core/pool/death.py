@@ -313,6 +313,7 @@ class Supervisor:
                 unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
                 with signals_deferred():  # a second signal would leave it neither alive nor released
                     unfit.kill()
+                    self._inbox.poll()  # it may have answered before an interrupt came
                 self._waiter.request_check()
                 if not isinstance(error, WorkerTimeoutError):
                     raise
