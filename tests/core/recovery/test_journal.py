@@ -41,6 +41,17 @@ def test_requests_of_some_envs_in_any_order() -> None:
     assert repeated(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
 
 
+def test_commands_of_some_envs_may_have_lower_numbers_than_earlier_ones_of_others() -> None:
+    journal = Journal(2, MANY)
+    reset(journal, 1, [0, 1], [1, 2])
+    reset(journal, 12, [0], [3])
+    steps(journal, [10], [0])
+    journal.continue_from(3)
+    steps(journal, [20], [1])
+    assert repeated(journal, 0) == [(12, ["reset 12", 10])]
+    assert repeated(journal, 1) == [(2, ["reset 2", 20])]
+
+
 def test_steps_since_the_restore_point_are_counted() -> None:
     journal = Journal(2, MANY)
     reset(journal, 1, [0, 1], [1, 2])

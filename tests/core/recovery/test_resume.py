@@ -52,6 +52,9 @@ def open_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPool]:
         )
         pools.append(pool)
         pool.start()
+        if "resume" in others:
+            pool.send_commands(others["resume"].queued)
+            pool.continue_from(others["resume"].next_step_id)
         return pool
 
     yield make
@@ -391,17 +394,22 @@ def test_commands_of_another_pool_draw_no_seeds(open_pool: OpenPool, caplog: pyt
     pool = open_pool([CountEnv] * 2)
     ids = np.arange(2)
     resets = Commands.of(Op.RESET, ids)
+    resets.number(1)
     pool.send_commands(resets)
-    assert resets.table["step_id"].tolist() == [1, 2]
     assert pool.recv().seeds.tolist() == [-1, -1] and "seed" not in caplog.text
     pool.send_leaves((np.array([1, 0]),))
     assert pool.recv().step_ids.tolist() == [3, 4]
+    pool.continue_from(11)
     pool.send_leaves((np.array([1]),), np.array([1]), ordered=False)
-    pool.send_commands(Commands.of(Op.RESET, ids, flags=CommandFlag.SEED, arguments=[7, 8], effects=Effect.SEEDS))
-    assert pool.recv().seeds.tolist() == [7, 8]
+    resets = Commands.of(Op.RESET, ids, flags=CommandFlag.SEED, arguments=[7, 8], effects=Effect.SEEDS)
+    resets.table["step_id"] = [14, 22]
+    pool.send_commands(resets)
+    batch = pool.recv(env_ids=[0, 1])
+    assert batch.seeds.tolist() == [7, 8] and batch.step_ids.tolist() == [14, 22]
     payload = dump(Payload(function=functools.partial(mark, value=2)))
     calls = Commands.of(Op.CALL, ids[1:], effects=Effect.LASTS, key="mark", payloads=[payload])
-    pool.send_commands(calls, ordered=False)
+    calls.number(23)
+    pool.send_commands(calls)
     assert pool.collect_calls() == [2]
     kill(pool, 0)
     pool.send_leaves((np.array([1, 1]),))

@@ -74,6 +74,9 @@ class Pools:
         """Receive rows, and compare them with those of the SerialPool."""
         batch = self.ours.recv(min_count, env_ids=env_ids)
         assert_same(batch, self.theirs.recv(env_ids=batch.env_ids))
+        if self.engine.options.failures.recovers:
+            records: Any = self.engine._hub and self.engine._hub.store.records
+            assert records["step_id"][batch.env_ids, 0].tolist() == batch.step_ids.tolist(), "the numbers in shards"
         return batch
 
     def finish(self) -> None:
@@ -82,7 +85,18 @@ class Pools:
 
 
 def assert_same(ours: Batch, theirs: Batch) -> None:
-    names = ("env_ids", "obs", "rewards", "terminated", "truncated", "episodes", "lengths", "returns", "seeds")
+    names = (
+        "env_ids",
+        "step_ids",
+        "obs",
+        "rewards",
+        "terminated",
+        "truncated",
+        "episodes",
+        "lengths",
+        "returns",
+        "seeds",
+    )
     for name in names:
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
     kept = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR

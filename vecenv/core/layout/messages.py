@@ -8,7 +8,7 @@ fixed layout, calls. The bytes travel in the rings of native/shm/byte_ring.h, or
     down    pickle of a Payload
 
 The two numbers before a reply identify its command and env even if the pickle cannot be read here. They count also if
-they differ from those in the pickle: a pool whose envs are in several shards replaces them by its own (`renumber`).
+they differ from those in the pickle: a shard replaces the env id by that of the pool that it belongs to (`renumber`).
 
 A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` take the place of `dump`
 and `dump_reply`. Their copies are those that the pickles would give, so an env and its caller share nothing there

@@ -16,15 +16,15 @@ from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Commands
 from ..layout.flags import Autoreset
 from ..layout.messages import Payload
-from ..layout.spec import Array, Space, Spec, copy_spaces
+from ..layout.spec import Space, Spec, copy_spaces
 from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Event, Hub
 from ..parent.inbox import Listener
 from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import WorkerDirectory
+from ..recovery.journal import Journal
 from .slots import SlotTable
 from .waiting import WaitingCheck
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # both use an engine
     from .requests import Requests
     from .waiter import Waiter
 
-__all__ = ["CommandLog", "Engine", "EnvSpaces", "OpenedEnvs", "TaskShards"]
+__all__ = ["Engine", "EnvSpaces", "OpenedEnvs", "TaskShards"]
 
 
 @dataclass(frozen=True)
@@ -132,37 +132,6 @@ class TaskShards(Protocol):
         """Wait until one of these tasks has ended, then return None; return the event if another one comes first."""
 
 
-class CommandLog(Protocol):
-    """The part of `recovery.journal.Journal` that requests use; see there."""
-
-    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Record a request of steps that has just been sent."""
-
-    def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Record a step request that was interrupted by a signal handler, if it had already been sent."""
-
-    def note_commands(self, commands: Commands) -> None:
-        """Record a request of resets, calls, or steps with payloads."""
-
-    def note_cancelled(self, env_id: int, step_id: int) -> None:
-        """Record that a command was cancelled."""
-
-    def has_cancelled(self, env_id: int) -> bool:
-        """Return whether a command was cancelled since the env's restore point."""
-
-    def forget(self, env_id: int, *, keeps_calls: bool) -> None:
-        """Start the log of an env again, because the env was built again.
-
-        `keeps_calls`: whether the new env gets the calls of the old one.
-        """
-
-    def payload(self, env_id: int, step_id: int) -> bytes | None:
-        """Return the payload of a reset or step; None if it was dropped."""
-
-    def is_half_full(self) -> bool:
-        """Return whether new restore points are useful."""
-
-
 @dataclass(frozen=True)
 class OpenedEnvs:
     """The result of `Engine.open`: envs that are built and wait for commands.
@@ -197,7 +166,7 @@ class OpenedEnvs:
     hub: Hub
     num_slots: int
     slots: SlotTable | None = None
-    journal: CommandLog | None = None
+    journal: Journal | None = None
     listener: Listener | None = None
     before_request: Callable[[], None] | None = None
     waiting_check: WaitingCheck | None = None

@@ -559,29 +559,23 @@ class Pool:
         """
         self._send(ActionLeaves(leaves), env_ids, ordered, form)
 
-    def send_commands(self, commands: Commands, *, ordered: bool = True) -> None:
-        """Send commands of one operation as another pool has made them: no seed is drawn here, and nothing is added.
+    def continue_from(self, step_id: int) -> None:
+        """Give the next command this step_id, which exceeds those of earlier commands; see `Hub.continue_from`."""
+        self._call("send", self._requests.continue_from, step_id)
 
-        They are numbered. Calls take the place of earlier ones, whose results are dropped.
+    def send_commands(self, commands: Commands) -> None:
+        """Send commands as another pool has made them: under their step_ids, and no seed is drawn here.
+
+        Their rows come in the order in which envs finish. Calls take the place of earlier ones, whose results are
+        dropped.
 
         Args:
-            commands: resets, calls, or steps with a payload.
-            ordered: as for `send`.
+            commands: of any operations, in the order of their step_ids; steps without a payload have their actions.
 
         Raises:
-            StateError: an env owes an answer already; nothing was sent.
+            StateError: an env owes an answer already; the commands before its own were sent.
         """
-        self._call("send", self._requests.send_commands, commands, ordered)
-
-    def send_queued(self, max_count: int) -> int:
-        """Send the next unanswered commands of the pool that this one resumes; return how many.
-
-        For a `Resume` with `is_paused`: no other request may be sent before this returns 0.
-
-        Args:
-            max_count: how many at most. Calls among them take the place of earlier ones, whose results are dropped.
-        """
-        return self._call("send", self._requests.send_queued, max_count)
+        self._call("send", self._requests.send_commands, commands)
 
     def wait_for_replies(self, timeout: float) -> None:
         """Wait until all calls under way are answered, and leave their results to `collect_calls`.

@@ -356,7 +356,7 @@ class ProcessEngine(Engine):
         )
         if self._resume is not None:
             resume, self._resume = self._resume, None
-            requests.resume(resume)
+            requests.resume(resume.restore_jobs)
 
     # ---- end -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ A payload contains values without a column: options of a reset, actions without 
 
 from __future__ import annotations
 
+import itertools
 import operator
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,8 +28,6 @@ from ..layout.messages import Payload, Reply, describe_place, unpack_error
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
-from ..recovery.journal import Journal
-from ..recovery.resume import Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, env_id_array
@@ -98,8 +97,6 @@ class Requests:
         self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
-        self._queued = Commands.listed(())  # of the pool that is resumed, which are not sent again yet
-        self._resumed_at = 0  # step_id of the first command after those
 
     def _run_hooks(self) -> None:
         """Call the hook of the engine; once enough steps are measured, judge whether the envs wait."""
@@ -411,13 +408,42 @@ class Requests:
 
     # ---- requests of another pool ------------------------------------------------------------
 
-    def send_commands(self, commands: Commands, ordered: bool) -> None:
-        """Send commands as another pool has made them; see `Pool.send_commands`."""
+    def continue_from(self, step_id: int) -> None:
+        """Number the next command as another pool has; see `Pool.continue_from`."""
+        with signals_deferred():
+            self._hub.continue_from(step_id)
+            if self._journal is not None:
+                self._journal.continue_from(step_id)
+
+    def send_commands(self, commands: Commands) -> None:
+        """Send commands as another pool has made and numbered them; see `Pool.send_commands`."""
         if self._has_hooks:
             self._run_hooks()
+        step_ids, ops = commands.table["step_id"], commands.table["op"]
+        calls = commands.table[ops == Op.CALL]
+        has_leaves = np.array([isinstance(payload, tuple) for payload in commands.payloads], np.bool_)
+        is_first = np.diff(step_ids, prepend=-1) != 1
+        is_first[1:] |= (ops[1:] != ops[:-1]) | has_leaves[1:] | has_leaves[:-1]
         with signals_deferred():
-            superseded = self._owed_by(commands.env_ids) if commands.op == Op.RESET else []
-            self._command(Op(commands.op).name.lower(), commands, ordered, superseded)
+            for start, stop in itertools.pairwise([*np.flatnonzero(is_first).tolist(), len(ops)]):
+                self.continue_from(int(step_ids[start]))
+                self._send_part(commands.select(slice(start, stop)), calls["step_id"].tolist())
+            if len(calls):
+                self._calls = dict(zip(calls["env_id"].tolist(), calls["step_id"].tolist()))
+
+    def _send_part(self, commands: Commands, awaited: Collection[int]) -> None:
+        """Send one step with its actions, or commands of one operation; `awaited` as for `_command`."""
+        command = next(iter(commands))
+        if isinstance(command.payload, tuple):
+            leaves = ActionLeaves(
+                np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
+                for data, leaf in zip(command.payload, self._spec.leaves)
+            )
+            self.send(leaves, commands.env_ids, False, Form(command.flags & FORM_MASK))
+            return
+        self._has_object_steps |= command.op == Op.STEP
+        superseded = self._owed_by(commands.env_ids) if command.op == Op.RESET else []
+        self._command(Op(commands.op).name.lower(), commands, False, superseded, awaited)
 
     def _note_reset(self, env_ids: Array, is_seeded: Array) -> None:
         self._is_new[env_ids] = False
@@ -425,49 +451,12 @@ class Requests:
         self._may_lack_generator[env_ids] = False
         self._is_seeded[env_ids] |= is_seeded
 
-    def resume(self, resume: Resume) -> None:
-        """Continue the requests of another pool: send its unanswered commands again, under their own step_ids.
-
-        Called once, before any other request. With `resume.is_paused`, `send_queued` sends them.
-        """
-        env_ids = resume.reset_envs()
-        takes_seed = [resume.restore_jobs[env_id].takes_seed for env_id in env_ids]
+    def resume(self, restore_jobs: Mapping[int, RestoreJob]) -> None:
+        """Treat the envs that were reset in another pool as reset; called once, before any request."""
+        assert self._journal is not None
+        env_ids = [env_id for env_id in restore_jobs if self._journal.was_reset[env_id]]
+        takes_seed = [restore_jobs[env_id].takes_seed for env_id in env_ids]
         self._note_reset(np.array(env_ids, np.int64), np.array(takes_seed, np.bool_))
-        self._queued = resume.queued
-        self._resumed_at = resume.next_step_id
-        if not resume.is_paused:
-            self.send_queued(len(resume.queued))
-
-    def send_queued(self, max_count: int) -> int:
-        """Send the next commands of the pool that is resumed; return how many. No other request may come before.
-
-        Args:
-            max_count: how many at most. Calls among them take the place of earlier ones.
-        """
-        assert isinstance(self._journal, Journal)
-        with signals_deferred():
-            commands, self._queued = self._queued.select(slice(max_count)), self._queued.select(slice(max_count, None))
-            calls = {command.step_id: command.env_id for command in commands if command.op == Op.CALL}
-            for command in commands:
-                self._hub.continue_from(command.step_id)
-                self._journal.continue_from(command.step_id)
-                self._send_again(command, calls)
-            self._calls = {env_id: step_id for step_id, env_id in calls.items()}
-            if not len(self._queued):
-                self._hub.continue_from(self._resumed_at)
-                self._journal.continue_from(self._resumed_at)
-        return len(commands)
-
-    def _send_again(self, command: Command, calls: Collection[int]) -> None:
-        if isinstance(command.payload, tuple):
-            leaves = ActionLeaves(
-                np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
-                for data, leaf in zip(command.payload, self._spec.leaves)
-            )
-            self.send(leaves, np.array([command.env_id]), False, Form(command.flags & FORM_MASK))
-            return
-        self._has_object_steps |= command.op == Op.STEP
-        self._command(Op(command.op).name.lower(), Commands.listed([command]), False, awaited=calls)
 
     # ---- sending ---------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class Journal:
 
     Attributes:
         next_step_id: step_id of the next command.
+        was_reset: by env: whether a reset was ever sent to it.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -71,7 +72,7 @@ class Journal:
         self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
         self._calls = LastingCalls(max_nbytes)
         self._has_warned = False
-        self._was_reset = [False] * num_envs
+        self.was_reset = [False] * num_envs
         self._points = [RestorePoints(RestorePoint(0)) for _ in range(num_envs)]
         self._state_nbytes = [0] * num_envs  # by env: size of the states of its restore points
         self._unconfirmed: set[int] = set()  # envs with a pending restore point
@@ -183,12 +184,12 @@ class Journal:
             if op == Op.CALL:
                 if effect != Effect.NONE:
                     num_sharing = len(payloads) if payload is payloads[0] is payloads[-1] else 1
-                    is_first = not self._was_reset[env_id]
+                    is_first = not self.was_reset[env_id]
                     call = LastingCall(step_id, payload, flags, key, num_sharing=num_sharing, is_first=is_first)
                     self._calls.note(env_id, call)
                 continue
             self._confirm_one(env_id)
-            self._was_reset[env_id] = True
+            self.was_reset[env_id] = True
             if payload is not None:
                 self._payloads[env_id] = step_id, payload
             entry = Entry(step_id, op, flags, argument, payload)
@@ -211,7 +212,7 @@ class Journal:
             return
         if points.newest is None:  # commands from here on are needed again
             self._first_needed[env_id] = min(point.step_id, self._first_needed[env_id])
-        self._was_reset[env_id] = True
+        self.was_reset[env_id] = True
         self._update(env_id, has_dropped=points.add(point, is_answered=is_answered))
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:
@@ -232,7 +233,7 @@ class Journal:
         self._update(env_id, has_dropped=True)
         if not keeps_calls:
             self._calls.forget(env_id)
-        self._was_reset[env_id] = False
+        self.was_reset[env_id] = False
 
     def _confirm(self, env_ids: Array | None) -> None:
         for env_id in list(self._unconfirmed) if env_ids is None else self._unconfirmed.intersection(env_ids.tolist()):
@@ -267,7 +268,9 @@ class Journal:
     # ---- continuing another journal --------------------------------------------------------
 
     def continue_from(self, step_id: int) -> None:
-        """Number the next command as the hub does after its `continue_from`."""
+        """Number the next command as the hub does after its `continue_from`; other envs may have had higher numbers."""
+        if step_id < self.next_step_id:  # the numbers of a page increase
+            self._open_page = self._open_mixed_page = None
         self.next_step_id = step_id
 
     def restore(self, histories: Mapping[int, History], next_step_id: int) -> None:
@@ -281,7 +284,7 @@ class Journal:
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
             self._calls.restore(env_id, history.lasting_calls, history.lost_calls)
-            self._was_reset[env_id] = _has_reset(history)
+            self.was_reset[env_id] = _has_reset(history)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
                     steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
@@ -331,7 +334,7 @@ class Journal:
             while self._is_over(_TARGET_FILL) and self._drop_oldest_restore_points():
                 self._compact()
             self._limit_calls()
-        self._dropped_before = self.next_step_id
+        self._dropped_before = max(self._dropped_before, self.next_step_id)
 
     def _limit_calls(self) -> None:
         env_id, count = self._calls.limit()

@@ -8,7 +8,8 @@ is made of these parts, and can be pickled:
 
     restore_jobs    by env: the commands that bring a new env to its state, as after the death of a worker
     records         by env: digests and episode counters of the newest answers; repeated ones are compared with them
-    queued          the commands without an answer; the second pool sends them to its workers under their old step_ids
+    queued          the commands without an answer; `Pool.send_commands` sends them to the second pool, under their
+                    old step_ids
     next_step_id    of the first command that neither pool has had
 
 Maker. The maker keeps a `Journal` of the commands, numbered as by the hub of the first pool, and a `Recovery` over this
@@ -36,7 +37,6 @@ import numpy as np
 from ..host.replay import RestoreJob
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
-from ..layout.flags import Op
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .policy import Recovery
@@ -53,40 +53,18 @@ class Resume:
         records: (num_envs, 2), with the fields of `ArenaPlan.records`; `began_ns` is the age of the episode.
         queued: commands without an answer, ordered by step_id.
         next_step_id: step_id of the next command.
-        is_paused: whether the queued commands wait for `Pool.send_queued`, which precedes all other requests.
     """
 
     restore_jobs: dict[int, RestoreJob]
     records: Array
     queued: Commands
     next_step_id: int
-    is_paused: bool = False
 
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
-        """Write the records into a new arena, before workers attach to it.
-
-        Records of commands that are queued are left out: their answers have not arrived, and will be given again.
-        """
+        """Write the records into a new arena, before workers attach to it."""
         records = self.records.copy()
         records["began_ns"] = now_ns() - records["began_ns"]
-        for command in self.queued:
-            mine = records[command.env_id]
-            mine[mine["step_id"] >= command.step_id] = 0
         plan.records(memory)[:] = records
-
-    def reset_envs(self) -> list[int]:
-        """Return the envs that a reset was ever sent to, so that they may be stepped."""
-        queued = {command.env_id for command in self.queued if command.op != Op.CALL}
-        return [env_id for env_id, job in self.restore_jobs.items() if env_id in queued or _had_reset(job)]
-
-
-def _had_reset(job: RestoreJob) -> bool:
-    if not job.attempts:  # its commands were dropped
-        return True
-    return any(
-        attempt.restore_point.state is not None or any(entry.op != Op.CALL for entry in attempt.entries)
-        for attempt in job.attempts
-    )
 
 
 def read_records(plan: ArenaPlan, memory: Any, env_ids: Sequence[int] | Array | None = None) -> Array:
@@ -114,11 +92,16 @@ def make_resume(
 
     Args:
         recovery: of the lost pool; its journal contains all commands that were sent to that pool.
-        records: the newest records, (num_envs, 2), from `read_records`; zeros for envs without any.
+        records: the newest records, (num_envs, 2), from `read_records`; zeros for envs without any. Those of queued
+            commands are left out: their answers have not arrived, and will be given again.
         queued: the command that each env owes the answer to, and the calls without an answer, in any order. Commands
             that were cancelled or superseded are left out.
-        jobs: of all envs, as for `Recovery.plan`.
+        jobs: of all envs, as for `Recovery.plan`, in the order of the records.
     """
-    left = queued.select(np.argsort(queued.table["step_id"], kind="stable"))
+    left, records = queued.select(np.argsort(queued.table["step_id"])), records.copy()
+    rows = dict(zip(jobs, records))
+    for command in left:
+        mine = rows[command.env_id]
+        mine[mine["step_id"] >= command.step_id] = 0
     restore_jobs = recovery.plan(jobs, left)
     return Resume(restore_jobs, records, left, recovery.journal.next_step_id)

@@ -8,8 +8,7 @@
     shard_log_records    log records of shards, until the loggers of the driver get them
     shard_hub            the hub of the driver's pool: commands to all shards, rows and messages from them
     ledger               which env owes which answer
-    row_store            the newest row of each env, and batches of these rows
-    shard_journals       the log of the driver's pool: one journal per shard
+    row_store            the newest row and record of each env, and batches of these rows
     shard_link           numbered requests to one shard, each executed exactly once
     carrier              the interface to the transport; local_carrier: child processes
     shard                the other end: a pool that executes numbered requests

@@ -120,9 +120,11 @@ class FrameLayout:
     Args:
         plan: of an arena with the same spaces; the number of envs does not matter.
         has_records: whether each row travels with its record.
+        first_env_id: number of env 0 of the rows to pack in the frame.
     """
 
-    def __init__(self, plan: ArenaPlan, *, has_records: bool) -> None:
+    def __init__(self, plan: ArenaPlan, *, has_records: bool, first_env_id: int = 0) -> None:
+        self._first_env_id = first_env_id
         self._leaves = plan.obs.leaves
         self._columns = fields_of(Group.COMMAND, Group.STEP, Group.OBS, reward_shape=plan.reward_shape)
         if has_records:
@@ -180,7 +182,10 @@ class FrameLayout:
                 values = rows.obs(key)
             else:
                 values = final_rows if group == "final_rows" else rows.final(key)[final_rows]
-            _array(data, at, part)[...] = values
+            array = _array(data, at, part)
+            array[...] = values
+            if key == "env_id":
+                array += self._first_env_id
             at += _aligned(part.nbytes)
         data[at:] = mail
         return data

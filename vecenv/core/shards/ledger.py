@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..layout.commands import Commands
 from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import Refusal
@@ -27,8 +28,7 @@ class Ledger:
         num_shards: how many shards.
 
     Attributes:
-        ops, step_ids: of the newest command of each env, (num_envs,).
-        local_ids: its number in its shard, uint64 (num_envs,).
+        newest: the newest command of each env, but calls, (num_envs,). Payloads count if the command is flagged so.
         num_owed: how many envs owe an answer.
         num_missing_of: by shard, how many of these answers have not arrived.
     """
@@ -36,9 +36,7 @@ class Ledger:
     def __init__(self, shard_of: Array, num_shards: int) -> None:
         num_envs = len(shard_of)
         self._shard_of = shard_of
-        self.ops = np.zeros(num_envs, np.int64)
-        self.step_ids = np.zeros(num_envs, np.uint64)
-        self.local_ids = np.zeros(num_envs, np.uint64)
+        self.newest = Commands.of(Op.NONE, np.arange(num_envs))
         self.num_owed = 0
         self.num_missing_of = [0] * num_shards
         self._is_owed = np.zeros(num_envs, np.bool_)
@@ -68,7 +66,7 @@ class Ledger:
             busy = self._is_owed[env_ids]
             if op == Op.RESET:
                 superseded = int(busy.sum())
-                busy &= self.ops[env_ids] != Op.STEP
+                busy &= self.newest.table["op"][env_ids] != Op.STEP
             if busy.any():
                 return Refusal("busy", int(env_ids[busy.argmax()]))
             distinct, index = np.unique(env_ids, return_index=True)
@@ -76,17 +74,21 @@ class Ledger:
                 return Refusal("busy", int(np.delete(env_ids, index)[0]))
         return Refusal("mixed", int(env_ids[-1])) if ordered and self.num_owed > superseded else None
 
-    def add(self, op: int, env_ids: Array, step_ids: Array, local_ids: Array, ordered: bool) -> None:
+    def add(self, commands: Commands, ordered: bool) -> None:
         """Enter a request of steps or resets, which supersedes the steps that its envs owe."""
+        env_ids = commands.env_ids
         for env_id in env_ids[self._is_owed[env_ids]].tolist():
             self.forget(env_id)
-        self.ops[env_ids], self.step_ids[env_ids], self.local_ids[env_ids] = int(op), step_ids, local_ids
+        self.newest.table[env_ids] = commands.table
+        if any(commands.payloads):
+            for env_id, payload in zip(env_ids.tolist(), commands.payloads):
+                self.newest.payloads[env_id] = payload
         self._is_owed[env_ids] = True
         self.num_owed += len(env_ids)
         for shard, count in enumerate(np.bincount(self._shard_of[env_ids]).tolist()):
             self.num_missing_of[shard] += count
         if ordered:
-            self._order = env_ids.copy()
+            self._order = env_ids
             self._in_order[env_ids] = True
             self._num_missing = len(env_ids)
 
@@ -123,23 +125,21 @@ class Ledger:
         """Return (op, step_id) of the answer that an env owes; op is NONE if it owes none."""
         if not self._is_owed[env_id]:
             return int(Op.NONE), 0
-        return int(self.ops[env_id]), int(self.step_ids[env_id])
+        newest = self.newest.table[env_id]
+        return int(newest["op"]), int(newest["step_id"])
 
-    def awaits(self, env_id: int, local_id: int) -> bool:
-        """Return whether the command with this number in its shard is the one that an env owes the answer to."""
-        return bool(self._is_owed[env_id]) and int(self.local_ids[env_id]) == local_id
-
-    def missing(self, env_ids: Sequence[int] | Array) -> list[int]:
+    def missing(self, env_ids: Sequence[int] | Array) -> Array:
         """Return those of these envs that owe an answer which has not arrived."""
         ids = np.asarray(env_ids)
-        found: list[int] = ids[self._is_owed[ids] & ~self._has_arrived[ids]].tolist()
+        found: Array = ids[self._is_owed[ids] & ~self._has_arrived[ids]]
         return found
 
     # ---- rows ------------------------------------------------------------------------------
 
-    def select_awaited(self, env_ids: Array, local_ids: Array) -> Array:
+    def select_awaited(self, env_ids: Array, step_ids: Array) -> Array:
         """Return which of these rows are owed and have not arrived yet, bool (n,)."""
-        found: Array = self._is_owed[env_ids] & ~self._has_arrived[env_ids] & (self.local_ids[env_ids] == local_ids)
+        is_newest = self.newest.table["step_id"][env_ids] == step_ids.astype(np.int64)
+        found: Array = self._is_owed[env_ids] & ~self._has_arrived[env_ids] & is_newest
         return found
 
     def arrive(self, shard: int, env_ids: Array) -> None:

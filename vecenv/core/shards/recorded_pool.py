@@ -24,7 +24,8 @@ _NO_SEED = -1
 class RecordedPool:
     """The envs of a shard, for a task; they owe nothing when it begins.
 
-    Ids are those of the shard. Receives raise the exceptions of envs, which name envs by their numbers among all envs.
+    Ids are those of the shard; recorded commands have those of the driver. Receives raise the exceptions of envs, which
+    name envs by their numbers among all envs.
 
     Args:
         pool: of the shard.
@@ -37,6 +38,7 @@ class RecordedPool:
         reward_shape: of one reward; () for one number.
         autoreset: when an ended env is reset.
         obs: the task stores the newest observations here, one array (n, *S) per leaf, for envs that cannot be restored.
+        next_step_id: of the next command.
     """
 
     def __init__(self, pool: Pool, first_env_id: int) -> None:
@@ -49,23 +51,38 @@ class RecordedPool:
         self.autoreset: Autoreset = pool.options.autoreset
         self.obs: tuple[Array, ...] = ()
         self._executed: list[Steps | Commands] = []
+        self.next_step_id = 1
+
+    def begin(self, step_id: int) -> None:
+        """Begin a task, whose commands have this step_id, or higher ones."""
+        self.next_step_id = max(self.next_step_id, step_id)
+        self._pool.continue_from(self.next_step_id)
 
     def step(self, leaves: tuple[Array, ...]) -> Batch:
         """Step all envs; return their rows, ordered by env_id. `leaves`: one array (n, *S) per action leaf."""
         self._pool.send_leaves(leaves)
-        self._executed.append(Steps(None, tuple(leaf.copy() for leaf in leaves), int(Form.NATIVE)))
+        self._record_steps(None, leaves)
         return self._receive(None)
 
     def send(self, leaves: tuple[Array, ...], env_ids: Array) -> None:
         """Begin to step some envs; `recv` returns their rows. `leaves`: (B, *S), `env_ids`: int64 (B,)."""
         self._pool.send_leaves(leaves, env_ids, ordered=False)
-        self._executed.append(Steps(env_ids.copy(), tuple(leaf.copy() for leaf in leaves), int(Form.NATIVE)))
+        self._record_steps(env_ids + self.first_env_id, leaves)
+
+    def _record_steps(self, env_ids: Array | None, leaves: tuple[Array, ...]) -> None:
+        step_ids = range(self.next_step_id, self.next_step_id + (self.num_envs if env_ids is None else len(env_ids)))
+        copies = tuple(leaf.copy() for leaf in leaves)
+        self._executed.append(Steps(step_ids, env_ids, copies, int(Form.NATIVE)))
+        self.next_step_id = step_ids.stop
 
     def reset(self, env_ids: Array) -> None:
         """Begin to reset some envs, without a seed; `recv` returns their first observations."""
         flags = CommandFlag.SEED | CommandFlag.OPTIONS
         commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=_NO_SEED)
-        self._pool.send_commands(commands, ordered=False)
+        commands.number(self.next_step_id)
+        self._pool.send_commands(commands)
+        self.next_step_id += len(commands)
+        commands.table["env_id"] += self.first_env_id
         self._executed.append(commands)
 
     def recv(self, min_count: int) -> Batch:

@@ -1,7 +1,7 @@
 """Requests to a shard: numbered lists of operations; and the mail of replies, with everything that has no column.
 
-Env ids and step_ids are those of the shard: its envs have the ids 0, 1, ..., and its commands are numbered one by one.
-The driver numbers them in the same way, so that both know the step_id of each command.
+Env ids and step_ids are those of the driver's pool, in both directions. The pool of a shard has the env ids 0, 1, ...;
+`Shard` translates them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ PackedError = tuple[bytes | None, str, str, str]
 
 
 class Steps(NamedTuple):
-    """One step per env; see `Pool.send_leaves`. `env_ids`: int64, None for all envs of the shard."""
+    """One step per env; see `Pool.send_leaves`.
 
+    Attributes:
+        step_ids: their numbers: a range, or int64 (n,), increasing.
+        env_ids: int64 (n,), None for all envs of the shard.
+    """
+
+    step_ids: range | Array
     env_ids: Array | None
     leaves: tuple[Array, ...]
     form: int
@@ -93,12 +99,14 @@ class RunTask(NamedTuple):
             None if it has one.
         argument: pickled argument of the task.
         is_shared: whether the next shared value of the request is the second argument of the task; else None is.
+        first: least step_id of its commands; `ShardHub` sets it.
     """
 
     task_id: int
     factory: bytes | None
     argument: bytes
     is_shared: bool
+    first: int = 0
 
 
 class ForgetTask(NamedTuple):
@@ -117,6 +125,7 @@ class TaskReply(NamedTuple):
         value: the result; None if it has raised.
         error: the exception that it has raised, or None.
         executed: its commands, in their order.
+        next_step_id: step_id after that of the last one.
         records: the newest record of each env, (n,); None if the shard keeps none.
         obs: the newest observation of each env, one array (n, *S) per leaf; () if the task has not said.
     """
@@ -124,6 +133,7 @@ class TaskReply(NamedTuple):
     value: Any
     error: PackedError | None
     executed: list[Steps | Commands]
+    next_step_id: int
     records: Array | None
     obs: tuple[Array, ...]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..layout.arena import ArenaPlan
-from ..layout.columns import Group, names_of, names_with
+from ..layout.arena import RECORD, ArenaPlan
+from ..layout.columns import names_with
 from ..layout.flags import RowFlag
 from ..layout.rows import BlockRows, RowRange
 from ..layout.spec import Array
@@ -20,8 +20,6 @@ from .frames import Frame
 
 __all__ = ["RowStore"]
 
-#: Columns that a shard and the pool number differently.
-_IDS = names_of(Group.COMMAND)
 #: Flags of rows without an observation of their own.
 _NO_OBS = RowFlag.ERROR | RowFlag.REPEATS
 
@@ -31,28 +29,30 @@ class RowStore:
 
     Args:
         plan, memory: the arena.
+
+    Attributes:
+        records: the newest record of each env, (num_envs, 2), as `Resume` has them; zeros for envs without any.
     """
 
     def __init__(self, plan: ArenaPlan, memory: Any) -> None:
         self._newest = BlockRows(plan, memory, 0)
         self._blocks = [BlockRows(plan, memory, number) for number in range(1, plan.depth + 1)]
         self._next_block = 0
-        self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # of the newest observations, in the numbers of the shards
+        self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # step_ids of the newest observations
+        self.records = np.zeros((plan.num_envs, 2), RECORD)
 
-    def take(self, frame: Frame, is_taken: Array, env_ids: Array, step_ids: Array) -> None:
+    def take(self, frame: Frame, is_taken: Array, env_ids: Array) -> None:
         """Copy rows of a frame into the rows of their envs.
 
         Args:
             frame: the frame.
             is_taken: which rows of it, bool (count,).
-            env_ids, step_ids: of these rows, in the numbers of the pool.
+            env_ids: of these rows.
         """
         rows: Any = slice(None) if len(env_ids) == frame.count else np.flatnonzero(is_taken)
         columns = self._newest.columns
-        columns["env_id"][env_ids], columns["step_id"][env_ids] = env_ids, step_ids
         for name in names_with(frame.flags):
-            if name not in _IDS:
-                columns[name][env_ids] = frame.columns[name][rows]
+            columns[name][env_ids] = frame.columns[name][rows]
         if len(frame.final_rows):
             every_id = np.zeros(frame.count, np.int64)
             every_id[rows] = env_ids
@@ -78,7 +78,7 @@ class RowStore:
         return RowRange(block, 0, count), flags
 
     def put_obs(self, env_ids: slice, leaves: Sequence[Array], step_ids: Array) -> None:
-        """Copy observations of rows that stayed in a shard; `step_ids` are in its numbers."""
+        """Copy observations of rows that stayed in a shard."""
         for ours, theirs in zip(self._newest.leaves, leaves):
             ours[env_ids] = theirs
         self._obs_ids[env_ids] = step_ids
@@ -88,17 +88,23 @@ class RowStore:
 
         Args:
             env_id: the env.
-            before: only an observation before this command counts, in the numbers of its shard; 0: there is no limit.
+            before: only an observation before this command counts; 0: there is no limit.
         """
         if not 0 < int(self._obs_ids[env_id]) < (before or 1 << 63):
             return None
         return [column[env_id].copy() for column in self._newest.leaves]
 
     def newest_seed(self, env_id: int, before: int) -> int | None:
-        """Return the seed of the newest row of an env, if that is before a step_id of the pool; None if it had none."""
+        """Return the seed of the newest row of an env, if that is before a step_id; None if it had none."""
         seed, step_id = (int(self._newest.columns[name][env_id]) for name in ("seed", "step_id"))
         return seed if seed >= 0 and 0 < step_id < (before or 1 << 63) else None
 
+    def put_records(self, records: Array, env_ids: Array) -> None:
+        """Keep the newest records of some envs."""
+        found = records["step_id"] != 0
+        self.records[env_ids[found], 0] = records[found]
+
     def forget(self, env_ids: slice) -> None:
-        """Forget the observations of envs that are new."""
+        """Forget the observations and records of envs that are new."""
         self._obs_ids[env_ids] = 0
+        self.records[env_ids] = 0

@@ -9,6 +9,7 @@ A task takes the place of the driver for a while: it commands the envs by itself
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 from collections import deque
 from collections.abc import Sequence
@@ -74,9 +75,8 @@ class Shard:
         self._counts: dict[str, Any] = {}  # as they were sent last
         self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
         self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
-        self._is_one_by_one = False
-        self._num_queued = 0  # how many these were at the start
-        self._deferred: list[Op] = []  # operations that follow these commands
+        self._one_by_one: deque[Op] = deque()  # of these, those that run one after the other
+        self._deferred: list[Op] = []  # operations that follow
         self._shared: deque[Any] = deque()  # values that operations refer to which were not applied yet
 
     @classmethod
@@ -103,8 +103,13 @@ class Shard:
             self._log.install(boot.log_levels)
         self._first_env_id = boot.first_env_id
         if boot.resume is not None:
-            self._is_resuming, self._is_one_by_one = True, boot.is_one_by_one
-            self._num_queued = len(boot.resume.queued)
+            self._is_resuming, queued = True, boot.resume.queued
+            if boot.is_one_by_one:
+                self._one_by_one.extend(queued.select([row]) for row in range(len(queued)))
+            else:
+                self._deferred.append(queued)
+            jobs = boot.resume.restore_jobs
+            boot.resume.restore_jobs = {env_id - boot.first_env_id: job for env_id, job in jobs.items()}
         self._engine = ProcessEngine(
             list(load_with_main(boot.env_fns).values()),
             dataclasses.replace(boot.options, worker_init=load_with_main(boot.worker_init)),
@@ -122,8 +127,8 @@ class Shard:
         pool.relay_messages(self._mail_message)
         for name in boot.info_keys:
             pool.add_info_key(name)
-        self._layout = FrameLayout(pool.plan, has_records=boot.options.failures.recovers)
         self._has_records = boot.options.failures.recovers
+        self._layout = FrameLayout(pool.plan, has_records=self._has_records, first_env_id=boot.first_env_id)
         return ShardReport(
             *(pool.spaces.observation_space, pool.spaces.action_space, pool.spaces.reward_space),
             *(pool.properties, pool.implementation),
@@ -183,7 +188,7 @@ class Shard:
         return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, mail=mail)
 
     def _due_ops(self, ops: Sequence[Op]) -> Sequence[Op]:
-        """Send commands of the predecessor; return the operations that may follow now.
+        """Return the operations that are due: commands of the predecessor, one by one or all at once, and then others.
 
         The driver knows by now that the envs are built. If a command ends this process, it is not the constructors.
         """
@@ -193,21 +198,13 @@ class Shard:
         if closing:
             return closing
         self._deferred += ops
-        if not self._is_one_by_one:
-            self._send_queued(self._num_queued)
-        elif self._replies or pool.outstanding() or self._has_calls() or self._send_queued(1):
+        if self._replies or pool.outstanding() or self._has_calls():
             return ()
+        if self._one_by_one:
+            return [self._one_by_one.popleft()]
         self._is_resuming = False
         due, self._deferred = self._deferred, []
         return due
-
-    def _send_queued(self, max_count: int) -> int:
-        assert self._pool is not None
-        try:
-            return self._pool.send_queued(max_count)
-        except Exception as error:
-            self._broken = self._pack_error(error)  # envs owe answers that will never come
-            raise
 
     def _has_calls(self) -> bool:
         """Return whether a call is under way."""
@@ -244,11 +241,12 @@ class Shard:
         pool = self._pool
         assert pool is not None and self._tasks is not None
         if isinstance(op, Steps):
-            pool.send_leaves(op.leaves, op.env_ids, ordered=False, form=Form(op.form))
+            self._send_steps(op)
         elif isinstance(op, Commands):
-            pool.send_commands(op, ordered=False)
+            op.table["env_id"] -= self._first_env_id
+            pool.send_commands(op)
         elif isinstance(op, Cancel):
-            pool.cancel([op.env_id])
+            pool.cancel([op.env_id - self._first_env_id])
         elif isinstance(op, SetLimits):
             pool.set_limits(op.limits)
         elif isinstance(op, AddInfoKey):
@@ -264,6 +262,16 @@ class Shard:
         else:
             self._tasks.close()
             pool.close(op.timeout)
+
+    def _send_steps(self, op: Steps) -> None:
+        """Send each run of consecutive step_ids."""
+        assert self._pool is not None
+        starts = np.flatnonzero(np.diff(op.step_ids, prepend=-1) != 1).tolist()
+        for start, stop in itertools.pairwise([*starts, len(op.step_ids)]):
+            env_ids = None if op.env_ids is None else op.env_ids[start:stop] - self._first_env_id
+            leaves = tuple(leaf[start:stop] for leaf in op.leaves)
+            self._pool.continue_from(int(op.step_ids[start]))
+            self._pool.send_leaves(leaves, env_ids, ordered=False, form=Form(op.form))
 
     def _collect(self, least: int, patience: float) -> Batch | None:
         """Wait for as many rows as the driver wants, or for the results of all calls; return the rows."""
@@ -316,8 +324,9 @@ class Shard:
         if self._has_records:
             found = self._pool.read_records()
             records = found[np.arange(len(found)), found["step_id"].argmax(1)]
-        executed, obs = self._recorded.take_executed(), self._recorded.obs
-        return self._take_mail(None, TaskReply(value, error, executed, records, obs))
+        recorded = self._recorded
+        reply = TaskReply(value, error, recorded.take_executed(), recorded.next_step_id, records, recorded.obs)
+        return self._take_mail(None, reply)
 
     def _take_mail(self, error: PackedError | None, task: TaskReply | None = None) -> bytes:
         """Return the pickled mail of a reply; b'' if there is nothing to say."""
@@ -342,16 +351,17 @@ class Shard:
         return messages.pack_error(error)
 
     def _mail_message(self, message: bytes) -> None:
-        if not self._has_tasks or not messages.numbers_of(message)[0]:  # rows of tasks stay here; warnings do not
-            self._mail.messages.append(message)
+        step_id, env_id = messages.numbers_of(message)
+        if not self._has_tasks or not step_id:  # rows of tasks stay here; warnings do not
+            self._mail.messages.append(messages.renumber(message, step_id, env_id + self._first_env_id))
 
     def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
         """Send a new restore point to the driver, too."""
-        self._mail.restore_points.append((env_id, restore_point))
+        self._mail.restore_points.append((env_id + self._first_env_id, restore_point))
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Send the result of restoring an env to the driver, too."""
-        self._mail.outcomes.append((env_id, outcome))
+        self._mail.outcomes.append((env_id + self._first_env_id, outcome))
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
         """Do nothing: the answer to the call, which the driver gets, contains the effect."""

@@ -3,12 +3,12 @@
     send    -> Ledger -> ShardLink -> carrier -> shards
     recv    <- RowStore <- Ledger <- frames <- carrier <- shards
 
-Numbers. The pool numbers commands over all envs, each shard numbers its own ones: `ShardLink.next_step_id`. The ledger
-has both numbers of the newest command of each env. Rows and messages of other commands are superseded, and dropped.
-The arena belongs to this process alone: shards have arenas of their own.
+The ledger has the newest command of each env. Rows of other commands are superseded, and dropped. The arena belongs to
+this process alone: shards have arenas of their own.
 
-Tasks. A task commands the envs of its shard by itself, and its reply contains these commands, which are numbered then.
-Other commands wait until no task is under way.
+Tasks. A task commands the envs of its shard by itself, and its reply contains these commands, which enter the journal
+then. Tasks that run in several shards use the same step_ids, which depend on the earlier commands of their shard alone.
+Other commands wait until no task is under way, and have higher numbers.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..layout.flags import CommandFlag, Form, Op, RowFlag
 from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
+from ..recovery.journal import Journal
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
@@ -56,6 +57,7 @@ class ShardHub(Hub):
         carrier: the transport.
         layout: of frames.
         supervisor: replaces shards, and takes their news.
+        journal: the log of the pool, which receives the commands of tasks here; None: nothing is recorded.
         log_records: the log records of shards.
         has_cells: whether infos may have cells, as with C.
         is_timed: whether to measure waits.
@@ -63,6 +65,7 @@ class ShardHub(Hub):
     Attributes:
         links: the requests to each shard.
         info_keys: the keys that have cells.
+        store: the newest rows and records.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ShardHub(Hub):
         carrier: Carrier,
         layout: FrameLayout,
         supervisor: ShardSupervisor,
+        journal: Journal | None,
         log_records: ShardLogRecords,
         *,
         has_cells: bool,
@@ -84,25 +88,22 @@ class ShardHub(Hub):
         self._carrier = carrier
         self._layout = layout
         self._supervisor = supervisor
+        self._journal = journal
         self._log_records = log_records
         self.links = links
-        self._parts: list[tuple[int, Steps | Commands]] = []  # of the newest request, by shard, in its numbers
         self.info_keys: list[str] = []
         self._has_cells = has_cells
         self._slices = [slice(share[0], share[-1] + 1) for share in shares]
         self._shard_of = np.concatenate([np.full(len(share), shard) for shard, share in enumerate(shares)])
-        self._first_of = np.array([share[0] for share in shares])
         self._most_nbytes = [layout.most_nbytes(len(share)) for share in shares]
         self._all_ids = np.arange(plan.num_envs)
         self._ledger = Ledger(self._shard_of, len(shares))
-        self._store = RowStore(plan, memory)
+        self.store = RowStore(plan, memory)
         self._next_step_id = 1
         self._actions = plan.actions(memory)  # of the newest command of each env
-        self._newest = Commands.of(Op.NONE, self._all_ids)  # command of each env, in the numbers of its shard
-        #: by shard and local number: step_id of each call that is not answered
-        self._calls: list[dict[int, int]] = [{} for _ in shares]
-        self._local_calls: dict[int, int] = {}  # local number of each of the newest calls
+        self._calls: list[set[int]] = [set() for _ in shares]  # by shard: step_ids of the calls that are not answered
         self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # that have not ended
+        self._next_in_task = [1] * len(shares)  # by shard: step_id after those of its tasks
         self._forgotten: deque[int] = deque()  # numbers of tasks that shards may drop
         self._generations = [0] * len(shares)  # number of predecessors of each shard
         self._messages: list[list[bytes]] = [[] for _ in shares]
@@ -131,16 +132,16 @@ class ShardHub(Hub):
             count = self._plan.num_envs if env_ids is None else len(env_ids)
             for leaf, column, values in zip(self._plan.action.leaves, self._actions, leaves):
                 column[rows] = values.reshape(count, *leaf.shape)
-            self._newest.table[rows] = Commands.of(Op.STEP, self._all_ids[rows], flags=form).table
-            local_ids = np.empty(count, np.int64)
-            self._parts = []
-            for shard, chosen, local_envs in self._split(env_ids):
-                mine = Steps(local_envs, tuple(leaf[chosen] for leaf in leaves), int(form))
-                self._parts.append((shard, mine))
-                local_ids[chosen] = self._number(shard, len(local_ids[chosen]))
-                self.links[shard].add(mine)
-            self._register(Op.STEP, env_ids, local_ids, ordered)
-            for shard, _ in self._parts:
+            steps = Commands.of(Op.STEP, self._all_ids[rows], flags=form)
+            first = self._number(steps)
+            self._ledger.add(steps, ordered)
+            for shard, chosen in self._split(env_ids):
+                if env_ids is None:
+                    mine, step_ids = chosen, range(first + chosen.start, first + chosen.stop)
+                else:
+                    mine, step_ids = env_ids[chosen], first + chosen
+                actions = tuple(column[mine] for column in self._actions)
+                self.links[shard].add(Steps(step_ids, None if env_ids is None else mine, actions, int(form)))
                 self._ask(shard, all_rows=ordered)
         if self._first_wait_ns:
             self._waited_ns += now_ns() - began_ns
@@ -153,57 +154,32 @@ class ShardHub(Hub):
         if refusal is not None:
             return refusal
         with signals_deferred():
-            commands.number(self._next_step_id)
-            local = commands.select(slice(None))
-            self._parts = []
-            for shard, chosen, local_envs in self._split(env_ids):
-                local.table["step_id"][chosen] = self._number(shard, len(chosen))
-                mine = local.select(chosen)
-                mine.table["env_id"] = local_envs
-                self._parts.append((shard, mine))
+            self._number(commands)
+            if op != Op.CALL:
+                self._ledger.add(commands, ordered)
+            for shard, chosen in self._split(env_ids):
+                mine = commands.select(chosen)
                 self.links[shard].add(mine)
-            if op == Op.CALL:
-                self._register_calls(commands, local.table["step_id"])
-            else:
-                self._newest.table[env_ids] = local.table
-                for env_id, payload in zip(env_ids.tolist(), local.payloads):
-                    self._newest.payloads[env_id] = payload
-                self._register(op, env_ids, local.table["step_id"], ordered)
-            for shard, _ in self._parts:
-                is_call = op == Op.CALL
-                self._ask(shard, all_rows=self._ledger.is_ordered and not is_call, least=0 if is_call else 1)
+                if op == Op.CALL:
+                    self._calls[shard].update(mine.table["step_id"].tolist())
+                    self._ask(shard, all_rows=False, least=0)
+                else:
+                    self._ask(shard, all_rows=self._ledger.is_ordered)
         return None
 
-    def take_parts(self) -> list[tuple[int, Steps | Commands]]:
-        """Return the parts of the newest request, once: the shard, and its commands in the numbers of the shard."""
-        parts, self._parts = self._parts, []
-        return parts
+    def _number(self, commands: Commands) -> int:
+        """Number the commands of a request; return the step_id of the first one."""
+        first = self._next_step_id
+        commands.number(first)
+        self._next_step_id += len(commands)
+        return first
 
-    def _split(self, env_ids: Array | None) -> list[tuple[int, Any, Array | None]]:
-        """Return the shards of a request, which commands are theirs, and their envs in the numbers of the shard."""
+    def _split(self, env_ids: Array | None) -> list[tuple[int, Any]]:
+        """Return the shards of a request, and which commands are theirs: a slice of all envs, else int64 (n,)."""
         if env_ids is None:
-            return [(shard, mine, None) for shard, mine in enumerate(self._slices)]
+            return list(enumerate(self._slices))
         shards = self._shard_of[env_ids]
-        chosen_of = {shard: np.flatnonzero(shards == shard) for shard in np.unique(shards).tolist()}
-        return [(shard, chosen, env_ids[chosen] - self._first_of[shard]) for shard, chosen in chosen_of.items()]
-
-    def _number(self, shard: int, count: int) -> Array:
-        """Number commands of a shard; return their numbers."""
-        first = self.links[shard].number_commands(count)
-        return np.arange(first, first + count)
-
-    def _register(self, op: int, env_ids: Array | None, local_ids: Array, ordered: bool) -> None:
-        """Enter the newest request into the ledger."""
-        ids = self._all_ids if env_ids is None else env_ids
-        step_ids = np.arange(self._next_step_id, self._next_step_id + len(ids))
-        self._next_step_id += len(ids)
-        self._ledger.add(op, ids, step_ids, local_ids, ordered)
-
-    def _register_calls(self, calls: Commands, local_ids: Array) -> None:
-        self._local_calls = dict(zip(calls.table["step_id"].tolist(), local_ids.tolist()))
-        self._next_step_id += len(calls)
-        for call, local in zip(calls, local_ids.tolist()):
-            self._calls[int(self._shard_of[call.env_id])][local] = call.step_id
+        return [(shard, np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
 
     def _ask(self, shard: int, *, all_rows: bool, least: int = 1) -> None:
         """Send the operations that are queued for a shard, unless two requests are in flight.
@@ -253,7 +229,7 @@ class ShardHub(Hub):
             for call in self._tasks[shard]:
                 if not call.is_sent:
                     op, shared, _ = call.request(self._generations[shard])
-                    link.add(op, shared)
+                    link.add(op._replace(first=max(self._next_step_id, self._next_in_task[shard])), shared)
             self._ask(shard, all_rows=False, least=0)
 
     def wait_for_task(self, calls: Sequence[TaskCall], deadline_ns: int) -> Event | None:
@@ -261,22 +237,30 @@ class ShardHub(Hub):
         return self._wait_until(lambda: any(call.is_done for call in calls), int, deadline_ns)
 
     def _finish_tasks(self) -> None:
-        """Wait until no task is under way: the commands of tasks are numbered before all later ones."""
+        """Wait until no task is under way: all later commands have higher numbers than those of tasks."""
         while any(self._tasks):
             self._supervisor.check_not_closing()
             self._wait_once(0, now_ns() + POLL_NS)
+        self._next_step_id = max(self._next_step_id, *self._next_in_task)
 
     def _take_task(self, shard: int, reply: TaskReply) -> None:
-        """Number the commands of a task that has ended."""
-        link = self.links[shard]
-        for op in reply.executed:
-            env_ids = self._all_ids[self._slices[shard]] if op.env_ids is None else op.env_ids
-            link.number_commands(len(env_ids))
-            self._supervisor.note_executed(shard, op)
+        """Record the commands of a task that has ended, and keep its newest records and observations."""
+        mine = self._slices[shard]
+        self._next_in_task[shard] = reply.next_step_id
+        if self._journal is not None:
+            for op in reply.executed:
+                if isinstance(op, Steps):
+                    self._journal.continue_from(int(op.step_ids[0]))
+                    env_ids = self._all_ids[mine] if op.env_ids is None else op.env_ids
+                    self._journal.note_steps(op.leaves, env_ids, op.form)
+                else:
+                    self._journal.continue_from(int(op.table["step_id"][0]))
+                    self._journal.note_commands(op)
+            self._journal.continue_from(max(self._next_step_id, *self._next_in_task))
         if reply.records is not None:
-            self._supervisor.note_records(shard, reply.records, np.arange(len(reply.records)))
+            self.store.put_records(reply.records, self._all_ids[mine])
             if reply.obs:
-                self._store.put_obs(self._slices[shard], reply.obs, reply.records["step_id"])
+                self.store.put_obs(mine, reply.obs, reply.records["step_id"])
         error = None if reply.error is None else messages.unpack_error(reply.error)
         self._tasks[shard].pop(0).end(reply.value, error)
 
@@ -309,7 +293,7 @@ class ShardHub(Hub):
             return self._deliver(env_ids)
 
     def _deliver(self, env_ids: Array) -> tuple[AnyRows, int]:
-        rows, flags = self._store.deliver(env_ids)
+        rows, flags = self.store.deliver(env_ids)
         return rows, flags | RowFlag.NOTICE if self._log_records.has_any() else flags
 
     def _wait_until(
@@ -400,7 +384,7 @@ class ShardHub(Hub):
             if len(frame.mail):
                 self._take_mail(event.shard, load(frame.mail))
             if "record" in frame.columns:
-                self._supervisor.note_records(event.shard, frame.columns["record"], frame.columns["env_id"])
+                self.store.put_records(frame.columns["record"], frame.columns["env_id"])
             if frame.count:
                 self._take_rows(event.shard, frame)
 
@@ -409,7 +393,8 @@ class ShardHub(Hub):
             self._take_task(shard, mail.task)
         self._supervisor.note_news(shard, mail)
         for message in mail.messages:
-            self._take_message(shard, message)
+            self._calls[shard].discard(messages.numbers_of(message)[0])
+            self._messages[shard].append(message)
         if mail.error is not None:
             error = messages.unpack_error(mail.error)
             if isinstance(error, WorkerError):  # for `Pool.restart`: the workers of the pool are the shards
@@ -417,24 +402,13 @@ class ShardHub(Hub):
                 add_notes(error, [f"raised in shard {shard}"])
             self._errors.append((shard, error))
 
-    def _take_message(self, shard: int, message: bytes) -> None:
-        """Keep a message under the numbers of the pool, unless its command was superseded."""
-        local, env_id = messages.numbers_of(message)
-        env_id += int(self._first_of[shard])
-        step_id = self._calls[shard].pop(local, 0)
-        if local and not step_id:
-            if not self._ledger.awaits(env_id, local):
-                return
-            step_id = int(self._ledger.step_ids[env_id])
-        self._messages[shard].append(messages.renumber(message, step_id, env_id))
-
     def _take_rows(self, shard: int, frame: Frame) -> None:
         """Take the rows of a frame, except those of superseded commands."""
-        ids = frame.columns["env_id"] + self._first_of[shard]
+        ids = frame.columns["env_id"]
         is_taken = self._ledger.select_awaited(ids, frame.columns["step_id"])
         ids = ids[is_taken]
         if len(ids):
-            self._store.take(frame, is_taken, ids, self._ledger.step_ids[ids])
+            self.store.take(frame, is_taken, ids)
             self._ledger.arrive(shard, ids)
 
     # ---- messages and state ----------------------------------------------------------------
@@ -451,8 +425,7 @@ class ShardHub(Hub):
 
     def cancel(self, env_id: int, /) -> None:
         if self._ledger.owed(env_id)[0] != Op.NONE:
-            shard = int(self._shard_of[env_id])
-            self.tell(shard, Cancel(env_id - int(self._first_of[shard])))
+            self.tell(int(self._shard_of[env_id]), Cancel(env_id))
         self._ledger.forget(env_id)
 
     def add_info_key(self, name: str, /) -> int:
@@ -465,11 +438,10 @@ class ShardHub(Hub):
         return len(self.info_keys) - 1
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        return self._store.newest_seed(env_id, before)
+        return self.store.newest_seed(env_id, before)
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env; `before` is in the numbers of its shard."""
-        return self._store.newest_obs(env_id, before)
+        return self.store.newest_obs(env_id, before)
 
     def state(self, slot: int) -> SlotState:
         """Return the number of steps of a shard; it watches its operations itself."""
@@ -477,55 +449,41 @@ class ShardHub(Hub):
 
     # ---- shards that are replaced ------------------------------------------------------------
 
-    def local_id(self, env_id: int, step_id: int) -> int:
-        """Return the number of a command in its shard: of a call, or of the newest other command of an env."""
-        return self._local_calls.get(step_id) or int(self._ledger.local_ids[env_id])
-
     def owes(self, shard: int) -> bool:
         """Return whether an env of a shard owes an answer that has not arrived."""
         return self._ledger.num_missing_of[shard] > 0
 
     def queued(self, shard: int, calls: Mapping[int, Command]) -> Commands:
-        """Return the commands of a shard that are not answered, in the numbers of the shard.
+        """Return the commands of a shard that are not answered, in the order of their step_ids.
 
         Args:
             shard: number of the shard.
             calls: by step_id, those that must be made.
         """
-        ledger, first, index = self._ledger, int(self._first_of[shard]), self._slices[shard]
-        missing = np.array(ledger.missing(range(index.start, index.stop)), np.int64)
-        found = self._newest.select(missing)
-        found.table["env_id"], found.table["step_id"] = missing - first, ledger.local_ids[missing]
-        for row, (env_id, flags) in enumerate(zip(missing.tolist(), found.table["flags"].tolist())):
-            if found.table["op"][row] == Op.STEP and not flags & CommandFlag.PAYLOAD:
-                found.payloads[row] = tuple(column[env_id].tobytes() for column in self._actions)
-        made = [
-            calls[step_id]._replace(env_id=calls[step_id].env_id - first, step_id=local)
-            for local, step_id in self._calls[shard].items()
-            if step_id in calls
-        ]
-        return Commands.concat([found, Commands.listed(made)])
-
-    def awaits(self, env_id: int, local_id: int) -> bool:
-        """Return whether the command with this number in its shard is the one that an env owes the answer to."""
-        return self._ledger.awaits(env_id, local_id)
+        found = [calls[step_id] for step_id in self._calls[shard] if step_id in calls]
+        for one in self._ledger.newest.select(self._ledger.missing(self._all_ids[self._slices[shard]])):
+            payload = one.payload if one.flags & CommandFlag.PAYLOAD else None
+            if payload is None and one.op == Op.STEP:
+                payload = tuple(column[one.env_id].tobytes() for column in self._actions)
+            found.append(one._replace(payload=payload))
+        return Commands.listed(sorted(found))  # step_ids are distinct
 
     def begin_again(self, shard: int, *, is_new: bool) -> None:
         """Prepare for another process of a shard: nothing that was sent to the old one counts any more.
 
         Args:
             shard: number of the shard.
-            is_new: whether its envs are new, so that its commands are numbered from 1.
+            is_new: whether its envs are new.
         """
         self._steps_before[shard] += self._num_steps[shard]
         self._num_steps[shard] = 0
         self._generations[shard] += 1
         for call in self._tasks[shard]:
             call.forget_sent()
-        self.links[shard].begin(is_new=is_new)
+        self.links[shard].begin()
         if is_new:
             self._calls[shard].clear()
-            self._store.forget(self._slices[shard])
+            self.store.forget(self._slices[shard])
 
     def serve(self, shard: int) -> None:
         """Begin to send requests to a shard that has opened its envs."""

@@ -38,7 +38,6 @@ class ShardLink:
         carrier: the transport.
 
     Attributes:
-        next_step_id: step_id of the next command, in the numbers of the shard.
         num_calls, bytes_up, bytes_down: number of requests that were sent, repeated ones included, their bytes, and
             those of replies.
         is_open: whether the shard executes requests; until then operations are queued.
@@ -48,19 +47,12 @@ class ShardLink:
     def __init__(self, shard: int, carrier: Carrier) -> None:
         self._shard = shard
         self._carrier = carrier
-        self.next_step_id = 1
         self.num_calls = self.bytes_up = self.bytes_down = 0
         self.is_open = False
         self.begin()
 
-    def begin(self, *, is_new: bool = False) -> None:
-        """Forget all requests and operations: another process takes the place of the shard.
-
-        Args:
-            is_new: whether its envs are new, so that their commands are numbered from 1.
-        """
-        if is_new:
-            self.next_step_id = 1
+    def begin(self) -> None:
+        """Forget all requests and operations: another process takes the place of the shard."""
         self.is_open = False
         self.silent_ns = 0
         self._ops: list[Op] = []
@@ -76,12 +68,6 @@ class ShardLink:
     def open(self) -> None:
         """Begin to send requests."""
         self.is_open = True
-
-    def number_commands(self, count: int) -> int:
-        """Number as many commands; return the step_id of the first one."""
-        first = self.next_step_id
-        self.next_step_id += count
-        return first
 
     # ---- sending ---------------------------------------------------------------------------
 

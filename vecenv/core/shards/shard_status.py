@@ -47,7 +47,7 @@ class ShardStatus:
         is_placed: whether its process is known to have a place.
         is_one_by_one: whether its successor runs the commands that are not answered one after the other; see
             `ShardBoot`.
-        run_in_turn: the commands that its present process runs like that: env_id and step_id, in its numbers.
+        run_in_turn: the commands that its present process runs like that: env_id and step_id.
         why: if it is dead: the reason, for messages; else of the last loss.
         is_retried: if it is dead: whether it is started again after `error` was raised.
         error: if it is dead: an exception that is raised once, in the place of a WorkerDiedError.
@@ -100,12 +100,12 @@ def death_of(
         place: of the shard, from `Carrier.describe`.
         text: the failure in words, such as "was killed by the caller".
         event: its loss; None: it was not lost by itself.
-        commands: those that it may have run, in its numbers.
+        commands: those that it may have run.
     """
     exitcode = None if event is None else event.exitcode
     env_ids, op = status.env_ids, None
     if len(commands) == 1:
-        env_ids, op = [env_ids[commands[0].env_id]], Op(commands[0].op).name.lower()
+        env_ids, op = [commands[0].env_id], Op(commands[0].op).name.lower()
         text = f"{text}; it was in a {op} of env {env_ids[0]}"
     error = WorkerDiedError(f"{status.name} {text} ({place})", exitcode=exitcode)
     error.__cause__ = None if event is None else event.cause

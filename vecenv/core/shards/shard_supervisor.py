@@ -11,18 +11,17 @@ import signal
 from collections.abc import Callable, Sequence
 
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
-from ..layout.commands import Command, Commands
-from ..layout.spec import Array
+from ..layout.commands import Command
 from ..parent.hub import SlotState
 from ..pool.starting import is_lasting
 from ..pool.waiter import Waiter
+from ..recovery.policy import Recovery
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost
 from .frames import Frame
-from .requests import Mail, Steps
+from .requests import Mail
 from .shard_hub import ShardHub
-from .shard_journals import ShardJournals
 from .shard_link import POLL_NS
 from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
@@ -74,13 +73,13 @@ class ShardSupervisor:
         self._has_failed = False
         self._check_not_closing: Callable[[str], None] = _ignore
         self._hub: ShardHub | None = None
-        self._journals: ShardJournals | None = None
+        self._recovery: Recovery | None = None
         self._commands: UnansweredCommands | None = None
         self._waiter: Waiter | None = None
 
-    def open(self, hub: ShardHub, journals: ShardJournals, check_not_closing: Callable[[str], None]) -> None:
+    def open(self, hub: ShardHub, recovery: Recovery | None, check_not_closing: Callable[[str], None]) -> None:
         """Begin to take the news of shards; `check_not_closing` as for `Engine.open`."""
-        self._hub, self._journals, self._check_not_closing = hub, journals, check_not_closing
+        self._hub, self._recovery, self._check_not_closing = hub, recovery, check_not_closing
 
     def connect(self, commands: UnansweredCommands, waiter: Waiter) -> None:
         """Begin to handle losses of shards."""
@@ -88,7 +87,7 @@ class ShardSupervisor:
 
     def close(self) -> None:
         """Release the parts of the pool."""
-        self._hub = self._journals = self._commands = self._waiter = None
+        self._hub = self._recovery = self._commands = self._waiter = None
         self._check_not_closing = _ignore
 
     @property
@@ -97,9 +96,9 @@ class ShardSupervisor:
         return self._hub
 
     @property
-    def _open_journals(self) -> ShardJournals:
-        assert self._journals is not None
-        return self._journals
+    def _open_recovery(self) -> Recovery:
+        assert self._recovery is not None
+        return self._recovery
 
     @property
     def _open_commands(self) -> UnansweredCommands:
@@ -130,7 +129,7 @@ class ShardSupervisor:
         """Decide whether a lost shard is replaced."""
         shard, status = event.shard, self._shards[event.shard]
         was_serving = status.state == ShardState.SERVING
-        recovers = self._journals is not None and bool(self._journals.recoveries)
+        recovers = self._recovery is not None
         if status.state == ShardState.OPENING:
             try:
                 self._starts.start_again(event, self._open_hub.info_keys)
@@ -163,17 +162,16 @@ class ShardSupervisor:
         Commands that were under way in several losses are suspects: the successor runs them one by one. A shard whose
         exit code is unknown, as over Ray, may have been ended from outside.
         """
-        status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
-        place, all_envs = place_of(error), range(len(status.env_ids))  # in the numbers of the shard
+        status, recovery = self._shards[shard], self._open_recovery
+        place = place_of(error)
         states = [SlotState(command.op, command.env_id, command.step_id, 0, 0, 0) for command in commands]
         try:
-            env_ids = [state.env_id for state in states] or all_envs
-            locate(error, **{**place, "env_ids": env_ids})
+            locate(error, **{**place, "env_ids": [state.env_id for state in states] or status.env_ids})
             if status.state == ShardState.BUILDING:  # within `replace_timeout`
                 (recovery.judge_start if status.is_placed else recovery.note_failed_start)(error)
                 return
             code = -signal.SIGKILL if exitcode is None else exitcode
-            status.is_one_by_one = bool(recovery.judge(error, code, states, all_envs))
+            status.is_one_by_one = bool(recovery.judge(error, code, states, status.env_ids))
         finally:
             locate(error, **place)
 
@@ -203,12 +201,12 @@ class ShardSupervisor:
 
     def _replace(self, shard: int) -> None:
         """Fence a lost shard, and start its successor."""
-        status, recovery = self._shards[shard], self._open_journals.recoveries[shard]
+        status = self._shards[shard]
         with signals_deferred():
             self._carrier.kill(shard)
             resume = self._open_commands.resume_of(shard)
             self._begin_again(shard)
-            recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
+            self._open_recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
             self._starts.start(shard, self._open_hub.info_keys, resume)
             queued = resume.queued if status.is_one_by_one else ()
             status.run_in_turn = {(command.env_id, command.step_id) for command in queued}
@@ -253,32 +251,24 @@ class ShardSupervisor:
             self._give_up(shard, error, is_retried=status.state == ShardState.BUILDING and not is_lasting(error))
             return
         status.state, status.due_ns = ShardState.SERVING, NEVER_NS
-        if self._open_journals.recoveries:
-            self._open_journals.recoveries[shard].note_built(range(len(status.env_ids)))
+        if self._recovery is not None:
+            self._recovery.note_built(status.env_ids)
         self._open_hub.serve(shard)
 
     def note_news(self, shard: int, mail: Mail) -> None:
         """Note the restore points, outcomes, counts, times and log records of a shard."""
-        status, journals = self._shards[shard], self._open_journals
+        status = self._shards[shard]
         self._log_records.keep(shard, mail.log_frames)
-        first = status.env_ids[0]
-        for env_id, point in mail.restore_points:
-            is_answered = not self._open_hub.awaits(first + env_id, point.step_id)
-            journals.note_restore_point(first + env_id, point, is_answered)
-        for env_id, outcome in mail.outcomes:
-            journals.note_outcome(first + env_id, outcome)
+        if self._recovery is not None:
+            for env_id, point in mail.restore_points:
+                is_answered = self._open_hub.owed(env_id)[1] != point.step_id
+                self._recovery.note_restore_point(env_id, point, is_answered)
+            for env_id, outcome in mail.outcomes:
+                self._recovery.note_outcome(env_id, outcome)
         if mail.counts is not None:
             status.counts = {name: mail.counts[name] for name in _COUNTS if name in mail.counts}
         if mail.times is not None:
             self._times.take(shard, *mail.times)
-
-    def note_records(self, shard: int, records: Array, env_ids: Array) -> None:
-        """Keep the newest records of envs."""
-        self._open_journals.note_records(shard, records, env_ids)
-
-    def note_executed(self, shard: int, op: Steps | Commands) -> None:
-        """Record the commands of a task."""
-        self._open_journals.note_executed(shard, op)
 
     def find_failure(self, shard: int) -> Exception | None:
         """Return the error of a dead shard; None if it is alive, or being replaced."""
@@ -305,7 +295,6 @@ class ShardSupervisor:
             self._end(shard, "was killed to be restarted")
             commands.drop(shard)
             self._begin_again(shard, is_new=True)
-            self._open_journals.renew(shard)
             status.is_one_by_one, status.run_in_turn = False, set()
             self._starts.start(shard, hub.info_keys)
         while status.state == ShardState.OPENING:

@@ -36,7 +36,6 @@ from .carrier import Carrier, ShardPlace
 from .frames import FrameLayout
 from .requests import ReadTimes, SetLimits
 from .shard_hub import ShardHub
-from .shard_journals import ShardJournals
 from .shard_link import PATIENCE_SECONDS, POLL_NS, ShardLink
 from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
@@ -112,7 +111,7 @@ class ShardedEngine(Engine):
             replace_timeout=replace_timeout,
         )
         self._hub: ShardHub | None = None
-        self._journals: ShardJournals | None = None
+        self._recovery: Recovery | None = None
 
     # ---- start -----------------------------------------------------------------------------
 
@@ -133,6 +132,7 @@ class ShardedEngine(Engine):
         layout = FrameLayout(plan, has_records=recovers)
         links = [ShardLink(shard, self._carrier) for shard in range(len(self._shards))]
         has_cells = first.implementation == "native"
+        recovery = self._recovery = self._make_recovery() if recovers else None
         hub = ShardHub(
             plan,
             memory,
@@ -141,13 +141,13 @@ class ShardedEngine(Engine):
             self._carrier,
             layout,
             self._supervisor,
+            None if recovery is None else recovery.journal,
             self._log_records,
             has_cells=has_cells,
             is_timed=self.options.timings,
         )
-        journals = ShardJournals(hub, self._shares, self._make_recovery if recovers else None)
-        self._supervisor.open(hub, journals, check_not_closing)
-        self._hub, self._journals = hub, journals
+        self._supervisor.open(hub, recovery, check_not_closing)
+        self._hub = hub
         for shard, status in enumerate(self._shards):
             status.state = ShardState.SERVING
             hub.serve(shard)
@@ -160,29 +160,26 @@ class ShardedEngine(Engine):
             counters=counters,
             hub=hub,
             num_slots=len(self._shards),
-            journal=journals,
-            listener=journals if recovers else None,
+            journal=None if recovery is None else recovery.journal,
+            listener=recovery,
             dump_payload=functools.partial(messages.dump, known=self._starts.known),
             tasks=hub,
         )
 
-    def _make_recovery(self, shard: int) -> Recovery:
+    def _make_recovery(self) -> Recovery:
         policy = self.options.failures
-        share = self._shares[shard]
-        journal = Journal(len(share), policy.max_log_bytes // len(self._shares))
-        reproduce = functools.partial(self._reproduce, shard)
-        return Recovery(policy, journal, self.options.limits, reproduce, first_env_id=share[0], logs_outcomes=False)
+        journal = Journal(self.num_envs, policy.max_log_bytes)
+        return Recovery(policy, journal, self.options.limits, self._reproduce, logs_outcomes=False)
 
-    def _reproduce(self, shard: int, env_id: int, op: int, step_id: int) -> FailureContext:
-        """Describe the commands of an env until it ended its shard; its numbers are those of the shard."""
-        journals = self._journals
-        assert self._action_spec is not None and journals is not None
-        among_all = self._shares[shard][env_id]
-        restore_point, entries, lasting_calls, _ = newest_episode(journals.recoveries[shard].journal, env_id)
+    def _reproduce(self, env_id: int, op: int, step_id: int) -> FailureContext:
+        """Describe the commands of an env until it ended its shard."""
+        assert self._action_spec is not None and self._hub is not None and self._recovery is not None
+        restore_point, entries, lasting_calls, _ = newest_episode(self._recovery.journal, env_id)
+        (shard,) = (status.shard for status in self._shards if env_id in status.env_ids)
         episode = Reproducer(
             **self._starts.pickles_of(shard),
             autoreset=self.options.autoreset,
-            env_id=among_all,
+            env_id=env_id,
             step_id=step_id,
             why="",
             restore_point=restore_point,
@@ -193,13 +190,13 @@ class ShardedEngine(Engine):
             exception_limit=self.options.failures.exception_limit,
             rng_entropy=self.options.rng_entropy,
         )
-        records = journals.records(shard)[env_id]
+        records = self._hub.store.records[env_id]
         return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to handle losses of shards."""
-        assert self._hub is not None and self._journals is not None
-        commands = UnansweredCommands(self._hub, self._journals, requests, waiter.inbox, self._shards)
+        assert self._hub is not None
+        commands = UnansweredCommands(self._hub, self._recovery, requests, waiter.inbox, self._shards)
         self._supervisor.connect(commands, waiter)
 
     # ---- end -------------------------------------------------------------------------------
@@ -207,8 +204,8 @@ class ShardedEngine(Engine):
     def close(self, timeout: float | None) -> Exception | None:
         """Have all shards close their envs at the same time, then end them."""
         self._last_counts = self.statistics()
-        for recovery in [] if self._journals is None else self._journals.recoveries:
-            recovery.log_summary()
+        if self._recovery is not None:
+            self._recovery.log_summary()
         hub = self._hub
         limit = self.options.limits.close if timeout is None else limit_of(timeout)
         error = None
@@ -220,7 +217,7 @@ class ShardedEngine(Engine):
         finally:
             self._carrier.close()
             self._log_records.emit()
-            self._hub = self._journals = None
+            self._hub = self._recovery = None
             self._supervisor.close()
             for status in self._shards:
                 status.state = ShardState.DEAD
@@ -252,30 +249,26 @@ class ShardedEngine(Engine):
         """Change the limits of operations, in all shards."""
         super().set_limits(limits)
         self._starts.set_limits(self.options.limits)
-        if self._hub is not None and self._journals is not None:
-            for recovery in self._journals.recoveries:
-                recovery.set_limits(limits)
+        if self._recovery is not None:
+            self._recovery.set_limits(limits)
+        if self._hub is not None:
             for shard in range(len(self._shards)):
                 self._hub.tell(shard, SetLimits(limits))
 
     def statistics(self) -> dict[str, Any]:
         """Return the counts of failures of all shards, and of replaced shards, and the workers of each shard."""
-        journals = self._journals
-        if journals is None:
+        hub, recovery = self._hub, self._recovery
+        if hub is None:
             return self._last_counts
-        found: dict[str, Any] = {}
-        for recovery in journals.recoveries:
-            for name, count in recovery.statistics().items():
-                found[name] = found.get(name, 0) + count
+        found = {} if recovery is None else recovery.statistics()
         for status in self._shards:
             for counts in (status.counts, status.counts_before):
                 for name, count in counts.items():
                     found[name] = found.get(name, 0) + count
         found["shards_replaced"] = sum(status.num_replaced for status in self._shards)
-        links = [] if self._hub is None else self._hub.links
-        found["shard_calls"] = sum(link.num_calls for link in links)
-        found["bytes_up"] = sum(link.bytes_up for link in links)
-        found["bytes_down"] = sum(link.bytes_down for link in links)
+        found["shard_calls"] = sum(link.num_calls for link in hub.links)
+        found["bytes_up"] = sum(link.bytes_up for link in hub.links)
+        found["bytes_down"] = sum(link.bytes_down for link in hub.links)
         if isinstance(self.options.num_workers, int):  # else each shard decides for itself
             found["num_workers"] = sum(min(self.options.num_workers, len(share)) for share in self._shares)
         found["threads_per_worker"] = self.options.threads_per_worker

@@ -58,6 +58,7 @@ class TaskRunner:
 
     def _run(self, op: RunTask, shared: Any) -> bytes:
         try:
+            self._pool.begin(op.first)
             task = self._tasks.get(op.task_id)
             if task is None:
                 task = self._tasks[op.task_id] = pickle.loads(op.factory or b"")(self._pool)

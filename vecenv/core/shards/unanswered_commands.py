@@ -9,9 +9,9 @@ from ..layout.commands import Command
 from ..layout.messages import Reply, pack_error
 from ..parent.inbox import Inbox
 from ..pool.requests import Requests
+from ..recovery.policy import Recovery
 from ..recovery.resume import Resume, make_resume
 from .shard_hub import ShardHub
-from .shard_journals import ShardJournals
 from .shard_status import ShardStatus
 
 __all__ = ["UnansweredCommands"]
@@ -22,7 +22,7 @@ class UnansweredCommands:
 
     Args:
         hub: has the contents of unanswered commands.
-        journals: the log of each shard.
+        recovery: of the pool; None: lost shards are not replaced.
         requests: which envs are called.
         inbox: the unanswered calls, and messages that have arrived.
         shards: the state of each shard.
@@ -31,13 +31,13 @@ class UnansweredCommands:
     def __init__(
         self,
         hub: ShardHub,
-        journals: ShardJournals,
+        recovery: Recovery | None,
         requests: Requests,
         inbox: Inbox,
         shards: Sequence[ShardStatus],
     ) -> None:
         self._hub = hub
-        self._journals = journals
+        self._recovery = recovery
         self._requests = requests
         self._inbox = inbox
         self._shards = shards
@@ -55,12 +55,11 @@ class UnansweredCommands:
 
     def resume_of(self, shard: int) -> Resume:
         """Return the state from which another process continues a shard."""
-        journals, queued = self._journals, self._hub.queued(shard, self._inbox.unanswered_calls)
-        first, env_ids = queued.first_by_env(), self._shards[shard].env_ids
-        jobs = {local: self._requests.new_job(env_id, first.get(local)) for local, env_id in enumerate(env_ids)}
-        resume = make_resume(journals.recoveries[shard], journals.records(shard), queued, jobs)
-        resume.is_paused = True  # until the shard is known to have built its envs
-        return resume
+        assert self._recovery is not None
+        queued, env_ids = self._hub.queued(shard, self._inbox.unanswered_calls), self._shards[shard].env_ids
+        first = queued.first_by_env()
+        jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in env_ids}
+        return make_resume(self._recovery, self._hub.store.records[env_ids], queued, jobs)
 
     def drop(self, shard: int) -> None:
         """Cancel the commands of a shard whose envs are built again; its calls are answered with an error."""
