@@ -8,6 +8,7 @@ A task takes the place of the driver for a while: it commands the envs by itself
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import pickle
@@ -65,9 +66,7 @@ class Shard:
     def __init__(self, boot: bytes, log: LogCollector | None = None) -> None:
         self._boot = boot
         self._log = log
-        self._pool: Pool | None = None
-        self._recorded: RecordedPool | None = None
-        self._tasks: TaskRunner | None = None
+        self._opened: Pool | None = None
         self._first_env_id = 0
         self._last = 0  # number of the last request that was executed
         self._replies: dict[int, bytearray] = {}  # that are not acknowledged, by number
@@ -120,10 +119,11 @@ class Shard:
             files=boot.files,
             listener=self,
         )
-        pool = self._pool = Pool(self._engine)
+        pool = Pool(self._engine)
         pool.start()
         self._recorded = RecordedPool(pool, boot.first_env_id)
         self._tasks = TaskRunner(self._recorded, self._pack_task)
+        self._opened = pool
         pool.relay_messages(self._mail_message)
         for name in boot.info_keys:
             pool.add_info_key(name)
@@ -138,15 +138,19 @@ class Shard:
 
     def close(self) -> None:
         """End all workers at once; may be called repeatedly."""
-        if self._tasks is not None:
+        if self._opened is not None:
             self._tasks.close()
-        if self._pool is not None:
-            self._pool.close(0.0)
+            self._opened.close(0.0)
 
     @property
     def is_closed(self) -> bool:
         """Whether the envs were closed, or could not be built."""
-        return self._pool is None or self._pool.closed
+        return self._opened is None or self._opened.closed
+
+    @property
+    def _pool(self) -> Pool:
+        assert self._opened is not None
+        return self._opened
 
     # ---- requests --------------------------------------------------------------------------
 
@@ -193,7 +197,6 @@ class Shard:
         The driver knows by now that the envs are built. If a command ends this process, it is not the constructors.
         """
         pool = self._pool
-        assert pool is not None
         closing = [op for op in ops if isinstance(op, Close)]
         if closing:
             return closing
@@ -208,23 +211,17 @@ class Shard:
 
     def _has_calls(self) -> bool:
         """Return whether a call is under way."""
-        assert self._pool is not None
-        try:
+        with _TimeLimit():
             self._pool.wait_for_replies(0.0)
-        except WorkerTimeoutError as error:
-            if error.op is not None:  # of an env, and not of this wait
-                raise
-            return True
-        return False
+            return False
+        return True
 
     @property
     def _has_tasks(self) -> bool:
-        assert self._pool is not None and self._tasks is not None
         return self._tasks.is_running and not self._pool.closed
 
     def _await_task(self, request: Request) -> bytearray:
         """Return the frame of a task that has ended, or an empty one if none ends within the patience."""
-        assert self._tasks is not None
         mail = self._tasks.take(request.patience)
         return pack_bare(request.seq, FrameKind.EXECUTED, mail or b"", self._num_steps)
 
@@ -239,7 +236,6 @@ class Shard:
 
     def _apply(self, op: Op) -> None:
         pool = self._pool
-        assert pool is not None and self._tasks is not None
         if isinstance(op, Steps):
             self._send_steps(op)
         elif isinstance(op, Commands):
@@ -265,7 +261,6 @@ class Shard:
 
     def _send_steps(self, op: Steps) -> None:
         """Send each run of consecutive step_ids."""
-        assert self._pool is not None
         starts = np.flatnonzero(np.diff(op.step_ids, prepend=-1) != 1).tolist()
         for start, stop in itertools.pairwise([*starts, len(op.step_ids)]):
             env_ids = None if op.env_ids is None else op.env_ids[start:stop] - self._first_env_id
@@ -276,42 +271,28 @@ class Shard:
     def _collect(self, least: int, patience: float) -> Batch | None:
         """Wait for as many rows as the driver wants, or for the results of all calls; return the rows."""
         pool = self._pool
-        assert pool is not None
         if pool.closed:
             return None
         owed = pool.outstanding()
         if self._is_resuming:
             least = min(1, owed)
-        try:
+        with _TimeLimit():
             if least and owed:
                 return pool.recv(min(least, owed), timeout=patience)
             if not least:
                 pool.wait_for_replies(patience)
-        except WorkerTimeoutError as error:
-            if error.op is not None:  # of an env, and not of this wait
-                raise
-        return self._collect_arrived() if owed else None
-
-    def _collect_arrived(self) -> Batch | None:
-        """Return the rows that have arrived; None if there are none."""
-        assert self._pool is not None
-        try:
-            return self._pool.recv(1, timeout=0.0)
-        except WorkerTimeoutError as error:
-            if error.op is not None:
-                raise
+        with _TimeLimit():
+            return pool.recv(1, timeout=0.0) if owed else None
         return None
 
     # ---- replies ---------------------------------------------------------------------------
 
     @property
     def _num_steps(self) -> int:
-        assert self._pool is not None
         return self._pool.count_steps()
 
     def _records_of(self, batch: Batch) -> Array:
         """Return the record of each row. The mail of the same reply has the restore points before these rows."""
-        assert self._pool is not None
         found = self._pool.read_records(batch.env_ids)
         newest = (found["step_id"] == batch.step_ids[:, None]).argmax(1)
         records: Array = found[np.arange(len(batch)), newest]
@@ -319,7 +300,6 @@ class Shard:
 
     def _pack_task(self, value: Any, error: PackedError | None) -> bytes:
         """Return the mail of a task that has ended, with everything that the driver must know of its commands."""
-        assert self._pool is not None and self._recorded is not None
         records = None
         if self._has_records:
             found = self._pool.read_records()
@@ -365,3 +345,10 @@ class Shard:
 
     def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
         """Do nothing: the answer to the call, which the driver gets, contains the effect."""
+
+
+class _TimeLimit(contextlib.AbstractContextManager[Any, bool]):
+    """Ends a wait whose time is over; an operation of an env that is late raises."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return isinstance(error, WorkerTimeoutError) and error.op is None
