@@ -4,7 +4,6 @@
     shard_status         the state of one shard
     shard_starts         starts processes of shards, limits the time that they take, and reads their reports
     shard_supervisor     fences and replaces lost shards, and takes the news of all shards
-    unanswered_commands  the commands that a shard owes answers to, and how its successor continues them
     shard_log_records    log records of shards, until the loggers of the driver get them
     shard_hub            the hub of the driver's pool: commands to all shards, rows and messages from them
     ledger               which env owes which answer

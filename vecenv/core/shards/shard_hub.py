@@ -56,7 +56,6 @@ class ShardHub(Hub):
         shares: the env ids of each shard, which are consecutive.
         carrier: the transport.
         layout: of frames.
-        supervisor: replaces shards, and takes their news.
         journal: the log of the pool, which receives the commands of tasks here; None: nothing is recorded.
         log_records: the log records of shards.
         has_cells: whether infos may have cells, as with C.
@@ -66,7 +65,10 @@ class ShardHub(Hub):
         links: the requests to each shard.
         info_keys: the keys that have cells.
         store: the newest rows and records.
+        supervisor: replaces shards, and takes their news; set before the first request.
     """
+
+    supervisor: ShardSupervisor
 
     def __init__(
         self,
@@ -76,7 +78,6 @@ class ShardHub(Hub):
         links: Sequence[ShardLink],
         carrier: Carrier,
         layout: FrameLayout,
-        supervisor: ShardSupervisor,
         journal: Journal | None,
         log_records: ShardLogRecords,
         *,
@@ -87,7 +88,6 @@ class ShardHub(Hub):
         self._is_timed = is_timed
         self._carrier = carrier
         self._layout = layout
-        self._supervisor = supervisor
         self._journal = journal
         self._log_records = log_records
         self.links = links
@@ -210,7 +210,7 @@ class ShardHub(Hub):
 
     def submit(self, call: TaskCall) -> None:
         """Begin a task, after those of its shard that are under way; its envs owe nothing."""
-        error = self._supervisor.find_failure(call.shard)
+        error = self.supervisor.find_failure(call.shard)
         if error is not None:
             call.end(None, error, is_lost=True)
             return
@@ -239,7 +239,7 @@ class ShardHub(Hub):
     def _finish_tasks(self) -> None:
         """Wait until no task is under way: all later commands have higher numbers than those of tasks."""
         while any(self._tasks):
-            self._supervisor.check_not_closing()
+            self.supervisor.check_not_closing()
             self._wait_once(0, now_ns() + POLL_NS)
         self._next_step_id = max(self._next_step_id, *self._next_in_task)
 
@@ -323,7 +323,7 @@ class ShardHub(Hub):
         if self._errors:
             raise self._errors.pop(0)[1]
         now = now_ns()
-        due_ns = min(self._supervisor.repair(now), *(link.advance(now) for link in self.links))
+        due_ns = min(self.supervisor.repair(now), *(link.advance(now) for link in self.links))
         self._ask_idle_shards(wanted)
         events = self._carrier.wait(min(deadline_ns, due_ns))
         waited_ns = now_ns() - now
@@ -334,7 +334,7 @@ class ShardHub(Hub):
         for shard, link in enumerate(self.links):
             if shard not in heard:
                 link.note_silence(waited_ns)
-        if self._supervisor.take_failure():
+        if self.supervisor.take_failure():
             return Event("descriptor", -1)
         late_ns = now_ns() - deadline_ns
         if not events and late_ns >= 0:
@@ -368,11 +368,11 @@ class ShardHub(Hub):
     def _take(self, event: CarrierEvent) -> None:
         link = self.links[event.shard]
         if isinstance(event, Lost):
-            self._supervisor.handle(event)
+            self.supervisor.handle(event)
         elif isinstance(event, Unavailable):
             link.repeat_after_pause(now_ns())
         elif not link.is_open:
-            self._supervisor.note_opened(event.shard, unpack_bare(event.data))
+            self.supervisor.note_opened(event.shard, unpack_bare(event.data))
         else:
             self._take_replies(event)
 
@@ -391,7 +391,7 @@ class ShardHub(Hub):
     def _take_mail(self, shard: int, mail: Mail) -> None:
         if mail.task is not None:  # before the restore points that are among its commands
             self._take_task(shard, mail.task)
-        self._supervisor.note_news(shard, mail)
+        self.supervisor.note_news(shard, mail)
         for message in mail.messages:
             self._calls[shard].discard(messages.numbers_of(message)[0])
             self._messages[shard].append(message)

@@ -11,11 +11,14 @@ import signal
 from collections.abc import Callable, Sequence
 
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
-from ..layout.commands import Command
+from ..layout.commands import Command, Commands
+from ..layout.messages import Reply, pack_error
 from ..parent.hub import SlotState
+from ..pool.requests import Requests
 from ..pool.starting import is_lasting
 from ..pool.waiter import Waiter
 from ..recovery.policy import Recovery
+from ..recovery.resume import make_resume
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, Lost
@@ -27,7 +30,6 @@ from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus, death_of
 from .shard_times import ShardTimes
-from .unanswered_commands import UnansweredCommands
 
 __all__ = ["ShardSupervisor"]
 
@@ -41,19 +43,25 @@ _COUNTS = ("restarts", "recycled", "workers_added")
 
 
 class ShardSupervisor:
-    """Handles the losses of the shards of one engine, which calls `open`, `connect` and `close` in this order.
+    """Handles the losses of the shards of one open pool.
 
     Args:
+        hub, recovery, requests, waiter: of the pool; without a recovery, lost shards are not replaced.
         carrier: ends processes, and describes them.
         shards: the state of each shard.
         starts: starts successors.
         times: the times that shards send.
         log_records: gets the log records that shards send.
         shard_timeout, replace_timeout: as for `ShardedEngine`.
+        check_not_closing: as for `Engine.open`.
     """
 
     def __init__(
         self,
+        hub: ShardHub,
+        recovery: Recovery | None,
+        requests: Requests,
+        waiter: Waiter,
         *,
         carrier: Carrier,
         shards: Sequence[ShardStatus],
@@ -62,7 +70,12 @@ class ShardSupervisor:
         log_records: ShardLogRecords,
         shard_timeout: float,
         replace_timeout: float,
+        check_not_closing: Callable[[str], None],
     ) -> None:
+        self._hub = hub
+        self._recovery = recovery
+        self._requests = requests
+        self._waiter = waiter
         self._carrier = carrier
         self._shards = shards
         self._starts = starts
@@ -70,40 +83,13 @@ class ShardSupervisor:
         self._log_records = log_records
         self._shard_timeout_ns = int(shard_timeout * _NS)
         self._replace_timeout = replace_timeout
+        self._check_not_closing = check_not_closing
         self._has_failed = False
-        self._check_not_closing: Callable[[str], None] = _ignore
-        self._hub: ShardHub | None = None
-        self._recovery: Recovery | None = None
-        self._commands: UnansweredCommands | None = None
-        self._waiter: Waiter | None = None
-
-    def open(self, hub: ShardHub, recovery: Recovery | None, check_not_closing: Callable[[str], None]) -> None:
-        """Begin to take the news of shards; `check_not_closing` as for `Engine.open`."""
-        self._hub, self._recovery, self._check_not_closing = hub, recovery, check_not_closing
-
-    def connect(self, commands: UnansweredCommands, waiter: Waiter) -> None:
-        """Begin to handle losses of shards."""
-        self._commands, self._waiter = commands, waiter
-
-    def close(self) -> None:
-        """Release the parts of the pool."""
-        self._hub = self._recovery = self._commands = self._waiter = None
-        self._check_not_closing = _ignore
-
-    @property
-    def _open_hub(self) -> ShardHub:
-        assert self._hub is not None
-        return self._hub
 
     @property
     def _open_recovery(self) -> Recovery:
         assert self._recovery is not None
         return self._recovery
-
-    @property
-    def _open_commands(self) -> UnansweredCommands:
-        assert self._commands is not None
-        return self._commands
 
     # ---- losses ----------------------------------------------------------------------------
 
@@ -111,7 +97,7 @@ class ShardSupervisor:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
         next_ns = NEVER_NS
         for shard, status in enumerate(self._shards):
-            if status.state == ShardState.SERVING and self._open_hub.links[shard].silent_ns > self._shard_timeout_ns:
+            if status.state == ShardState.SERVING and self._hub.links[shard].silent_ns > self._shard_timeout_ns:
                 seconds = self._shard_timeout_ns / _NS
                 self.handle(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
             if status.state == ShardState.LOST and now >= status.due_ns:
@@ -132,11 +118,11 @@ class ShardSupervisor:
         recovers = self._recovery is not None
         if status.state == ShardState.OPENING:
             try:
-                self._starts.start_again(event, self._open_hub.info_keys)
+                self._starts.start_again(event, self._hub.info_keys)
             except WorkerError as raised:
                 self._give_up(shard, raised)
             return
-        commands = self._open_commands.suspected(shard) if recovers and was_serving else []
+        commands = self._suspected(status) if recovers and was_serving else []
         error = death_of(status, self._carrier.describe(shard), f"was lost: {event.text}", event, commands)
         status.why, status.exitcode = str(error), event.exitcode
         if not recovers:
@@ -155,6 +141,15 @@ class ShardSupervisor:
             return
         status.state = ShardState.LOST
         status.due_ns = now + (0 if was_serving else _PAUSE_NS)
+
+    def _unanswered(self, shard: int) -> Commands:
+        return self._hub.queued(shard, self._waiter.inbox.unanswered_calls)
+
+    def _suspected(self, status: ShardStatus) -> list[Command]:
+        """Return the commands that a shard may have run when it was lost: the first unanswered one of each env."""
+        found = list(self._unanswered(status.shard).first_by_env().values())
+        is_known = found and (found[0].env_id, found[0].step_id) in status.run_in_turn
+        return found[:1] if is_known else found
 
     def _judge(self, shard: int, error: WorkerDiedError, exitcode: int | None, commands: Sequence[Command]) -> None:
         """Decide whether a lost shard is replaced, and which episodes are abandoned; see `Recovery.judge`.
@@ -187,12 +182,11 @@ class ShardSupervisor:
         status.is_retried = is_retried
         self._carrier.kill(shard)
         status.state, status.why, status.error, status.due_ns = ShardState.DEAD, str(error), error, NEVER_NS
-        self._open_hub.links[shard].begin()
+        self._hub.links[shard].begin()
         self._times.forget(shard)
-        self._open_hub.fail_tasks(shard, error)
+        self._hub.fail_tasks(shard, error)
         self._has_failed = True
-        if self._waiter is not None:
-            self._waiter.request_check()
+        self._waiter.request_check()
 
     def take_failure(self) -> bool:
         """Return whether a shard was given up since the last call, so that a wait may be in vain."""
@@ -201,15 +195,17 @@ class ShardSupervisor:
 
     def _replace(self, shard: int) -> None:
         """Fence a lost shard, and start its successor."""
-        status = self._shards[shard]
+        status, recovery = self._shards[shard], self._open_recovery
         with signals_deferred():
             self._carrier.kill(shard)
-            resume = self._open_commands.resume_of(shard)
+            queued = self._unanswered(shard)
+            first = queued.first_by_env()
+            jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in status.env_ids}
+            resume = make_resume(recovery, self._hub.store.records[status.env_ids], queued, jobs)
             self._begin_again(shard)
-            self._open_recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
-            self._starts.start(shard, self._open_hub.info_keys, resume)
-            queued = resume.queued if status.is_one_by_one else ()
-            status.run_in_turn = {(command.env_id, command.step_id) for command in queued}
+            recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
+            self._starts.start(shard, self._hub.info_keys, resume)
+            status.run_in_turn = {(one.env_id, one.step_id) for one in queued if status.is_one_by_one}
             status.num_replaced += 1
 
     def _begin_again(self, shard: int, *, is_new: bool = False) -> None:
@@ -217,7 +213,7 @@ class ShardSupervisor:
         for name, count in status.counts.items():
             status.counts_before[name] = status.counts_before.get(name, 0) + count
         status.counts = {}
-        self._open_hub.begin_again(shard, is_new=is_new)
+        self._hub.begin_again(shard, is_new=is_new)
         self._times.forget(shard)
 
     def _end_late_start(self, shard: int) -> None:
@@ -236,9 +232,9 @@ class ShardSupervisor:
             raise errors[0]
 
     def _is_missed(self, status: ShardStatus) -> bool:
-        if status.state != ShardState.DEAD or self._commands is None:
+        if status.state != ShardState.DEAD:
             return False
-        return self._commands.has_any(status.shard)
+        return self._hub.owes(status.shard) or not self._requests.calls.keys().isdisjoint(status.env_ids)
 
     # ---- news of shards --------------------------------------------------------------------
 
@@ -253,7 +249,7 @@ class ShardSupervisor:
         status.state, status.due_ns = ShardState.SERVING, NEVER_NS
         if self._recovery is not None:
             self._recovery.note_built(status.env_ids)
-        self._open_hub.serve(shard)
+        self._hub.serve(shard)
 
     def note_news(self, shard: int, mail: Mail) -> None:
         """Note the restore points, outcomes, counts, times and log records of a shard."""
@@ -261,7 +257,7 @@ class ShardSupervisor:
         self._log_records.keep(shard, mail.log_frames)
         if self._recovery is not None:
             for env_id, point in mail.restore_points:
-                is_answered = self._open_hub.owed(env_id)[1] != point.step_id
+                is_answered = self._hub.owed(env_id)[1] != point.step_id
                 self._recovery.note_restore_point(env_id, point, is_answered)
             for env_id, outcome in mail.outcomes:
                 self._recovery.note_outcome(env_id, outcome)
@@ -290,10 +286,11 @@ class ShardSupervisor:
 
     def restart(self, shard: int) -> None:
         """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`."""
-        status, hub, commands = self._shards[shard], self._open_hub, self._open_commands
+        status, hub = self._shards[shard], self._hub
         with signals_deferred():
             self._end(shard, "was killed to be restarted")
-            commands.drop(shard)
+            self._fail_calls(status.env_ids)
+            self._requests.forget_envs(status.env_ids)
             self._begin_again(shard, is_new=True)
             status.is_one_by_one, status.run_in_turn = False, set()
             self._starts.start(shard, hub.info_keys)
@@ -303,6 +300,13 @@ class ShardSupervisor:
         if status.state == ShardState.DEAD:
             raise status.take_error()
 
-
-def _ignore(what: str) -> None:
-    """Check nothing before the start."""
+    def _fail_calls(self, env_ids: list[int]) -> None:
+        """Answer the calls of envs that are built again with an error: no other answer will come."""
+        inbox = self._waiter.inbox
+        for env_id in env_ids:
+            step_id = self._requests.calls.get(env_id)
+            if step_id is not None and not inbox.has_call(step_id):
+                lost = WorkerError(f"the shard of env {env_id} was restarted before a call was answered; call again")
+                locate(lost, env_ids=[env_id], op="call", step_id=step_id)
+                inbox.reply_to_call(Reply(step_id, env_id, error=pack_error(lost)))
+        inbox.forget_calls_of(env_ids)

@@ -42,7 +42,6 @@ from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus
 from .shard_supervisor import ShardSupervisor
 from .shard_times import ShardTimes
-from .unanswered_commands import UnansweredCommands
 
 __all__ = ["ShardedEngine"]
 
@@ -101,17 +100,11 @@ class ShardedEngine(Engine):
             shard_timeout=shard_timeout,
             replace_timeout=replace_timeout,
         )
-        self._supervisor = ShardSupervisor(
-            carrier=carrier,
-            shards=self._shards,
-            starts=self._starts,
-            times=self._times,
-            log_records=self._log_records,
-            shard_timeout=shard_timeout,
-            replace_timeout=replace_timeout,
-        )
+        self._shard_timeout, self._replace_timeout = shard_timeout, replace_timeout
         self._hub: ShardHub | None = None
         self._recovery: Recovery | None = None
+        self._supervisor: ShardSupervisor | None = None
+        self._check_not_closing: Callable[[str], None] | None = None
 
     # ---- start -----------------------------------------------------------------------------
 
@@ -140,17 +133,12 @@ class ShardedEngine(Engine):
             links,
             self._carrier,
             layout,
-            self._supervisor,
             None if recovery is None else recovery.journal,
             self._log_records,
             has_cells=has_cells,
             is_timed=self.options.timings,
         )
-        self._supervisor.open(hub, recovery, check_not_closing)
-        self._hub = hub
-        for shard, status in enumerate(self._shards):
-            status.state = ShardState.SERVING
-            hub.serve(shard)
+        self._hub, self._check_not_closing = hub, check_not_closing
         return OpenedEnvs(
             spaces=spaces,
             properties=first.properties,
@@ -194,10 +182,26 @@ class ShardedEngine(Engine):
         return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
-        """Begin to handle losses of shards."""
-        assert self._hub is not None
-        commands = UnansweredCommands(self._hub, self._recovery, requests, waiter.inbox, self._shards)
-        self._supervisor.connect(commands, waiter)
+        """Begin to send requests, and to handle losses of shards."""
+        hub = self._hub
+        assert hub is not None and self._check_not_closing is not None
+        self._supervisor = hub.supervisor = ShardSupervisor(
+            hub,
+            self._recovery,
+            requests,
+            waiter,
+            carrier=self._carrier,
+            shards=self._shards,
+            starts=self._starts,
+            times=self._times,
+            log_records=self._log_records,
+            shard_timeout=self._shard_timeout,
+            replace_timeout=self._replace_timeout,
+            check_not_closing=self._check_not_closing,
+        )
+        for shard, status in enumerate(self._shards):
+            status.state = ShardState.SERVING
+            hub.serve(shard)
 
     # ---- end -------------------------------------------------------------------------------
 
@@ -210,18 +214,22 @@ class ShardedEngine(Engine):
         limit = self.options.limits.close if timeout is None else limit_of(timeout)
         error = None
         try:
-            if hub is not None and (limit is None or limit > 0):
+            if hub is not None and self._supervisor is not None and (limit is None or limit > 0):
                 until_ns = NEVER_NS if limit is None else now_ns() + int((limit + PATIENCE_SECONDS) * _NS)
                 kept = [status.shard for status in self._shards if status.state != ShardState.LOST]
                 error = hub.close_envs(kept, limit, until_ns)
         finally:
             self._carrier.close()
             self._log_records.emit()
-            self._hub = self._recovery = None
-            self._supervisor.close()
+            self._hub = self._recovery = self._supervisor = self._check_not_closing = None
             for status in self._shards:
                 status.state = ShardState.DEAD
         return error
+
+    @property
+    def _open_supervisor(self) -> ShardSupervisor:
+        assert self._supervisor is not None
+        return self._supervisor
 
     def interrupt(self) -> None:
         """Wake up the wait of the pool."""
@@ -239,7 +247,7 @@ class ShardedEngine(Engine):
 
     def repair(self) -> None:
         """Raise if a shard that is not replaced owes an answer, or is called."""
-        self._supervisor.raise_dead()
+        self._open_supervisor.raise_dead()
 
     def has_dead(self) -> bool:
         """Return whether a shard is lost and not replaced."""
@@ -319,7 +327,7 @@ class ShardedEngine(Engine):
 
     def kill(self, worker_id: int) -> None:
         """End a shard at once."""
-        self._supervisor.kill(worker_id)
+        self._open_supervisor.kill(worker_id)
 
     def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         """Replace a shard, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
@@ -329,7 +337,7 @@ class ShardedEngine(Engine):
         """
         if new_envs is not None:
             raise StateError("restart: all envs of a shard begin as new; leave out new_envs")
-        self._supervisor.restart(worker_id)
+        self._open_supervisor.restart(worker_id)
 
 
 def _identity(env: Any) -> Any:
