@@ -185,7 +185,7 @@ def test_result_of_a_task_in_a_shard_is_of_the_class_that_was_sent(tmp_path: Pat
     from vecenv.core.shards.local_carrier import LocalCarrier
     from vecenv.core.shards.requests import RunTask
     from vecenv.core.shards.sharded_engine import ShardedEngine
-    from vecenv.core.shards.task_calls import TaskCall, TaskRequest
+    from vecenv.core.shards.task_calls import TaskCall
     from vecenv.pickling import dump_by_value
     def make_task(pool):
         def task(argument, shared):
@@ -198,8 +198,8 @@ def test_result_of_a_task_in_a_shard_is_of_the_class_that_was_sent(tmp_path: Pat
     class Item:
         pass
     def run(argument):
-        request = TaskRequest(RunTask(1, factory, pickle.dumps(argument, protocol=5), False), None, 0)
-        call = TaskCall(0, lambda generation: request)
+        op = RunTask(1, factory, pickle.dumps(argument, protocol=5), False)
+        call = TaskCall(0, lambda generation: (op, None))
         pool.submit_task(call)
         pool.wait_for_task([call])
         assert call.error is None, call.error

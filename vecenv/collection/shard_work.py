@@ -22,7 +22,7 @@ from ..core.layout.messages import unpack_error
 from ..core.layout.spec import Array, Spec
 from ..core.processes.worker_main import describe_envs
 from ..core.shards.requests import RunTask
-from ..core.shards.task_calls import TaskCall, TaskRequest
+from ..core.shards.task_calls import TaskCall
 from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
 from ..pickling import dump_by_value, dump_with_main
 from ..statistics import ShardInfo
@@ -112,10 +112,10 @@ class _UnderWay:
         shard: _Shard,
         number: int,
         weights: _Weights,
-        make_request: Callable[[_UnderWay, int], TaskRequest],
+        make_request: Callable[[_UnderWay, int], tuple[RunTask, Any]],
     ) -> None:
         self.shard, self.weights = shard, weights
-        self.call = TaskCall(number, functools.partial(make_request, self))
+        self.call = TaskCall(number, functools.partial(make_request, self), shard.most_nbytes)
         self.is_renewed = False
 
     def mark_renewed(self) -> None:
@@ -231,7 +231,7 @@ class ShardWork:
             self._under_way.append(one)
             self._envs.pool.submit_task(one.call)
 
-    def _make_request(self, one: _UnderWay, generation: int) -> TaskRequest:
+    def _make_request(self, one: _UnderWay, generation: int) -> tuple[RunTask, Any]:
         shard, weights = one.shard, one.weights
         progress = self._progress.part(shard.env_ids)
         is_new = generation != shard.generation
@@ -254,7 +254,7 @@ class ShardWork:
         factory = None if shard.has_policy else self._factory
         shard.sent_version, shard.knows_progress = weights.version, True
         op = RunTask(self._task_id, factory, pickle.dumps(request, protocol=5), sets_weights)
-        return TaskRequest(op, weights.handle if sets_weights else None, shard.most_nbytes)
+        return op, weights.handle if sets_weights else None
 
     def _await_all(self) -> list[_UnderWay]:
         while waiting := [one.call for one in self._under_way if not one.call.is_done]:

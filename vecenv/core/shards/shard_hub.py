@@ -55,7 +55,6 @@ class ShardHub(Hub):
         plan, memory: the arena.
         shares: the env ids of each shard, which are consecutive.
         carrier: the transport.
-        layout: of frames.
         journal: the log of the pool, which receives the commands of tasks here; None: nothing is recorded.
         log_records: the log records of shards.
         has_cells: whether infos may have cells, as with C.
@@ -75,9 +74,7 @@ class ShardHub(Hub):
         plan: ArenaPlan,
         memory: Any,
         shares: Sequence[Sequence[int]],
-        links: Sequence[ShardLink],
         carrier: Carrier,
-        layout: FrameLayout,
         journal: Journal | None,
         log_records: ShardLogRecords,
         *,
@@ -87,10 +84,10 @@ class ShardHub(Hub):
         self._plan = plan
         self._is_timed = is_timed
         self._carrier = carrier
-        self._layout = layout
+        self._layout = layout = FrameLayout(plan, has_records=journal is not None)
         self._journal = journal
         self._log_records = log_records
-        self.links = links
+        self.links = [ShardLink(shard, carrier) for shard in range(len(shares))]
         self.info_keys: list[str] = []
         self._has_cells = has_cells
         self._slices = [slice(share[0], share[-1] + 1) for share in shares]
@@ -228,7 +225,7 @@ class ShardHub(Hub):
         if link.is_open:
             for call in self._tasks[shard]:
                 if not call.is_sent:
-                    op, shared, _ = call.request(self._generations[shard])
+                    op, shared = call.request(self._generations[shard])
                     link.add(op._replace(first=max(self._next_step_id, self._next_in_task[shard])), shared)
             self._ask(shard, all_rows=False, least=0)
 

@@ -54,6 +54,7 @@ class ShardStarts:
         shard_timeout, replace_timeout: as for `ShardedEngine`.
 
     Attributes:
+        carrier, shards, log_records, shard_timeout, replace_timeout: as given.
         known: the objects of `__main__` that all shards have, by name; see `pickling.dump_message`.
     """
 
@@ -74,11 +75,10 @@ class ShardStarts:
         self._adapt = adapt
         self._snapshotter = snapshotter
         self._options = options
-        self._carrier = carrier
-        self._shards = shards
-        self._log_records = log_records
-        self._shard_timeout_ns = int(shard_timeout * _NS)
-        self._replace_timeout = replace_timeout
+        self.carrier = carrier
+        self.shards = shards
+        self.log_records = log_records
+        self.shard_timeout, self.replace_timeout = shard_timeout, replace_timeout
         self._report: ShardReport | None = None  # of shard 0
         self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
         self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
@@ -101,12 +101,12 @@ class ShardStarts:
         Raises:
             Exception: see `Engine.open`.
         """
-        names: list[dict[str, Any]] = [{} for _ in self._shards]
+        names: list[dict[str, Any]] = [{} for _ in self.shards]
         shared = SharedObjects()
         with shared.collecting():
             self._env_fns_of = [
                 pickle_env_fns(self._env_fns, status.env_ids, shared.reduce, one)
-                for status, one in zip(self._shards, names)
+                for status, one in zip(self.shards, names)
             ]
             worker_init = pickle_worker_init(self._options.worker_init, shared.reduce)
         self.known = common_names(names)
@@ -116,13 +116,13 @@ class ShardStarts:
             "snapshotter": dump_with_main(self._snapshotter),
             "registrations": pickle_registrations(),
         }
-        for shard in range(len(self._shards)):
+        for shard in range(len(self.shards)):
             self.start(shard)
         reports = self._await_reports(check_not_closing)
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
-            self._failures.forget(self._shards[shard].env_ids)
+            self._failures.forget(self.shards[shard].env_ids)
             self._files[shard] = report.files
         return first
 
@@ -138,8 +138,8 @@ class ShardStarts:
             info_keys: the info keys that have cells so far.
             resume: the state of its predecessor; None: the envs are new.
         """
-        status = self._shards[shard]
-        self._carrier.start(shard, self._boot(shard, info_keys, resume))
+        status = self.shards[shard]
+        self.carrier.start(shard, self._boot(shard, info_keys, resume))
         status.state = ShardState.OPENING if resume is None else ShardState.BUILDING
         place_seconds = self._place_seconds(shard)
         status.is_placed = False
@@ -155,20 +155,20 @@ class ShardStarts:
         Raises:
             WorkerDiedError: the policy allows no further attempt.
         """
-        shard, status = event.shard, self._shards[event.shard]
+        shard, status = event.shard, self.shards[event.shard]
         text = f"died while it built its envs: {event.text}"
-        error = death_of(status, self._carrier.describe(shard), text, event)
+        error = death_of(status, self.carrier.describe(shard), text, event)
         if not self._options.failures.recovers:
             raise error
         self._failures.judge(error, self._options.limits.construct)
         _LOG.warning("%s; another one is started", str(error))
-        self._carrier.kill(shard)
+        self.carrier.kill(shard)
         self.start(shard, info_keys)
 
     def _boot(self, shard: int, info_keys: Sequence[str], resume: Resume | None) -> bytes:
         """Return the pickled `ShardBoot` of a shard."""
-        status, failures = self._shards[shard], self._options.failures
-        failures = dataclasses.replace(failures, max_log_bytes=failures.max_log_bytes // len(self._shards))
+        status, failures = self.shards[shard], self._options.failures
+        failures = dataclasses.replace(failures, max_log_bytes=failures.max_log_bytes // len(self.shards))
         options = dataclasses.replace(
             self._options,
             depth=2,
@@ -200,8 +200,8 @@ class ShardStarts:
         The shard itself has `limits.construct` seconds for its constructors, and as many until its workers serve. It
         reports if these are over, unless its process is stopped.
         """
-        status = self._shards[shard]
-        if not status.is_placed and self._carrier.place_of(shard) is not None:
+        status = self.shards[shard]
+        if not status.is_placed and self.carrier.place_of(shard) is not None:
             status.is_placed = True
             limit = self._start_seconds
             status.due_ns = NEVER_NS if limit is None else now + int(limit * _NS)
@@ -209,34 +209,34 @@ class ShardStarts:
 
     def why_late(self, shard: int) -> str:
         """Say, for a message, which limit is over."""
-        if self._shards[shard].is_placed:
+        if self.shards[shard].is_placed:
             return f"did not build its envs within {self._start_seconds:g} s, and it does not answer; it may be stopped"
         seconds = self._place_seconds(shard)
-        return f"found no place within {seconds:g} s; it waits for {self._carrier.waiting_for(shard)}"
+        return f"found no place within {seconds:g} s; it waits for {self.carrier.waiting_for(shard)}"
 
     def _place_seconds(self, shard: int) -> float | None:
         """Return the seconds within which a process that is being started must have a place; None: no limit."""
-        is_new = self._shards[shard].state == ShardState.OPENING
-        return self._options.limits.construct if is_new else self._replace_timeout
+        is_new = self.shards[shard].state == ShardState.OPENING
+        return self._options.limits.construct if is_new else self.replace_timeout
 
     @property
     def _start_seconds(self) -> float | None:
         """Seconds within which a process that has a place must report that its envs are built."""
         limit = self._options.limits.construct
-        return None if limit is None else 2 * limit + self._shard_timeout_ns / _NS
+        return None if limit is None else 2 * limit + self.shard_timeout
 
     # ---- reports ---------------------------------------------------------------------------
 
     def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
-        while len(reports) < len(self._shards):
+        while len(reports) < len(self.shards):
             check_not_closing("construct")
-            for shard in range(len(self._shards)):
+            for shard in range(len(self.shards)):
                 if shard not in reports and self.is_late(shard, now_ns()):
                     error = self._late_start(shard)
-                    self._carrier.kill(shard)
+                    self.carrier.kill(shard)
                     raise error
-            for event in self._carrier.wait(now_ns() + POLL_NS):
+            for event in self.carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):
                     reports.pop(event.shard, None)
                     self.start_again(event)
@@ -245,11 +245,11 @@ class ShardStarts:
         return [reports[shard] for shard in range(len(reports))]
 
     def _late_start(self, shard: int) -> Exception:
-        status = self._shards[shard]
+        status = self.shards[shard]
         text = f"{status.name} {self.why_late(shard)}"
         if not status.is_placed:
             return ConfigError(text)
-        error = WorkerTimeoutError(f"{text} ({self._carrier.describe(shard)})", timeout=self._start_seconds)
+        error = WorkerTimeoutError(f"{text} ({self.carrier.describe(shard)})", timeout=self._start_seconds)
         return locate(error, worker_id=shard, env_ids=status.env_ids, op="construct")
 
     def check_report(self, shard: int, frame: Frame) -> None:
@@ -264,29 +264,29 @@ class ShardStarts:
             Exception: building its envs has raised it.
         """
         self._compare(shard, self._read_report(shard, frame))
-        self._failures.forget(self._shards[shard].env_ids)
+        self._failures.forget(self.shards[shard].env_ids)
 
     def _read_report(self, shard: int, frame: Frame) -> ShardReport:
         """Return the report of a shard; raise the exception that building its envs has raised."""
         if frame.kind == FrameKind.OPENED:
             report: ShardReport = pickle.loads(frame.mail)
-            self._log_records.keep(shard, report.log_frames)
+            self.log_records.keep(shard, report.log_frames)
             return report
         error = unpack_error(pickle.loads(frame.mail))
-        add_notes(error, [f"raised in {self._shards[shard].name}, {self._carrier.describe(shard)}"])
+        add_notes(error, [f"raised in {self.shards[shard].name}, {self.carrier.describe(shard)}"])
         raise error
 
     def _compare(self, shard: int, report: ShardReport) -> None:
         """Raise an error unless the envs of a shard are like those of the first one."""
         assert self._report is not None
-        status = self._shards[shard]
+        status = self.shards[shard]
         found = find_difference(self._report, report, 0)
         if found is not None:
             name, text = found
             raise DifferentSpacesError(f"env {status.env_ids[0]}: {text}", path=name)
         if report.implementation != self._report.implementation:
             raise ConfigError(
-                f"{status.name}, {self._carrier.describe(shard)}, uses the implementation "
+                f"{status.name}, {self.carrier.describe(shard)}, uses the implementation "
                 f"{report.implementation!r}, and others {self._report.implementation!r}; install the same build of "
                 "vecenv everywhere"
             )

@@ -21,12 +21,11 @@ from ..recovery.policy import Recovery
 from ..recovery.resume import make_resume
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
-from .carrier import Carrier, Lost
+from .carrier import Lost
 from .frames import Frame
 from .requests import Mail
 from .shard_hub import ShardHub
 from .shard_link import POLL_NS
-from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus, death_of
 from .shard_times import ShardTimes
@@ -47,12 +46,8 @@ class ShardSupervisor:
 
     Args:
         hub, recovery, requests, waiter: of the pool; without a recovery, lost shards are not replaced.
-        carrier: ends processes, and describes them.
-        shards: the state of each shard.
         starts: starts successors.
         times: the times that shards send.
-        log_records: gets the log records that shards send.
-        shard_timeout, replace_timeout: as for `ShardedEngine`.
         check_not_closing: as for `Engine.open`.
     """
 
@@ -63,26 +58,17 @@ class ShardSupervisor:
         requests: Requests,
         waiter: Waiter,
         *,
-        carrier: Carrier,
-        shards: Sequence[ShardStatus],
         starts: ShardStarts,
         times: ShardTimes,
-        log_records: ShardLogRecords,
-        shard_timeout: float,
-        replace_timeout: float,
         check_not_closing: Callable[[str], None],
     ) -> None:
         self._hub = hub
         self._recovery = recovery
         self._requests = requests
         self._waiter = waiter
-        self._carrier = carrier
-        self._shards = shards
         self._starts = starts
+        self._carrier, self._shards = starts.carrier, starts.shards
         self._times = times
-        self._log_records = log_records
-        self._shard_timeout_ns = int(shard_timeout * _NS)
-        self._replace_timeout = replace_timeout
         self._check_not_closing = check_not_closing
         self._has_failed = False
 
@@ -97,8 +83,8 @@ class ShardSupervisor:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
         next_ns = NEVER_NS
         for shard, status in enumerate(self._shards):
-            if status.state == ShardState.SERVING and self._hub.links[shard].silent_ns > self._shard_timeout_ns:
-                seconds = self._shard_timeout_ns / _NS
+            seconds = self._starts.shard_timeout
+            if status.state == ShardState.SERVING and self._hub.links[shard].silent_ns > seconds * _NS:
                 self.handle(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
             if status.state == ShardState.LOST and now >= status.due_ns:
                 self._replace(shard)
@@ -131,7 +117,7 @@ class ShardSupervisor:
         now = now_ns()
         if was_serving:
             status.lost_ns = now
-        elif now - status.lost_ns > self._replace_timeout * _NS:
+        elif now - status.lost_ns > self._starts.replace_timeout * _NS:
             self._give_up(shard, error)
             return
         try:
@@ -254,7 +240,7 @@ class ShardSupervisor:
     def note_news(self, shard: int, mail: Mail) -> None:
         """Note the restore points, outcomes, counts, times and log records of a shard."""
         status = self._shards[shard]
-        self._log_records.keep(shard, mail.log_frames)
+        self._starts.log_records.keep(shard, mail.log_frames)
         if self._recovery is not None:
             for env_id, point in mail.restore_points:
                 is_answered = self._hub.owed(env_id)[1] != point.step_id

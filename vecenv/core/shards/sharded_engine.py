@@ -33,10 +33,9 @@ from ..recovery.reproducer import FailureContext, Reproducer, failure_context, n
 from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
 from ..system.segment import private_segment
 from .carrier import Carrier, ShardPlace
-from .frames import FrameLayout
 from .requests import ReadTimes, SetLimits
 from .shard_hub import ShardHub
-from .shard_link import PATIENCE_SECONDS, POLL_NS, ShardLink
+from .shard_link import PATIENCE_SECONDS, POLL_NS
 from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus
@@ -100,7 +99,6 @@ class ShardedEngine(Engine):
             shard_timeout=shard_timeout,
             replace_timeout=replace_timeout,
         )
-        self._shard_timeout, self._replace_timeout = shard_timeout, replace_timeout
         self._hub: ShardHub | None = None
         self._recovery: Recovery | None = None
         self._supervisor: ShardSupervisor | None = None
@@ -121,21 +119,15 @@ class ShardedEngine(Engine):
         self._action_spec = plan.action
         plan.write_header(memory)
         plan.counters.write_header(counters, is_native=first.implementation == "native", opened_ns=now_ns())
-        recovers = self.options.failures.recovers
-        layout = FrameLayout(plan, has_records=recovers)
-        links = [ShardLink(shard, self._carrier) for shard in range(len(self._shards))]
-        has_cells = first.implementation == "native"
-        recovery = self._recovery = self._make_recovery() if recovers else None
+        recovery = self._recovery = self._make_recovery() if self.options.failures.recovers else None
         hub = ShardHub(
             plan,
             memory,
             self._shares,
-            links,
             self._carrier,
-            layout,
             None if recovery is None else recovery.journal,
             self._log_records,
-            has_cells=has_cells,
+            has_cells=first.implementation == "native",
             is_timed=self.options.timings,
         )
         self._hub, self._check_not_closing = hub, check_not_closing
@@ -190,13 +182,8 @@ class ShardedEngine(Engine):
             self._recovery,
             requests,
             waiter,
-            carrier=self._carrier,
-            shards=self._shards,
             starts=self._starts,
             times=self._times,
-            log_records=self._log_records,
-            shard_timeout=self._shard_timeout,
-            replace_timeout=self._replace_timeout,
             check_not_closing=self._check_not_closing,
         )
         for shard, status in enumerate(self._shards):
