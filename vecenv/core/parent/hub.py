@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import StateError
 from ..layout.arena import BYTE_RING_NBYTES, PRIVATE_BLOCK, ArenaPlan
 from ..layout.commands import Command, Commands
 from ..layout.flags import Form, Op, RowFlag
@@ -29,6 +30,7 @@ METHODS_OF_C = (
     *("send", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
     *("continue_from", "pending", "lend", "take_back", "stop", "take_stray_words", "reset_claims", "add_info_key"),
 )
+_NO_SHARDS = "these envs live in no shards, which tasks need"
 
 
 class Refusal(NamedTuple):
@@ -230,6 +232,21 @@ class Hub:
 
     def take_back(self, block: int, /) -> None:
         """Return a lent block to the rotation."""
+
+    def share(self, data: bytes) -> Any:
+        """Return a handle of a value that many tasks refer to."""
+        raise StateError(_NO_SHARDS)
+
+    def submit_task(self, call: Any) -> None:
+        """Begin a task in a shard, a `shards.task_calls.TaskCall`."""
+        raise StateError(_NO_SHARDS)
+
+    def forget_task(self, task_id: int) -> None:
+        """Let shards drop a task. Any thread may call this at any time."""
+
+    def wait_for_task(self, calls: Sequence[Any], deadline_ns: int) -> Event | None:
+        """Wait until one of these tasks has ended, then return None; return the event if another one comes first."""
+        raise StateError(_NO_SHARDS)
 
 
 class NativeHub(Hub):

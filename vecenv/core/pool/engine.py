@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...reward_spaces import find_reward_space, reward_shape_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # both use an engine
     from .requests import Requests
     from .waiter import Waiter
 
-__all__ = ["Engine", "EnvSpaces", "OpenedEnvs", "TaskShards"]
+__all__ = ["Engine", "EnvSpaces", "OpenedEnvs"]
 
 
 @dataclass(frozen=True)
@@ -116,22 +116,6 @@ class EnvSpaces:
         return options.leases if is_worth_it and not options.debug else 0
 
 
-class TaskShards(Protocol):
-    """Shards that run tasks beside the commands of the pool; see `shards.shard_hub.ShardHub`."""
-
-    def share(self, data: bytes) -> Any:
-        """Return a handle of a value that many tasks refer to."""
-
-    def forget_task(self, task_id: int) -> None:
-        """Let shards drop a task. Any thread may call this at any time."""
-
-    def submit(self, call: Any) -> None:
-        """Begin a task, a `shards.task_calls.TaskCall`."""
-
-    def wait_for_task(self, calls: Sequence[Any], deadline_ns: int) -> Event | None:
-        """Wait until one of these tasks has ended, then return None; return the event if another one comes first."""
-
-
 @dataclass(frozen=True)
 class OpenedEnvs:
     """The result of `Engine.open`: envs that are built and wait for commands.
@@ -154,7 +138,6 @@ class OpenedEnvs:
         waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
         first_env_id: number of env 0 in messages, if the envs are a part of those of another pool.
-        tasks: the shards that run tasks; None: there are none.
     """
 
     spaces: EnvSpaces
@@ -172,7 +155,6 @@ class OpenedEnvs:
     waiting_check: WaitingCheck | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
     first_env_id: int = 0
-    tasks: TaskShards | None = None
 
 
 class Engine(WorkerDirectory):

@@ -44,7 +44,7 @@ from ..recovery.policy import COUNTS
 from ..recovery.resume import read_records
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
-from .engine import Engine, EnvSpaces, OpenedEnvs, TaskShards
+from .engine import Engine, EnvSpaces, OpenedEnvs
 from .facts import PoolFacts, SettingNames
 from .lifecycle import Lifecycle
 from .requests import ActionLeaves, Requests
@@ -508,26 +508,20 @@ class Pool:
 
     def share(self, data: bytes) -> Any:
         """Return a handle of a value that many tasks refer to; it is sent to each shard as often as it is needed."""
-        return self._call("share", self._share, data)
-
-    def _share(self, data: bytes) -> Any:
-        return self._tasks.share(data)
+        return self._call("share", self._hub.share, data)
 
     def submit_task(self, call: Any) -> None:
         """Begin a task in a shard, a `shards.task_calls.TaskCall`; it commands the envs of the shard by itself.
 
         The envs owe nothing. Steps, resets and calls wait until no task is under way.
         """
-        self._call("submit_task", self._submit_task, call)
+        self._call("submit_task", self._hub.submit_task, call)
 
     def forget_task(self, task_id: int) -> None:
         """Let shards drop a task that will not be submitted again. Any thread may call this at any time."""
-        envs = self._envs
-        if envs is not _NOT_OPEN and envs.tasks is not None:
-            envs.tasks.forget_task(task_id)
-
-    def _submit_task(self, call: Any) -> None:
-        self._tasks.submit(call)
+        hub = self._hub
+        if hub is not _NOT_OPEN:
+            hub.forget_task(task_id)
 
     def wait_for_task(self, calls: Sequence[Any]) -> None:
         """Wait until one of these tasks has ended.
@@ -535,17 +529,7 @@ class Pool:
         Raises:
             Exception: an exception of a shard that is not that of a task.
         """
-        self._call("wait_for_task", self._wait_for_task, calls)
-
-    def _wait_for_task(self, calls: Sequence[Any]) -> None:
-        self._waiter.wait_for_task(self._tasks, calls)
-
-    @property
-    def _tasks(self) -> TaskShards:
-        tasks = self._envs.tasks
-        if tasks is None:
-            raise StateError("these envs live in no shards, which tasks need")
-        return tasks
+        self._call("wait_for_task", self._waiter.wait_for_task, calls)
 
     # ---- requests of another pool, of which these envs are a part ------------------------------
 

@@ -27,7 +27,7 @@ from ..parent.inbox import Inbox
 from ..parent.leases import Leases
 from ..parent.watchdog import POLL_NS, Watchdog
 from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
-from .engine import Engine, OpenedEnvs, TaskShards
+from .engine import Engine, OpenedEnvs
 from .lifecycle import Lifecycle
 
 __all__ = [
@@ -268,9 +268,9 @@ class Waiter:
         """Wait until all calls under way are answered, without collecting the answers; see `wait_for_calls`."""
         self._wait(self._poll_calls, "not all answers", timeout)
 
-    def wait_for_task(self, tasks: TaskShards, calls: Sequence[Any]) -> None:
-        """Wait until one of these tasks has ended; see `TaskShards`."""
-        self._wait(functools.partial(_poll_tasks, tasks, calls), "no task has ended", None)
+    def wait_for_task(self, calls: Sequence[Any]) -> None:
+        """Wait until one of these tasks has ended; see `Pool.wait_for_task`."""
+        self._wait(lambda deadline_ns: self._hub.wait_for_task(calls, deadline_ns) or True, "no task has ended", None)
 
     def _poll_calls(self, deadline_ns: int) -> bool | Event:
         self.inbox.poll()
@@ -368,10 +368,6 @@ class Waiter:
 
     def _raise_timeout(self, shortfall: str, timeout: float | None, fate: str) -> NoReturn:
         raise WorkerTimeoutError(f"{shortfall} within {timeout} s; {self.watchdog.describe()}. {fate}", timeout=timeout)
-
-
-def _poll_tasks(tasks: TaskShards, calls: Sequence[Any], deadline_ns: int) -> bool | Event:
-    return tasks.wait_for_task(calls, deadline_ns) or True
 
 
 def env_id_array(env_ids: Sequence[int] | Array) -> Array:

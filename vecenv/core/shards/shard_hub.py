@@ -198,14 +198,12 @@ class ShardHub(Hub):
     # ---- tasks -----------------------------------------------------------------------------
 
     def share(self, data: bytes) -> Any:
-        """Return a handle of a value that the requests of many tasks refer to."""
         return self._carrier.share(data)
 
     def forget_task(self, task_id: int) -> None:
-        """Let shards drop a task, with the next one that is submitted. Any thread may call this at any time."""
-        self._forgotten.append(task_id)
+        self._forgotten.append(task_id)  # sent with the next task
 
-    def submit(self, call: TaskCall) -> None:
+    def submit_task(self, call: TaskCall) -> None:
         """Begin a task, after those of its shard that are under way; its envs owe nothing."""
         error = self.supervisor.find_failure(call.shard)
         if error is not None:
@@ -230,7 +228,6 @@ class ShardHub(Hub):
             self._ask(shard, all_rows=False, least=0)
 
     def wait_for_task(self, calls: Sequence[TaskCall], deadline_ns: int) -> Event | None:
-        """Wait until one of these calls has ended, then return None; return the event if another one comes first."""
         return self._wait_until(lambda: any(call.is_done for call in calls), int, deadline_ns)
 
     def _finish_tasks(self) -> None:

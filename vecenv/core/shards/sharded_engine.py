@@ -143,7 +143,6 @@ class ShardedEngine(Engine):
             journal=None if recovery is None else recovery.journal,
             listener=recovery,
             dump_payload=functools.partial(messages.dump, known=self._starts.known),
-            tasks=hub,
         )
 
     def _make_recovery(self) -> Recovery:
