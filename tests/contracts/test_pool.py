@@ -1231,6 +1231,13 @@ def test_wrong_ids_are_refused(env_ids: Any, open_pool: OpenPool) -> None:
 
 
 @pytest.mark.extended
+def test_reset_of_an_unknown_env_is_refused_by_pools_that_recover(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3, failures=PoolFailurePolicy(on_failure="recover"))
+    with pytest.raises(ConfigError, match=r"reset: env_id 3 is not in 0\.\.2"):
+        pool.reset([3])
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("env_ids", [[3], [-1], [0, 3], [0.5]])
 def test_wrong_ids_cancel_nothing(env_ids: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)

@@ -230,7 +230,7 @@ class Requests:
                     numbers[i] = self._draw_seed(env_id, seeds_per_env)
                     flags[i] |= CommandFlag.DRAWN
                     offered.add(env_id)
-            if self._journal is not None and (superseded or self._journal.has_cancelled(env_id)):
+            if self._journal is not None and (superseded or self._journal.has_cancelled(env_id % self._num_envs)):
                 flags[i] |= CommandFlag.SNAPSHOT
             if extra:
                 payloads[i] = self._dump_payload(Payload(kwargs=extra))
