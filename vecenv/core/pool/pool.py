@@ -545,7 +545,7 @@ class Pool:
 
     def continue_from(self, step_id: int) -> None:
         """Give the next command this step_id, which exceeds those of earlier commands; see `Hub.continue_from`."""
-        self._call("send", self._requests.continue_from, step_id)
+        self._requests.continue_from(step_id)
 
     def send_commands(self, commands: Commands) -> None:
         """Send commands as another pool has made them: under their step_ids, and no seed is drawn here.

@@ -410,10 +410,9 @@ class Requests:
 
     def continue_from(self, step_id: int) -> None:
         """Number the next command as another pool has; see `Pool.continue_from`."""
-        with signals_deferred():
-            self._hub.continue_from(step_id)
-            if self._journal is not None:
-                self._journal.continue_from(step_id)
+        self._hub.continue_from(step_id)
+        if self._journal is not None:
+            self._journal.continue_from(step_id)
 
     def send_commands(self, commands: Commands) -> None:
         """Send commands as another pool has made and numbered them; see `Pool.send_commands`."""

@@ -261,11 +261,13 @@ class Shard:
 
     def _send_steps(self, op: Steps) -> None:
         """Send each run of consecutive step_ids."""
-        starts = np.flatnonzero(np.diff(op.step_ids, prepend=-1) != 1).tolist()
-        for start, stop in itertools.pairwise([*starts, len(op.step_ids)]):
+        numbers, cuts = op.step_ids, []
+        if not isinstance(numbers, range):
+            cuts = (np.flatnonzero(numbers[1:] - numbers[:-1] != 1) + 1).tolist()
+        for start, stop in itertools.pairwise([0, *cuts, len(numbers)]):
             env_ids = None if op.env_ids is None else op.env_ids[start:stop] - self._first_env_id
             leaves = tuple(leaf[start:stop] for leaf in op.leaves)
-            self._pool.continue_from(int(op.step_ids[start]))
+            self._pool.continue_from(int(numbers[start]))
             self._pool.send_leaves(leaves, env_ids, ordered=False, form=Form(op.form))
 
     def _collect(self, least: int, patience: float) -> Batch | None:
