@@ -23,7 +23,7 @@ from gymnasium.vector import SyncVectorEnv
 import vecenv
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
-from vecenv.core.pool.sizing import SERIAL, Setting
+from vecenv.core.advice.sizing import SERIAL, Setting
 from vecenv.core.processes.worker import usable_cores
 from vecenv.envs.toys import BusyEnv, NullEnv
 from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode

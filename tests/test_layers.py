@@ -22,7 +22,20 @@ NATIVE = ROOT / "native"
 
 # Rooms of a part, lowest first: a room imports the rooms before it, and files beside the rooms that import none above.
 ROOMS = {
-    "core": ["system", "layout", "host", "parent", "fallback", "processes", "recovery", "pool", "shards"],
+    "core": [
+        "system",
+        "layout",
+        "host",
+        "parent",
+        "fallback",
+        "processes",
+        "recovery",
+        "advice",
+        "operations",
+        "spares",
+        "pool",
+        "shards",
+    ],
     "alf": ["base", "gym", "wrappers", "batched"],
     "envs": ["state", "check"],
 }
@@ -121,7 +134,7 @@ FOREIGN_ALSO = {
     "core/layout/spec.py": {"gymnasium"},
     "core/layout/bounds.py": {"gymnasium"},
     "core/layout/differences.py": {"gymnasium"},
-    "core/pool/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
+    "core/operations/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
 }

@@ -1,4 +1,4 @@
-"""`envs.report()` of real pools: planted causes, and every front end. See also tests/core/pool/test_rules.py."""
+"""`envs.report()` of real pools: planted causes, and every front end. See also tests/core/advice/test_rules.py."""
 
 from __future__ import annotations
 

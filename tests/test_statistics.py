@@ -20,11 +20,11 @@ import pytest
 
 import vecenv
 from vecenv import Statistics, VectorEnv
+from vecenv.core.advice.times import read_envs
 from vecenv.core.fallback.timing import bucket_of
 from vecenv.core.layout import native
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
-from vecenv.core.pool.times import read_envs
 from vecenv.envs.toys import NullEnv
 from vecenv.errors import ConfigError, StateError
 

@@ -17,7 +17,7 @@ from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessEngine
 from vecenv.core.pool.serial import SerialEngine, SerialPool
-from vecenv.core.pool.spare_resets import SpareRule
+from vecenv.core.spares.resets import SpareRule
 from vecenv.envs.seeding import episode_seed
 
 from .test_pool import OpenPool, open_pool

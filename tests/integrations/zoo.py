@@ -163,9 +163,7 @@ def rows(envs, seeds, actions, black_death=False):
 
     firsts = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds)]
     nothing = [{} for _ in envs]
-    results = [
-        (stack(firsts, np.float32, absent), *(stack(nothing, bool, False) for _ in range(3)), alive(), {})
-    ]
+    results = [(stack(firsts, np.float32, absent), *(stack(nothing, bool, False) for _ in range(3)), alive(), {})]
     for row in actions:
         found: list[list[Any]] = [[], [], [], []]
         finals = {}

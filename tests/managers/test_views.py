@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
+from vecenv.core.operations import engine
 from vecenv.core.parent import leases
-from vecenv.core.pool import engine
 from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager
 
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None}

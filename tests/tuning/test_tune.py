@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import vecenv
-from vecenv.core.pool.sizing import SERIAL, Setting, Workload
+from vecenv.core.advice.sizing import SERIAL, Setting, Workload
 from vecenv.envs.toys import NullEnv, RaiseAtInit, RaiseAtReset, RaiseAtStep, RaiseSystemExit, ToyEnv
 from vecenv.errors import ConfigError
 from vecenv.measurement.measure import Mode, Window

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.faults.traces import kill
 from vecenv import BatchedVectorEnv, ConfigError, StateError, VectorEnv, WrongTypeError
-from vecenv.core.pool.waiter import Waiter
+from vecenv.core.operations.waiter import Waiter
 from vecenv.envs import toys
 
 NUM_ENVS = 5

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from vecenv.core.advice.times import read_envs
 from vecenv.core.layout.counters import COUNTERS_VERSION, COUNTERS_WORDS, CountersPlan
 from vecenv.core.layout.flags import Op
-from vecenv.core.pool.times import read_envs
 from vecenv.core.system.clock import now_ns
 from vecenv.core.system.descriptor import Descriptor
 from vecenv.core.system.monitor_files import read_monitor_files

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vecenv.core.pool.facts import SettingNames
-from vecenv.core.pool.rules import recommend_serial
-from vecenv.core.pool.sizing import Setting
-from vecenv.core.pool.waiting import LEAST_GAIN
+from vecenv.core.advice.facts import SettingNames
+from vecenv.core.advice.rules import recommend_serial
+from vecenv.core.advice.sizing import Setting
+from vecenv.core.advice.waiting import LEAST_GAIN
 
 if TYPE_CHECKING:
     from vecenv.measurement.measure import Result

@@ -2,31 +2,31 @@
 
 One step of all envs passes these files (files of native/ in brackets):
 
-    pool/requests       check the actions, write them into the action rows         [parent/hub_send]
-    parent/hub          queue one command per env and wake the workers             [shm/request, shm/park]
-    host/host           the worker takes the action and calls env.step             [worker/serve]
-    host/slot           write the five values into a row and commit the row        [worker/row, py/tree, shm/claim]
-    pool/waiter         wait until enough rows are committed                       [shm/wait, parent/hub_recv]
-    parent/batch        make views of these rows for the caller
+    operations/requests  check the actions, write them into the action rows  [parent/hub_send]
+    parent/hub           queue one command per env and wake the workers      [shm/request, shm/park]
+    host/host            the worker takes the action and calls env.step      [worker/serve]
+    host/slot            write the five values into a row and commit the row [worker/row, py/tree, shm/claim]
+    operations/waiter    wait until enough rows are committed                [shm/wait, parent/hub_recv]
+    parent/batch         make views of these rows for the caller
 
 A worker dies during a step. Its replacement passes these files:
 
-    pool/waiter            the wait ends, because the worker's pidfd is readable              [shm/wait]
+    operations/waiter      the wait ends, because the worker's pidfd is readable             [shm/wait]
     pool/process           pass the event to `Supervisor.handle`, then call `Supervisor.repair`
     pool/death             `handle`, which only records:
     processes/worker         reap the process: it can write no more
     parent/inbox             take its last messages
     recovery/policy          `judge`: replace the worker, or raise; count failures; name envs to isolate
     pool/death             `repair`, which replaces:
-    parent/hub               `requeue`: list its unanswered commands, clear its claimed rows  [parent/hub_state]
+    parent/hub               `requeue`: list its unanswered commands, clear its claimed rows [parent/hub_state]
     recovery/policy          `plan`: a `RestoreJob` for each env
     recovery/journal         `history`: the restore points and commands of each env
-    pool/slots               a worker of its own for an env that fails again and again
+    processes/slots          a worker of its own for an env that fails again and again
     pool/worker_starts       start the successor; compare its spaces and code; hand over the arena and the jobs
     processes/worker_main    the successor builds the envs and maps the arena
-    pool/requests            `payload_of`: send the payloads of the unanswered commands again
+    operations/requests      `payload_of`: send the payloads of the unanswered commands again
     host/host              the successor carries out the unanswered command and marks its row; it sends the `Outcome`
-    host/replay            before that, repeat the commands of the env, compare digests       [worker/slot_records]
+    host/replay            before that, repeat the commands of the env, compare digests      [worker/slot_records]
     parent/inbox           the outcome arrives with the row
     recovery/policy        count it, and write one log line
 
@@ -47,6 +47,9 @@ Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__i
 
     shards      pools in other processes or on other machines, behind one pool
     pool        the interface that all front ends stand on, and the engines behind it
+    spares      envs that are reset ahead and take over rows
+    operations  the requests and the wait of a pool, over the interface of engines
+    advice      verdicts about the speed of a pool
     recovery    the log of the commands of each env, and the decisions after a failure
     processes   start, end and kill workers
     fallback    the interface of the C extension, in Python
@@ -97,8 +100,8 @@ Recipe: a new column of a row. Each of these places changes:
     tests/core/layout       `test_native` compares both layouts; tests/contracts/test_columns.py has the value nonzero
 
 Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class inherits from `Engine` of
-pool/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces, arena,
-hub, and a journal if envs can be restored. `serve` runs commands if the envs live in the calling thread.
+operations/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces,
+arena, hub, and a journal if envs can be restored. `serve` runs commands if the envs live in the calling thread.
 `handle` records failures, and `repair` replaces what has failed. `close` ends everything within its limit. The suite
 tests/contracts/test_pool.py runs over every engine.
 """

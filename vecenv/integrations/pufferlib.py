@@ -21,11 +21,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, copy_spaces
 from ..core.parent.batch import Batch
 from ..core.pool.face import PoolFace
-from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.adapt import generator_owner
 from ..envs.remote import CallMethod

@@ -17,12 +17,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..checks import check_choice, check_whole
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
 from ..core.options import START_METHODS
 from ..core.parent.batch import Batch
 from ..core.pool.face import PoolFace
-from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.remote import (
     CallMethod,

@@ -18,11 +18,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..checks import check_callables, check_flag, check_seconds
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.face import PoolFace
-from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.remote import CallMethod, GetAttributeOrNone, ObjectEnv, SeedActionSpace, SetInnerAttribute
 from ..errors import (

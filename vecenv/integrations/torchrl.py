@@ -20,11 +20,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..checks import check_whole
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
-from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, ErrorRows, SpaceError, StateError, require, take_rows
 from ..nested import map_structure

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, NoReturn
 
 from ..checks import check_flag
 from ..config import deep_merge_dicts, warn_unknown_keys
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array
 from ..core.options import check_env_fns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
-from ..core.pool.facts import SettingNames
 from ..core.pool.pool import Pool
 from ..envs.adapt import find_attr
 from ..envs.remote import CallEnvMethod, FindAttribute, Render

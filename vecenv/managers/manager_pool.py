@@ -11,7 +11,7 @@ from ..core.layout.flags import Autoreset
 from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
 from ..core.pool.serial import SerialPool
-from ..core.pool.spare_resets import SpareRule
+from ..core.spares.resets import SpareRule
 from ..envs.factory import EnvFactory
 from ..envs.seeding import episode_seed
 from ..errors import ClosedError, WorkerTimeoutError

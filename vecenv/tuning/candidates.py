@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.core.pool.sizing import SERIAL, Setting, Workload, round_ns
+from vecenv.core.advice.sizing import SERIAL, Setting, Workload, round_ns
 
 __all__ = ["Candidate", "calls", "full_grid", "likely_settings", "settings", "variants"]
 

@@ -20,9 +20,9 @@ import psutil
 from gymnasium.vector import SyncVectorEnv
 
 from vecenv.checks import check_flag, check_seconds, check_whole
+from vecenv.core.advice.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
 from vecenv.core.options import Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
-from vecenv.core.pool.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.state.state import SNAPSHOTTER

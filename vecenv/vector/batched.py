@@ -20,12 +20,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag
+from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
-from ..core.pool.facts import SettingNames
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows

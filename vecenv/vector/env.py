@@ -29,7 +29,7 @@ from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
-from ..core.pool.spare_resets import SpareRule
+from ..core.spares.resets import SpareRule
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed

@@ -31,6 +31,7 @@ from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
 from vecenv.checks import check_choice, check_flag, check_whole
+from vecenv.core.advice.facts import SettingNames
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.messages import copy_value
 from vecenv.core.layout.spec import Leaf
@@ -38,8 +39,7 @@ from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.backends import BACKENDS, make_pool
 from vecenv.core.pool.face import PoolFace
-from vecenv.core.pool.facts import SettingNames
-from vecenv.core.pool.spare_resets import SpareRule
+from vecenv.core.spares.resets import SpareRule
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed, episode_seed

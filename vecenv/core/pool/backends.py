@@ -10,16 +10,16 @@ from typing import Any
 from ...checks import check_choice
 from ...errors import ConfigError
 from ...ray_options import RayOptions
+from ..advice.auto import choose_options
 from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
+from ..operations.engine import Engine
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
 from ..processes.measure import Measurement
-from .auto import choose_options
-from .engine import Engine
+from ..spares.resets import SpareRule
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool
 from .serial import SerialEngine, SerialPool
-from .spare_resets import SpareRule
 
 __all__ = ["BACKENDS", "CHOOSING_BACKENDS", "make_pool", "measure_first_env"]
 

@@ -22,7 +22,11 @@ from ..layout import messages
 from ..layout.commands import Command, Commands
 from ..layout.flags import Op
 from ..layout.messages import Reply
+from ..operations.engine import OpenedEnvs
+from ..operations.requests import Requests
+from ..operations.waiter import Waiter
 from ..parent.hub import Event, SlotState
+from ..processes.slots import SlotTable
 from ..processes.worker import Worker, any_ready, death_of
 from ..processes.worker_group import WorkerGroup
 from ..recovery.policy import Recovery, append_message
@@ -30,12 +34,8 @@ from ..recovery.recycling import Recycler
 from ..recovery.reproducer import describe
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
-from .engine import OpenedEnvs
 from .monitor import WorkerTable
-from .requests import Requests
-from .slots import SlotTable
 from .starting import is_lasting
-from .waiter import Waiter
 from .worker_starts import WorkerStarts
 
 __all__ = ["Supervisor"]

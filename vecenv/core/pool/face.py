@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 from ...report import Report
 from ...statistics import ShardInfo, Statistics
-from .facts import SettingNames
+from ..advice.facts import SettingNames
 from .pool import Pool
 
 __all__ = ["PoolFace"]

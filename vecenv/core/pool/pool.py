@@ -29,11 +29,20 @@ import numpy as np
 from ...errors import InternalError, StateError
 from ...report import Report
 from ...statistics import ShardInfo, Statistics
+from ..advice.facts import PoolFacts, SettingNames
+from ..advice.rules import judge
+from ..advice.sizing import SERIAL, Setting
+from ..advice.times import read_caller, read_envs, read_threads, read_workers, running_of
+from ..advice.waiting import read_workload
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.spec import Array, Space, Spec
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.lifecycle import Lifecycle
+from ..operations.requests import ActionLeaves, Requests
+from ..operations.waiter import Waiter, check_no_counts
 from ..options import Limits, PoolOptions
 from ..parent.batch import Batch
 from ..parent.copy_timer import CopyTimer, make_copy_timer
@@ -42,20 +51,11 @@ from ..parent.leases import Leases
 from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
 from ..recovery.resume import read_records
+from ..spares.envs import SpareEnvs
+from ..spares.queues import SpareQueues
+from ..spares.resets import SpareResets, SpareRule
 from ..system.clock import check_timeout, now_ns
 from ..system.signals import signals_deferred
-from .engine import Engine, EnvSpaces, OpenedEnvs
-from .facts import PoolFacts, SettingNames
-from .lifecycle import Lifecycle
-from .requests import ActionLeaves, Requests
-from .rules import judge
-from .sizing import SERIAL, Setting
-from .spare_envs import SpareEnvs
-from .spare_queues import SpareQueues
-from .spare_resets import SpareResets, SpareRule
-from .times import read_caller, read_envs, read_threads, read_workers, running_of
-from .waiter import Waiter, check_no_counts
-from .waiting import read_workload
 
 __all__ = ["Pool"]
 

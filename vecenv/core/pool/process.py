@@ -23,6 +23,9 @@ from ...errors import (
     WorkerTimeoutError,
     warn_caller,
 )
+from ..advice.auto import choose_options
+from ..advice.sizing import Setting
+from ..advice.waiting import WaitingCheck
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
@@ -30,11 +33,15 @@ from ..layout.commands import History
 from ..layout.messages import unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.requests import Requests
+from ..operations.waiter import Waiter
 from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener, Listeners
 from ..processes.measure import Measurement
 from ..processes.shared_generators import find_generator
+from ..processes.slots import SlotTable, split_evenly
 from ..processes.worker import check_may_start, death_of, usable_cores
 from ..processes.worker_group import WorkerGroup
 from ..processes.worker_main import BuildReport
@@ -48,17 +55,10 @@ from ..system.module_files import ModuleFiles
 from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import standard_descriptors
-from .auto import choose_options
 from .death import Supervisor
-from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
-from .requests import Requests
-from .sizing import Setting
-from .slots import SlotTable, split_evenly
 from .starting import common_names
-from .waiter import Waiter
-from .waiting import WaitingCheck
 from .worker_starts import WorkerStarts, compare_spaces, note_place
 
 __all__ = ["ProcessEngine", "ProcessPool"]

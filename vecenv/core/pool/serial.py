@@ -27,6 +27,9 @@ from ..layout.counters import CountersPlan
 from ..layout.flags import Op
 from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.requests import Requests
+from ..operations.waiter import Waiter
 from ..options import PoolOptions
 from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
@@ -38,12 +41,9 @@ from ..system.monitor_files import MonitorFile
 from ..system.process_stat import started_at
 from ..system.segment import Segment, private_segment
 from ..system.signals import signals_deferred
-from .engine import Engine, EnvSpaces, OpenedEnvs
 from .monitor import WorkerTable, announce
 from .pool import Pool
-from .requests import Requests
 from .starting import StartProgress
-from .waiter import Waiter
 
 __all__ = ["SerialEngine", "SerialPool"]
 

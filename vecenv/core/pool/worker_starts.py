@@ -22,10 +22,12 @@ from ...registrations import pickle_registrations
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.messages import describe_place, unpack_error
+from ..operations.engine import EnvSpaces
 from ..options import PoolOptions
 from ..parent.inbox import Inbox
 from ..processes.env_modules import find_env_modules
 from ..processes.import_client import prepare_server, surroundings_of
+from ..processes.slots import SlotTable
 from ..processes.worker import (
     Worker,
     death_of,
@@ -48,8 +50,6 @@ from ..system.process_stat import started_at
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of
 from ..system.worker_socket import ControlSocket, poll_briefly
-from .engine import EnvSpaces
-from .slots import SlotTable
 from .starting import (
     ConstructReports,
     StartLimits,

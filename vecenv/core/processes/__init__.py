@@ -3,6 +3,7 @@
 worker_main     the process around hosts
 builder         builds the envs of a worker in its threads
 worker          one worker, as its parent has it
+slots           which slot serves an env, which worker has a slot
 worker_group    all workers of a pool, with their descriptors and memory
 worker_output   the lines that workers write while they build envs, equal ones once
 measure         the cost of one env

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
 from ..layout.commands import Command, Commands
 from ..layout.messages import Reply, pack_error
+from ..operations.requests import Requests
+from ..operations.waiter import Waiter
 from ..parent.hub import SlotState
-from ..pool.requests import Requests
 from ..pool.starting import is_lasting
-from ..pool.waiter import Waiter
 from ..recovery.policy import Recovery
 from ..recovery.resume import make_resume
 from ..system.clock import NEVER_NS, now_ns

@@ -20,13 +20,13 @@ from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.requests import Requests
+from ..operations.waiter import Waiter
 from ..options import Limits, PoolOptions
 from ..parent.hub import Event
-from ..pool.engine import Engine, EnvSpaces, OpenedEnvs
-from ..pool.requests import Requests
-from ..pool.slots import split_evenly
 from ..pool.starting import working_directory
-from ..pool.waiter import Waiter
+from ..processes.slots import split_evenly
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode

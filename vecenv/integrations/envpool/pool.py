@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from ...core.advice.facts import SettingNames
 from ...core.pool.face import PoolFace
-from ...core.pool.facts import SettingNames
 from ...errors import convert_rows
 from ...vector.arguments import read_env_ids, read_seeds
 from ...vector.env import VectorEnv

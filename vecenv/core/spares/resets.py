@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layout.spec import Array
+from ..operations.engine import EnvSpaces
+from ..operations.requests import Requests
 from ..parent.batch import Batch
-from .engine import EnvSpaces
-from .requests import Requests
-from .spare_queues import SpareQueues
-from .spare_rows import AnswerStore
+from .queues import SpareQueues
+from .rows import AnswerStore
 
 __all__ = ["PLAIN", "SpareResets", "EnvResets", "Reset", "SpareRule"]
 

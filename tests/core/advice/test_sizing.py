@@ -7,10 +7,10 @@ import pytest
 
 from tests.core.layout.test_arena import plan_for
 from tests.spaces import FIXED_SPACES
+from vecenv.core.advice.auto import choose_options
+from vecenv.core.advice.sizing import SERIAL, Setting, Workload, choose_setting
+from vecenv.core.advice.waiting import read_workload
 from vecenv.core.options import PoolOptions
-from vecenv.core.pool.auto import choose_options
-from vecenv.core.pool.sizing import SERIAL, Setting, Workload, choose_setting
-from vecenv.core.pool.waiting import read_workload
 from vecenv.core.processes.measure import Measurement, Times
 from vecenv.core.system.segment import private_segment
 

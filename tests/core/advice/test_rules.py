@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from vecenv import Durations, Report, Statistics, Verdict
+from vecenv.core.advice.facts import PoolFacts, SettingNames
+from vecenv.core.advice.rules import judge
+from vecenv.core.advice.sizing import SERIAL, Setting, Workload
+from vecenv.core.advice.times import read_envs, read_workers
 from vecenv.core.fallback.timing import bucket_of
 from vecenv.core.parent.pickled_infos import PickledInfos
-from vecenv.core.pool.facts import PoolFacts, SettingNames
-from vecenv.core.pool.rules import judge
-from vecenv.core.pool.sizing import SERIAL, Setting, Workload
-from vecenv.core.pool.times import read_envs, read_workers
 from vecenv.statistics import CallerTimes, EnvTimes
 
 FACTS = PoolFacts(setting=Setting(4), cores=4, machine_cores=4)

@@ -10,7 +10,7 @@ make no autoresets; all resets are sent from here. Between `Pool` and the reques
     SpareQueues     which env serves which row, and which spare env is next
     SpareResets     the seeds of spare envs
     EnvResets       resets under way, and first observations that have arrived
-    RowAnswers      the answers that rows owe; `spare_rows` puts a row together from those of two envs
+    RowAnswers      the answers that rows owe; `rows` puts a row together from those of two envs
 
 If the number of spare envs is a multiple of N, the number of rows, each row has spare envs of its own. Their queue
 depends on that row only. With 0 spare envs, an env that has ended is the only one in the queue of its row, and so
@@ -32,14 +32,9 @@ from ..layout.bounds import Bounds
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.messages import Reply
 from ..layout.spec import Array, split_batch
-from ..parent.batch import Batch
-from ..system.clock import Deadline, check_timeout
-from ..system.signals import signals_deferred
-from .engine import OpenedEnvs
-from .requests import ActionLeaves, Requests, check_count
-from .spare_answers import RowAnswers
-from .spare_resets import PLAIN, EnvResets, Reset, SpareResets
-from .waiter import (
+from ..operations.engine import OpenedEnvs
+from ..operations.requests import ActionLeaves, Requests, check_count
+from ..operations.waiter import (
     Waiter,
     check_distinct_envs,
     check_whole_count,
@@ -47,6 +42,11 @@ from .waiter import (
     refuse_idle_envs,
     refuse_min_count,
 )
+from ..parent.batch import Batch
+from ..system.clock import Deadline, check_timeout
+from ..system.signals import signals_deferred
+from .answers import RowAnswers
+from .resets import PLAIN, EnvResets, Reset, SpareResets
 
 __all__ = ["SpareEnvs"]
 

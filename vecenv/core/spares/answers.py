@@ -14,11 +14,11 @@ from ..layout.flags import Autoreset, Op, RowFlag
 from ..layout.info_cells import InfoColumns
 from ..layout.rows import union_of_flags
 from ..layout.spec import Array
+from ..operations.engine import EnvSpaces
+from ..operations.requests import refuse_busy_env, refuse_ordered
 from ..parent.batch import Batch
-from .engine import EnvSpaces
-from .requests import refuse_busy_env, refuse_ordered
-from .spare_resets import EnvResets
-from .spare_rows import AnswerStore, join_rows
+from .resets import EnvResets
+from .rows import AnswerStore, join_rows
 
 __all__ = ["RowAnswers"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from vecenv import PerformanceWarning
+from vecenv.core.advice.waiting import read_workload
 from vecenv.core.layout import native
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
-from vecenv.core.pool.waiting import read_workload
 from vecenv.core.system.run_delay import open_run_delay
 from vecenv.envs.toys import BusyEnv, NullEnv
 

@@ -18,8 +18,8 @@ from ..layout.flags import RowFlag
 from ..layout.messages import Reply
 from ..layout.rows import Rows
 from ..layout.spec import Array
+from ..operations.engine import EnvSpaces
 from ..parent.batch import Batch
-from .engine import EnvSpaces
 
 __all__ = ["AnswerStore", "join_rows"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vecenv.core.pool.lifecycle import Lifecycle
+from vecenv.core.operations.lifecycle import Lifecycle
 from vecenv.errors import ClosedError, ConfigError, StateError
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ..advice.waiting import WaitingCheck
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.flags import Autoreset
@@ -24,9 +25,8 @@ from ..parent.hub import Event, Hub
 from ..parent.inbox import Listener
 from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import WorkerDirectory
+from ..processes.slots import SlotTable
 from ..recovery.journal import Journal
-from .slots import SlotTable
-from .waiting import WaitingCheck
 
 if TYPE_CHECKING:  # both use an engine
     from .requests import Requests

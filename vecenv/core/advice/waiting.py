@@ -9,9 +9,9 @@ import numpy as np
 
 from ...errors import PerformanceWarning, warn_caller
 from ..layout.spec import Array
+from ..processes.slots import SlotTable
 from ..system.clock import now_ns
 from .sizing import Setting, Workload, choose_setting, round_ns
-from .slots import SlotTable
 
 __all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_better", "read_workload"]
 
