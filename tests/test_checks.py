@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vecenv import ConfigError
-from vecenv.checks import check_callable, check_callables, check_choice, check_flag, check_whole
+from vecenv.values.checks import check_callable, check_callables, check_choice, check_flag, check_whole
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)], ids=repr)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vecenv.json_text import json_text
+from vecenv.values.json_text import json_text
 
 
 @pytest.mark.parametrize(

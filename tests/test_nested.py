@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vecenv import SpaceError
-from vecenv.nested import copy_arrays, flatten, map_structure, writable_copy
+from vecenv.values.nested import copy_arrays, flatten, map_structure, writable_copy
 
 
 class Pair(NamedTuple):

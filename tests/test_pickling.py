@@ -15,7 +15,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from vecenv.pickling import dump_by_value
+from vecenv.values.pickling import dump_by_value
 
 
 @functools.lru_cache

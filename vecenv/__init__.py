@@ -72,7 +72,7 @@ _MODULE_OF = {
     "collect": "collection",
     "compare": "evaluation",
     "evaluate": "evaluation",
-    "is_replaying": "replaying",
+    "is_replaying": "gymnasium_api.replaying",
     "make_vec": "vector",
     "register_pickled_state": "envs.state.state",
     "register_state_adapter": "envs.state.state",
@@ -118,9 +118,9 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.envs.state.state import *
     from vecenv.errors import *
     from vecenv.evaluation import *
+    from vecenv.gymnasium_api.replaying import *
     from vecenv.options import *
     from vecenv.ray_options import *
-    from vecenv.replaying import *
     from vecenv.report import *
     from vecenv.statistics import *
     from vecenv.tuning.result import *

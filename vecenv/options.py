@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .checks import check_callable, check_choice, check_flag, check_seconds, check_whole, is_positive, nearest
 from .errors import ConfigError
+from .values.checks import check_callable, check_choice, check_flag, check_seconds, check_whole, is_positive, nearest
 
 __all__ = ["EngineOptions", "FailurePolicy", "Timeouts"]
 

@@ -39,7 +39,7 @@ from gymnasium import Space, spaces
 
 from .core.layout.spec import Array, Spec
 from .errors import ConfigError, SpaceError
-from .nested import map_structure
+from .values.nested import map_structure
 
 __all__ = ["Answer", "PolicyCaller", "evaluation_mode", "no_objects"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .checks import check_seconds, check_whole, is_positive, nearest
 from .errors import ConfigError
 from .options import read_fields
+from .values.checks import check_seconds, check_whole, is_positive, nearest
 
 __all__ = ["RayOptions"]
 

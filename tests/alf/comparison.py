@@ -20,7 +20,7 @@ from vecenv.alf import (
     truncation,
 )
 from vecenv.envs.toys import CountEnv, ToyEnv
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 
 def assert_same(left: Any, right: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from tests.vector.comparison import assert_same
 from vecenv import Transitions
 from vecenv.envs.toys import ToyEnv
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 
 class DiceEnv(ToyEnv):

@@ -17,7 +17,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.carrier import Carrier
 from vecenv.core.shards.local_carrier import LocalCarrier
 from vecenv.core.shards.sharded_engine import ShardedEngine
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 
 class ShardedVectorEnv(VectorEnv):

@@ -144,7 +144,7 @@ def test_policy_gets_nested_observations_of_envs_that_run(space):
     for row, seed in enumerate([3, 4]):
         first, _ = env.reset(seed=seed)
         rows = list(gymnasium.vector.utils.iterate(gymnasium.vector.utils.batch_space(space, 2), seen[0][0]))
-        assert vecenv.nested.equal(rows[row], first)
+        assert vecenv.values.nested.equal(rows[row], first)
 
 
 # ---- policies --------------------------------------------------------------------------------

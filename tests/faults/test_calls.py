@@ -16,7 +16,7 @@ from vecenv import VectorEnv
 from vecenv.core.host.host import Host
 from vecenv.envs import toys
 from vecenv.errors import EnvError
-from vecenv.replaying import is_replaying
+from vecenv.gymnasium_api.replaying import is_replaying
 
 
 class Tunable(toys.CountEnv):

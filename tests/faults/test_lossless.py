@@ -20,7 +20,7 @@ from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
 from vecenv.ding import DingEnvWrapper
 from vecenv.envs import toys
-from vecenv.replaying import is_replaying
+from vecenv.gymnasium_api.replaying import is_replaying
 
 NEXT, SAME = Autoreset.NEXT_STEP, Autoreset.SAME_STEP
 

@@ -17,7 +17,7 @@ from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import SpaceError
-from vecenv.replaying import REPLAYING
+from vecenv.gymnasium_api.replaying import REPLAYING
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

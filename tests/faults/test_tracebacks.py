@@ -20,7 +20,7 @@ from vecenv.core.layout import messages
 from vecenv.ding import create_env_manager
 from vecenv.envs import toys
 from vecenv.errors import EnvError, RemoteTraceback, WorkerError
-from vecenv.pickling import dump_by_value
+from vecenv.values.pickling import dump_by_value
 
 SOURCE = """
 class Env(toys.ToyEnv):

@@ -186,7 +186,7 @@ def test_result_of_a_task_in_a_shard_is_of_the_class_that_was_sent(tmp_path: Pat
     from vecenv.core.shards.requests import RunTask
     from vecenv.core.shards.sharded_engine import ShardedEngine
     from vecenv.core.shards.task_calls import TaskCall
-    from vecenv.pickling import dump_by_value
+    from vecenv.values.pickling import dump_by_value
     def make_task(pool):
         def task(argument, shared):
             return Item(argument) if argument else lambda: Item

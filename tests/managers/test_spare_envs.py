@@ -12,7 +12,7 @@ import pytest
 from vecenv import ConfigError
 from vecenv.ding import AsyncSubprocessEnvManager, SubprocessEnvManagerV2, SyncSubprocessEnvManager
 from vecenv.envs.toys import CountEnv, Exits, RaiseAtReset, ToyEnv
-from vecenv.nested import copy_arrays
+from vecenv.values.nested import copy_arrays
 
 NUM_ENVS = 3
 SPARES = {"num_spare_envs": NUM_ENVS}

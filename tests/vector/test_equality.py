@@ -18,7 +18,7 @@ from tests.spaces import ALL_SPACES
 from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
-from vecenv.nested import flatten
+from vecenv.values.nested import flatten
 
 NUM_ENVS = 3
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]

@@ -19,7 +19,7 @@ from vecenv import VectorEnv
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_and_build
-from vecenv.first_seeds import is_seeded_by, seed_generators
+from vecenv.gymnasium_api.first_seeds import is_seeded_by, seed_generators
 
 cartpole = functools.partial(gymnasium.make, "CartPole-v1")
 

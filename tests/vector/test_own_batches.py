@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 import vecenv
 from tests.vector.own_spaces import Angle, Image, Pair
-from vecenv.nested import equal
+from vecenv.values.nested import equal
 
 
 class AngleEnv(gymnasium.Env[Any, Any]):

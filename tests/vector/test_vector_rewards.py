@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from tests.vector.two_goals import TwoGoals, limited, sums
 from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
 from vecenv.ding import BaseEnvManager, SyncSubprocessEnvManager
-from vecenv.reward_spaces import find_reward_space
+from vecenv.gymnasium_api.reward_spaces import find_reward_space
 
 NUM_ENVS = 3
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)

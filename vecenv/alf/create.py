@@ -21,11 +21,11 @@ from vecenv.alf.batched.thread import ThreadEnvironment
 from vecenv.alf.suite import apply_wrapper, load
 from vecenv.alf.wrappers.batch import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
 from vecenv.alf.wrappers.task import MultitaskWrapper
-from vecenv.checks import check_callable, check_callables, check_flag, check_whole
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.pool.backends import CHOOSING_BACKENDS
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
+from vecenv.values.checks import check_callable, check_callables, check_flag, check_whole
 
 __all__ = ["create_environment"]
 

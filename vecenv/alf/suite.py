@@ -17,9 +17,9 @@ from vecenv.alf.gym.actions import ContinuousActionClip, NormalizedAction, is_co
 from vecenv.alf.gym.frames import ImageChannelFirst, is_image
 from vecenv.alf.gym.wrapper import AlfGymWrapper
 from vecenv.alf.wrappers.base import TimeLimit
-from vecenv.checks import check_callables, check_flag, check_whole
 from vecenv.envs.gym_registry import find_spec
 from vecenv.errors import ConfigError
+from vecenv.values.checks import check_callables, check_flag, check_whole
 
 __all__ = ["load"]
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from vecenv import __version__
-from vecenv.checks import nearest
 from vecenv.cli import bench, check, evaluate, record, replay, top, tune
 from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
+from vecenv.values.checks import nearest
 
 __all__ = ["main"]
 

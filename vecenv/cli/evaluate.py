@@ -158,7 +158,7 @@ def _show(result: Evaluation, duration: float, file: TextIO) -> None:
 
 
 def _json_text(result: Evaluation, options: argparse.Namespace) -> str:
-    from vecenv.json_text import json_text
+    from vecenv.values.json_text import json_text
 
     settings = {"policy": options.policy, "env_kwargs": dict(options.env_kwarg), "max_steps": options.max_steps}
     content = {**result.as_dict(), **settings, "complete": result.num_episodes == result.num_planned}

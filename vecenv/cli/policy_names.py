@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vecenv.checks import nearest
 from vecenv.errors import ConfigError
 from vecenv.measurement.env_names import import_module
+from vecenv.values.checks import nearest
 
 __all__ = ["find_policy"]
 

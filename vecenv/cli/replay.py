@@ -18,8 +18,8 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 _QUIT = 1
 #: Modules between a command and the code of an env: the debugger does not stop in them.
 _SKIP = (
-    "vecenv.core.*", "vecenv.cli.*", "vecenv.envs.adapt", "vecenv.replaying",
-    "vecenv.first_seeds", "vecenv.reset_options", "inspect",
+    "vecenv.core.*", "vecenv.cli.*", "vecenv.envs.adapt", "vecenv.gymnasium_api.replaying",
+    "vecenv.gymnasium_api.first_seeds", "vecenv.gymnasium_api.reset_options", "inspect",
     "gymnasium.core", "gymnasium.wrappers.*", "gymnasium.utils.*",
 )  # fmt: skip
 

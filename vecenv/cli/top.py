@@ -86,7 +86,7 @@ def _list(pools: Sequence[PoolFile], *, is_json: bool) -> int:
 
 def _print_json(reader: PoolReader, interval: float, *, is_once: bool) -> None:
     from vecenv.cli.pool_load import measure_load
-    from vecenv.json_text import json_text
+    from vecenv.values.json_text import json_text
 
     before, due = reader.read(), time.monotonic()
     while True:

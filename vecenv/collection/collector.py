@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_choice, check_flag, check_whole
 from ..errors import ConfigError
 from ..policies import PolicyCaller
+from ..values.checks import check_choice, check_flag, check_whole
 from ..vector import VectorEnv
 from ..vector.env import describe_wrong_vector_env
 from .columns import Columns

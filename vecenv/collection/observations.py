@@ -16,7 +16,7 @@ from gymnasium import Space
 
 from ..core.layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec, map_columns, nest_columns
 from ..errors import ConfigError
-from ..registrations import has_own_batches
+from ..gymnasium_api.registrations import has_own_batches
 
 __all__ = ["ObsColumns"]
 

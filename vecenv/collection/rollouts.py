@@ -16,8 +16,8 @@ from ..core.layout.messages import pack_error
 from ..core.shards.recorded_pool import RecordedPool
 from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
-from ..pickling import dump_by_value, load_with_main
 from ..policies import PolicyCaller
+from ..values.pickling import dump_by_value, load_with_main
 from .columns import Columns, ColumnsPart
 from .driver import Driver
 from .interrupts import DelayedInterrupts

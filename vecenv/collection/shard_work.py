@@ -24,8 +24,8 @@ from ..core.processes.worker_main import describe_envs
 from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall
 from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
-from ..pickling import dump_by_value, dump_with_main
 from ..statistics import ShardInfo
+from ..values.pickling import dump_by_value, dump_with_main
 from ..vector import VectorEnv
 from ..vector.errors import ClosedVectorEnvError
 from .columns import Columns

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..errors import ConfigError
 from ..options import EngineOptions, FailurePolicy, Timeouts, check_option, given_fields
+from ..values.checks import MAKE, check_choice, check_flag, check_whole, describe_wrong_env_fn
 from .host.global_rngs import pool_entropy
 from .layout.flags import Autoreset, Op
 from .layout.info_cells import Infos

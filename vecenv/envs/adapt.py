@@ -20,12 +20,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.checks import describe_wrong_env_fn, is_pettingzoo_env
 from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
 from vecenv.errors import SpaceError, StateError
-from vecenv.reward_spaces import find_reward_space
+from vecenv.gymnasium_api.reward_spaces import find_reward_space
+from vecenv.values.checks import describe_wrong_env_fn, is_pettingzoo_env
 
 #: Attributes that `AdaptedEnv` defines itself, in place of its env's.
 _TRANSLATED = frozenset(

@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from vecenv.checks import check_whole
 from vecenv.config import deep_merge_dicts
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, StateError
 from vecenv.registry import ENV_REGISTRY
+from vecenv.values.checks import check_whole
 
 __all__ = [
     "HybridEnv",

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.errors import ConfigError
-from vecenv.nested import is_sequence, map_structure
+from vecenv.values.nested import is_sequence, map_structure
 
 __all__ = [
     "affine_transform",

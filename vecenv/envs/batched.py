@@ -22,10 +22,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from ..checks import describe_wrong_env_fn, is_pettingzoo_env
-from ..first_seeds import is_seeded_by
-from ..nested import is_sequence, map_structure
-from ..reward_spaces import reward_shape_of
+from ..gymnasium_api.first_seeds import is_seeded_by
+from ..gymnasium_api.reward_spaces import reward_shape_of
+from ..values.checks import describe_wrong_env_fn, is_pettingzoo_env
+from ..values.nested import is_sequence, map_structure
 
 __all__ = [
     "BatchedEnv",

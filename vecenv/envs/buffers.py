@@ -12,7 +12,7 @@ import numpy as np
 from vecenv.envs.check.data import describe
 from vecenv.errors import SpaceError
 
-from ..pickling import dump_by_value
+from ..values.pickling import dump_by_value
 
 __all__ = [
     "CloudPickleWrapper",

@@ -11,7 +11,7 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from vecenv.errors import DependencyError, require
-from vecenv.registrations import ids_kept
+from vecenv.gymnasium_api.registrations import ids_kept
 
 __all__ = ["find_spec", "make_env", "register_atari"]
 

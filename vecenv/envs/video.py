@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require, warn_caller
-from vecenv.replaying import is_replaying
+from vecenv.gymnasium_api.replaying import is_replaying
 
 DEFAULT_FOLDER = "./video"
 

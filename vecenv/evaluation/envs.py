@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from ..checks import describe_wrong_env_fn
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
 from ..errors import ConfigError, StateError
 from ..options import given_fields, read_timeouts
+from ..values.checks import describe_wrong_env_fn
 from ..vector.env import VectorEnv, describe_wrong_vector_env
 from ..vector.errors import ClosedVectorEnvError
 from ..vector.options import move_options

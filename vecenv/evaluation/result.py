@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.layout.spec import Array
-from ..nested import map_structure
+from ..values.nested import map_structure
 from .bootstrap import mean_interval, standard_error
 
 __all__ = ["EpisodeResult", "Evaluation"]

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..checks import check_callable, check_choice, check_seconds, check_whole
 from ..core.system.clock import limit_of
 from ..errors import ConfigError, add_notes
 from ..policies import evaluation_mode
+from ..values.checks import check_callable, check_choice, check_seconds, check_whole
 from ..vector.env import check_options
 from .comparison import Comparison
 from .envs import open_envs

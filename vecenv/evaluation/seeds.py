@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..checks import check_whole
 from ..errors import ConfigError
+from ..values.checks import check_whole
 
 __all__ = ["MOST_SEED", "read_seeds"]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_flag, check_whole
 from ..envs.adapt import adapt_and_build
 from ..envs.factory import EnvFactory
 from ..envs.seed_videos import SeedRecorder, file_name
 from ..errors import ConfigError
+from ..values.checks import check_flag, check_whole
 from ..vector.env import VectorEnv
 from .seeds import read_seeds
 

@@ -16,12 +16,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ..checks import check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..core.layout.spec import Array
 from ..envs.multi_agent.joint import JointEnv
 from ..envs.multi_agent.rows import ROWS, AgentRowsEnv
 from ..envs.multi_agent.turns import TurnEnv
 from ..errors import ConfigError, convert_rows
+from ..values.checks import check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..vector.arguments import check_without_mask, one_of, read_env_ids, read_seeds
 from ..vector.batched import BatchedVectorEnv
 from ..vector.results import Step

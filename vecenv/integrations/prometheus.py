@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..checks import check_whole
 from ..errors import ConfigError, StateError, require
 from ..statistics import Durations, Statistics
+from ..values.checks import check_whole
 
 __all__ = ["Exporter", "PoolCollector", "exporter"]
 

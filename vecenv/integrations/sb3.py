@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from ..checks import check_choice, check_whole
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Leaf, has_rows
@@ -32,6 +31,7 @@ from ..envs.remote import (
     SetOuterAttribute,
 )
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
+from ..values.checks import check_choice, check_whole
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of

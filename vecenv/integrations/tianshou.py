@@ -17,7 +17,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from ..checks import check_callables, check_flag, check_seconds
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op
 from ..core.layout.spec import Array, Leaf
@@ -36,6 +35,7 @@ from ..errors import (
     add_notes,
     require,
 )
+from ..values.checks import check_callables, check_flag, check_seconds
 from ..vector.arguments import read_count, read_env_ids, read_seeds
 from ..vector.env import VectorEnv, check_options
 from ..vector.nested import row_of

@@ -20,7 +20,7 @@ import numpy as np
 from ..core.layout.spec import Array
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, require
-from ..nested import map_structure
+from ..values.nested import map_structure
 
 __all__ = ["PinnedMemory", "ToDevice", "as_tensors", "to_device"]
 

@@ -19,7 +19,6 @@ from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from ..checks import check_whole
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op, RowFlag
 from ..core.layout.spec import Array, map_columns
@@ -27,7 +26,8 @@ from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, ErrorRows, SpaceError, StateError, require, take_rows
-from ..nested import map_structure
+from ..values.checks import check_whole
+from ..values.nested import map_structure
 from ..vector.arguments import read_env_ids
 from ..vector.env import VectorEnv, check_options
 from ..vector.nested import merge, own

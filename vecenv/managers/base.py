@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from ..checks import check_flag
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import RowFlag
@@ -42,6 +41,7 @@ from ..errors import (
 )
 from ..registry import ENV_MANAGER_REGISTRY
 from ..statistics import ShardInfo
+from ..values.checks import check_flag
 from .actions import packer_of
 from .build import builder_of
 from .env_spaces import ReferenceSpaces

@@ -25,8 +25,8 @@ from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError, locate
-from ..first_seeds import seed_generators
-from ..pickling import dump_by_value, load
+from ..gymnasium_api.first_seeds import seed_generators
+from ..values.pickling import dump_by_value, load
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info
 

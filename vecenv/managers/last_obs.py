@@ -9,7 +9,7 @@ import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ..nested import map_structure
+from ..values.nested import map_structure
 
 __all__ = ["LastObservations"]
 

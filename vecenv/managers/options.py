@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import is_positive
 from ..config import Config
 from ..core.layout.flags import Autoreset
 from ..core.options import Limits, PoolFailurePolicy, PoolOptions
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields, read_failures, read_timeouts
+from ..values.checks import is_positive
 
 __all__ = [
     "BASE_CONFIG",

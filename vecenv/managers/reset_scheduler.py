@@ -25,7 +25,7 @@ from ..errors import (
     place_of,
     warn_caller,
 )
-from ..nested import copy_arrays
+from ..values.nested import copy_arrays
 from .env_driver import ResetRequest
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations

@@ -21,8 +21,8 @@ from ..core.parent.batch import Batch
 from ..core.parent.copy_timer import CopyTimer
 from ..core.parent.leases import Leases
 from ..envs.base import BaseEnvTimestep
-from ..nested import copy_arrays, map_structure
 from ..tree import TreeArray
+from ..values.nested import copy_arrays, map_structure
 from .build import BuildFunctions, numbers_of
 from .side_values import REWARD
 from .trees import info_tree, info_trees, tree_rows

@@ -13,10 +13,10 @@ from typing import Any
 
 import gymnasium
 
-from vecenv.checks import nearest
 from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
 from vecenv.measurement.target import registered_env
+from vecenv.values.checks import nearest
 
 __all__ = ["find_env_fn", "import_module"]
 

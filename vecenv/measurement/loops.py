@@ -25,7 +25,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit, locate
 from vecenv.measurement.target import EnvFn, action_rows
-from vecenv.pickling import adopt_main, dump_with_main, load_with_main
+from vecenv.values.pickling import adopt_main, dump_with_main, load_with_main
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from vecenv.json_text import json_text
+from vecenv.values.json_text import json_text
 
 if TYPE_CHECKING:
     from vecenv.measurement.measure import Result

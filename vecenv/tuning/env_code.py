@@ -8,11 +8,11 @@ from typing import Any
 
 import gymnasium
 
-from vecenv.checks import describe_wrong_env_fn
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.gym_registry import find_spec
 from vecenv.errors import ConfigError
 from vecenv.measurement.env_names import find_env_fn
+from vecenv.values.checks import describe_wrong_env_fn
 
 __all__ = ["EnvCode"]
 

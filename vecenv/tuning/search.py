@@ -19,7 +19,6 @@ import gymnasium
 import psutil
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv.checks import check_flag, check_seconds, check_whole
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
 from vecenv.core.options import Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
@@ -36,6 +35,7 @@ from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings
 from vecenv.tuning.env_code import EnvCode
 from vecenv.tuning.halving import Halving, OpenCandidate
 from vecenv.tuning.result import TuneCandidate, TuneResult
+from vecenv.values.checks import check_flag, check_seconds, check_whole
 from vecenv.vector.env import VectorEnv, check_options
 from vecenv.vector.options import move_options
 

@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
-from ..checks import check_flag
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.rows import RowRange
@@ -29,11 +28,12 @@ from ..core.parent.batch import Batch
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
+from ..gymnasium_api.reward_spaces import reward_shape_of
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..report import Report
-from ..reward_spaces import reward_shape_of
 from ..statistics import ShardInfo, Statistics
+from ..values.checks import check_flag
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions

@@ -24,7 +24,6 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
-from ..checks import check_flag, check_whole
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
 from ..core.options import PoolOptions
@@ -35,11 +34,12 @@ from ..envs.remote import GetAttribute, without_bounds
 from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError, convert_rows
+from ..gymnasium_api.registrations import has_own_batches
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
-from ..registrations import has_own_batches
 from ..report import Report
 from ..statistics import Statistics
+from ..values.checks import check_flag, check_whole
 from .arguments import (
     check_without_mask,
     combine_spaces,

@@ -10,14 +10,14 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..checks import check_callables, check_choice, check_whole
 from ..core.pool.backends import BACKENDS
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
+from ..gymnasium_api.registrations import add_to_main, named_in_main
 from ..options import EngineOptions, FailurePolicy, Timeouts, given_fields
 from ..ray_options import RayOptions
-from ..registrations import add_to_main, named_in_main
+from ..values.checks import check_callables, check_choice, check_whole
 from .env import OPTION_NAMES, VectorEnv, check_options
 from .options import move_options, suggest
 

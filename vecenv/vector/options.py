@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..checks import check_choice, check_flag, nearest
 from ..core.options import RECOVERING, Limits, resolve
 from ..errors import WrongTypeError, warn_caller
 from ..options import EngineOptions, Timeouts, check_once, given_fields, read_engine, read_failures, read_timeouts
 from ..ray_options import RayOptions, read_backend
+from ..values.checks import check_choice, check_flag, nearest
 
 __all__ = ["MOVED", "find_names", "move_options", "read_pool_options", "suggest"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.checks import check_whole
 from vecenv.envs.arrays import copy_obs
 from vecenv.errors import SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 

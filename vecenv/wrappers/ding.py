@@ -21,8 +21,8 @@ from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import to_timestep
 from vecenv.envs.video import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.errors import ConfigError, StateError
-from vecenv.first_seeds import seed_generators
-from vecenv.pickling import dump_by_value
+from vecenv.gymnasium_api.first_seeds import seed_generators
+from vecenv.values.pickling import dump_by_value
 from vecenv.wrappers.create import create_env_wrapper
 
 from ..own_log import own_logger

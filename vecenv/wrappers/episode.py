@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vecenv.checks import check_whole
 from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import Env, EnvWrapper, own_generator
 
 NOOP, FIRE = 0, 1  # the numbers of these actions in all Atari games that have them

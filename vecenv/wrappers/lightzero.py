@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.checks import check_whole
 from vecenv.envs.gym_registry import make_env
 from vecenv.envs.spaces import NoneSpace
 from vecenv.errors import ConfigError, SpaceError, StateError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper, require_box
 from vecenv.wrappers.ding import DingEnvWrapper
 

@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from vecenv.checks import check_whole
 from vecenv.envs.adapt import AdaptedEnv, reward_space_of
 from vecenv.envs.arrays import copy_obs, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
@@ -19,6 +18,7 @@ from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.step_formats import to_timestep
 from vecenv.errors import SpaceError, require
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box, reward_range
 
 GREY_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: the lengths by which a channel axis is recognised

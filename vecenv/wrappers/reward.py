@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.checks import check_whole
 from vecenv.envs.adapt import reward_space_of
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 

@@ -20,7 +20,7 @@ from vecenv.alf import (
     transition,
 )
 from vecenv.alf.wrappers.batch import stack
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 
 class Pair(NamedTuple):

@@ -12,7 +12,7 @@ from tests.spaces import FIXED_SPACES, OTHER_SPACES
 from vecenv.alf import BoundedTensorSpec, TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.base.spec import space_of_specs
 from vecenv.errors import ConfigError
-from vecenv.nested import flatten, map_structure
+from vecenv.values.nested import flatten, map_structure
 
 
 def test_bounds_are_inclusive_and_checked():

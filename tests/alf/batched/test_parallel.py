@@ -27,7 +27,7 @@ from vecenv.alf.wrappers.batch import stack
 from vecenv.envs.seeding import episode_seed
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.errors import ClosedError
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 LAYOUTS = {
     "serial": {"backend": "serial"},

@@ -10,7 +10,7 @@ import pytest
 from tests.alf.comparison import VectorReward, alternating, assert_same, counting, covered
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.envs.toys import CountEnv, ExitAtStep
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 KINDS = {
     "alternating": alternating,

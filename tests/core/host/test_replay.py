@@ -20,7 +20,7 @@ from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import Restorer
 from vecenv.core.layout.flags import Autoreset
 from vecenv.envs.toys import ToyEnv
-from vecenv.replaying import REPLAYING, is_replaying, replaying
+from vecenv.gymnasium_api.replaying import REPLAYING, is_replaying, replaying
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

@@ -20,7 +20,7 @@ from vecenv.core.layout import messages
 from vecenv.core.layout.commands import Entry, LastingCall, RestorePlan, RestorePoint
 from vecenv.core.layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.core.layout.messages import Payload
-from vecenv.replaying import is_replaying
+from vecenv.gymnasium_api.replaying import is_replaying
 
 BEFORE = 100  # the command for which the env is restored
 FIRST = RestorePoint(1)

@@ -26,7 +26,7 @@ from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import StateError, WorkerDiedError
-from vecenv.registrations import pickle_registrations, registered
+from vecenv.gymnasium_api.registrations import pickle_registrations, registered
 
 NUM_ENVS = 5
 MakePools = Callable[..., "Pools"]

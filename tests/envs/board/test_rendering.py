@@ -16,7 +16,7 @@ import pytest
 from tests.envs.board.fakes import GAMES
 from vecenv import StateError, VectorEnv
 from vecenv.ding import BaseEnvManager, Connect4Env, GomokuEnv, SyncSubprocessEnvManager, TicTacToeEnv
-from vecenv.replaying import replaying
+from vecenv.gymnasium_api.replaying import replaying
 
 iio = pytest.importorskip("imageio.v3")
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")

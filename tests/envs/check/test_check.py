@@ -31,7 +31,7 @@ from vecenv.ding import (
     demonstrate_correct_procedure,
 )
 from vecenv.envs.base import BaseEnvTimestep
-from vecenv.nested import equal
+from vecenv.values.nested import equal
 
 
 def rules(error):

@@ -10,7 +10,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.spec import TensorSpec
 from vecenv.core.layout.spec import Array, can_convert
 from vecenv.errors import SpaceError
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 __all__ = ["fit_action", "fit_actions", "rows_of"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.base.spec import zeros_of
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 __all__ = ["TIME_LIMIT_KEY", "KnownInfos"]
 

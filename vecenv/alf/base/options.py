@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from vecenv.checks import nearest
 from vecenv.core.options import RECOVERING, Limits, PoolOptions, resolve
 from vecenv.errors import ConfigError
 from vecenv.options import FailurePolicy, Timeouts, read_failures, read_timeouts
+from vecenv.values.checks import nearest
 
 __all__ = ["pool_options"]
 

@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.alf.base import tensors
-from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
-from vecenv.nested import map_structure
+from vecenv.values.checks import check_whole
+from vecenv.values.nested import map_structure
 
 __all__ = ["BoundedTensorSpec", "TensorSpec"]
 

@@ -15,7 +15,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.spec import TensorSpec, zeros_of
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.errors import SpaceError
-from vecenv.nested import flatten, map_structure
+from vecenv.values.nested import flatten, map_structure
 
 __all__ = ["restart", "termination", "transition", "truncation"]
 

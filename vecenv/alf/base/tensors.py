@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.checks import check_flag
 from vecenv.errors import require
-from vecenv.nested import map_structure
+from vecenv.values.checks import check_flag
+from vecenv.values.nested import map_structure
 
 __all__ = ["is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
 

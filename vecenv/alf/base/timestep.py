@@ -21,7 +21,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.spec import BoundedTensorSpec, TensorSpec
 from vecenv.core.system.clock import is_number
 from vecenv.errors import ConfigError
-from vecenv.nested import flatten, map_structure
+from vecenv.values.nested import flatten, map_structure
 
 __all__ = ["StepType", "TimeStep", "time_step_spec"]
 

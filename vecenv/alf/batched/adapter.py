@@ -25,7 +25,7 @@ from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.envs.adapt import generator_owner, reward_space_of
 from vecenv.envs.spaces import map_by_space
 from vecenv.errors import ConfigError, StateError
-from vecenv.nested import has_own_structure, map_structure
+from vecenv.values.nested import has_own_structure, map_structure
 
 __all__ = ["EnvDescription", "adapt", "describe"]
 

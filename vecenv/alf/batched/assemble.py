@@ -25,7 +25,7 @@ from vecenv.core.layout.rows import AnyRows
 from vecenv.core.layout.spec import Array, Leaf
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 __all__ = ["Assembler"]
 

@@ -30,7 +30,6 @@ from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
-from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.advice.facts import SettingNames
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.messages import copy_value
@@ -45,9 +44,10 @@ from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed, episode_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
-from vecenv.nested import map_structure
 from vecenv.options import FailuresLike, TimeoutsLike
 from vecenv.ray_options import RayOptions, read_backend
+from vecenv.values.checks import check_choice, check_flag, check_whole
+from vecenv.values.nested import map_structure
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]

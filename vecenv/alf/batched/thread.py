@@ -18,11 +18,11 @@ from vecenv.alf.base.tensors import to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
 from vecenv.alf.wrappers.batch import BatchOfOne
-from vecenv.checks import check_callable
 from vecenv.core.options import Limits, resolve
 from vecenv.core.parent.reports import ReportSchedule, report
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
 from vecenv.options import UNSET, TimeoutsLike, read_timeouts
+from vecenv.values.checks import check_callable
 
 __all__ = ["ThreadEnvironment"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.alf.gym.actions import count_env_frames
-from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, require
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper
 from vecenv.wrappers.episode import NoopResetWrapper
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.checks import check_whole
 from vecenv.envs.arrays import copy_obs
 from vecenv.envs.spaces import map_by_space, map_space
 from vecenv.errors import ConfigError, SpaceError, require
-from vecenv.nested import get_field, map_structure, set_field
+from vecenv.values.checks import check_whole
+from vecenv.values.nested import get_field, map_structure, set_field
 from vecenv.wrappers.base import EnvWrapper, ObsMixin, own_generator
 
 __all__ = [

@@ -24,11 +24,11 @@ from vecenv.alf.base.known_infos import TIME_LIMIT_KEY, KnownInfos
 from vecenv.alf.base.spec import TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.base.steps import info_arrays, restart, termination, transition, truncation
 from vecenv.alf.base.timestep import TimeStep, check_discount
-from vecenv.checks import check_flag, check_whole
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError, StateError
-from vecenv.nested import map_structure
+from vecenv.values.checks import check_flag, check_whole
+from vecenv.values.nested import map_structure
 
 __all__ = ["AlfGymWrapper"]
 

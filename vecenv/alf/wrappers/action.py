@@ -15,9 +15,9 @@ from vecenv.alf.base.environment import AlfEnvironment, check_single
 from vecenv.alf.base.spec import BoundedTensorSpec, zeros_of
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
-from vecenv.checks import check_whole
 from vecenv.errors import SpaceError
-from vecenv.nested import map_structure
+from vecenv.values.checks import check_whole
+from vecenv.values.nested import map_structure
 from vecenv.wrappers.base import own_generator
 
 __all__ = ["DiscreteActionWrapper", "NormalizedActionWrapper", "TemporallyCorrelatedNoiseWrapper"]

@@ -11,8 +11,8 @@ import numpy as np
 from vecenv.alf.base import tensors
 from vecenv.alf.base.environment import AlfEnvironment, check_environment
 from vecenv.alf.base.timestep import StepType, TimeStep
-from vecenv.checks import check_whole
 from vecenv.errors import ConfigError
+from vecenv.values.checks import check_whole
 
 __all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
 

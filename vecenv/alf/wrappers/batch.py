@@ -17,7 +17,7 @@ from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, forwarded
 from vecenv.core.host.host import close_all
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
-from vecenv.nested import map_structure
+from vecenv.values.nested import map_structure
 
 __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
 

@@ -12,8 +12,8 @@ from vecenv.alf.base.environment import AlfEnvironment, check_single
 from vecenv.alf.base.spec import TensorSpec
 from vecenv.alf.base.timestep import TimeStep, check_discount
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, TruncatingMixin
-from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
+from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import own_generator
 
 __all__ = [

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...first_seeds import is_seeded_by, seed_generators
-from ...replaying import is_replaying
+from ...gymnasium_api.first_seeds import is_seeded_by, seed_generators
+from ...gymnasium_api.replaying import is_replaying
 from ..layout.commands import reset_kwargs
 from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from .caught import CaughtExceptions, UnbuiltEnv

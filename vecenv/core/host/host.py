@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import WorkerTimeoutError, add_notes
-from ...nested import copy_arrays, copy_objects, writable_copy
+from ...values.nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Changes, LastingCall

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...nested import copy_arrays
-from ...replaying import replaying
+from ...gymnasium_api.replaying import replaying
+from ...values.nested import copy_arrays
 from ..layout import messages
 from ..layout.commands import Changes, Entry, LastingCall, RestorePlan
 from ..layout.flags import FORM_MASK, CommandFlag, Op, RowFlag

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...reset_options import accepts_options
+from ...gymnasium_api.reset_options import accepts_options
 from .flags import CommandFlag, Op
 from .spec import Array
 

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import EnvError, RemoteTraceback, WorkerError, add_notes, locate
-from ...pickling import copy_by_pickle, dump_by_value, dump_message
-from ...pickling import load as load_pickle
+from ...values.pickling import copy_by_pickle, dump_by_value, dump_message
+from ...values.pickling import load as load_pickle
 from .commands import Changes
 from .flags import Op
 

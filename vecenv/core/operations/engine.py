@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpaceError, StateError, WorkerTimeoutError
-from ...reward_spaces import find_reward_space, reward_shape_of
+from ...gymnasium_api.reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..advice.waiting import WaitingCheck
 from ..layout import messages

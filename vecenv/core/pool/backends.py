@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...checks import check_choice
 from ...errors import ConfigError
 from ...ray_options import RayOptions
+from ...values.checks import check_choice
 from ..advice.auto import choose_options
 from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset

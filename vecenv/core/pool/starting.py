@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ConfigError, RemoteTraceback, ShortageError, VecenvError, WorkerDiedError
 from ...own_log import own_logger
-from ...pickling import dump_with_main
+from ...values.pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns

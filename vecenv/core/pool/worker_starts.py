@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
-from ...pickling import dump_with_main
-from ...registrations import pickle_registrations
+from ...gymnasium_api.registrations import pickle_registrations
+from ...values.pickling import dump_with_main
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.messages import describe_place, unpack_error

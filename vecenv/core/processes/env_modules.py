@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ... import registrations
+from ...gymnasium_api import registrations
 
 __all__ = ["find_env_modules"]
 

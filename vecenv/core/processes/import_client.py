@@ -21,7 +21,7 @@ from multiprocessing import process as mp_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ... import registrations
+from ...gymnasium_api import registrations
 from ...own_log import own_logger
 from ..system.clock import Deadline
 from ..system.log_records import LogLevels

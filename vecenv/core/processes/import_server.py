@@ -30,7 +30,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ... import registrations
+from ...gymnasium_api import registrations
 from ..host.global_rngs import GlobalRngs
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor

@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import registrations
-from ...pickling import adopt_main, load_with_main
-from ...reward_spaces import find_reward_space
+from ...gymnasium_api import registrations
+from ...gymnasium_api.reward_spaces import find_reward_space
+from ...values.pickling import adopt_main, load_with_main
 from ..fallback import parent_watch
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports

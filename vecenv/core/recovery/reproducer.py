@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import ConfigError, DependencyError
-from ...pickling import load_with_main
-from ...registrations import registered
-from ...replaying import replaying
+from ...gymnasium_api.registrations import registered
+from ...gymnasium_api.replaying import replaying
+from ...values.pickling import load_with_main
 from ..fallback.values import load_action
 from ..host.caught import CaughtExceptions, repeat_call
 from ..host.checks import shorten
@@ -50,11 +50,12 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 7: other states of global random generators; 6: constructors as `pickling.dump_with_main`
+#: Version of the file format. 9: other modules, and the version in a pickle of its own, which any release can read; 7:
+#: other states of global random generators; 6: constructors as `pickling.dump_with_main`
 #: returns them, and calls with their effects; 5: other flags of commands, and more of Gymnasium's settings in
 #: `registrations`; 4: other names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env
 #: factories as the worker received them, sys.path and the working directory.
-_FORMAT = 8
+_FORMAT = 9
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
@@ -381,7 +382,7 @@ def write(episode: Reproducer, folder: str | None) -> str:
     Raises:
         OSError: the file cannot be written; an incomplete file is removed.
     """
-    data = pickle.dumps((_FORMAT, episode), protocol=5)
+    data = pickle.dumps(_FORMAT, protocol=5) + pickle.dumps(episode, protocol=5)
     prefix = f"env{episode.first_env_id + episode.env_id}-step{episode.step_id}-"
     file = tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=_SUFFIX, delete=False)  # noqa: SIM115
     try:
@@ -403,11 +404,17 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
     """
     with open(path, "rb") as file:
         try:
-            version, episode = pickle.load(file)
+            version = pickle.load(file)
+            episode = pickle.load(file) if version == _FORMAT else None
         except Exception as error:  # other bytes, or a pickle of missing classes, may raise anything
-            raise ValueError(f"{path}: not an episode that vecenv has written ({error})") from error
-    if version != _FORMAT or not isinstance(episode, Reproducer):
+            raise ValueError(
+                f"{path}: not an episode that this version of vecenv can read ({error}); if another version has "
+                "written it, replay it with that version"
+            ) from error
+    if not isinstance(episode, Reproducer):
+        number = version[0] if isinstance(version, tuple) else version  # before 9: (format, episode)
         raise ValueError(
-            f"{path}: written by another version of vecenv: its format is {version}, this one reads {_FORMAT}"
+            f"{path}: written by another version of vecenv: its format is {number}, this one reads {_FORMAT}; replay "
+            "it with that version"
         )
     return episode

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
-from ...pickling import adopt_main, dump_message, load_with_main
-from ...registrations import apply_registrations
+from ...gymnasium_api.registrations import apply_registrations
+from ...values.pickling import adopt_main, dump_message, load_with_main
 from ..layout import messages
 from ..layout.commands import CallEffect, Commands, RestorePoint
 from ..layout.flags import Form

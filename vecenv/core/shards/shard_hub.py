@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import WorkerError, add_notes, locate, place_of
-from ...pickling import load
+from ...values.pickling import load
 from ..layout import messages
 from ..layout.arena import INFO_KEY_NBYTES, ArenaPlan
 from ..layout.columns import INFO_KEYS

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
+from ...gymnasium_api.registrations import pickle_registrations
 from ...own_log import own_logger
-from ...pickling import dump_with_main
-from ...registrations import pickle_registrations
+from ...values.pickling import dump_with_main
 from ..host.replay import Snapshotter
 from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions

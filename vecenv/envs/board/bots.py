@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from vecenv.checks import check_whole
 from vecenv.envs.board.positions import PLAYERS, Position
 from vecenv.errors import ConfigError, StateError
+from vecenv.values.checks import check_whole
 
 __all__ = ["AlphaBetaBot", "MCTSBot"]
 

@@ -29,7 +29,7 @@ from vecenv.envs.board.recording import RENDER_MODES, GameWindow, save_frames
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.video import DEFAULT_FOLDER
 from vecenv.errors import ConfigError, SpaceError, StateError, warn_caller
-from vecenv.replaying import is_replaying
+from vecenv.gymnasium_api.replaying import is_replaying
 
 __all__ = ["BoardEnv"]
 

@@ -31,7 +31,7 @@ from vecenv.envs.check.pickling import pickling_violations
 from vecenv.envs.check.sharing import sharing_violations
 from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
-from vecenv.nested import equal
+from vecenv.values.nested import equal
 
 from ...own_log import own_logger
 

@@ -14,8 +14,8 @@ import numpy as np
 from vecenv.envs.adapt import adapt, ensure_spaces, original
 from vecenv.envs.check.actions import sample_action
 from vecenv.envs.state.state import SNAPSHOTTER
-from vecenv.nested import equal
-from vecenv.pickling import dump_by_value
+from vecenv.values.nested import equal
+from vecenv.values.pickling import dump_by_value
 
 __all__ = ["Run", "find_difference"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from vecenv.envs.check.actions import is_ding
 from vecenv.envs.check.data import Violation
-from vecenv.pickling import dump_with_main
-from vecenv.registrations import pickle_registrations
+from vecenv.gymnasium_api.registrations import pickle_registrations
+from vecenv.values.pickling import dump_with_main
 
 __all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "pickling_violations"]
 
@@ -44,8 +44,8 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         return f"{type(error).__name__}: {error}"
     sent = pickle.dumps((pickle_registrations(), data))
     program = (
-        "import pickle, sys; from vecenv.pickling import adopt_main, load_with_main; "
-        "from vecenv.registrations import apply_registrations; adopt_main(); "
+        "import pickle, sys; from vecenv.values.pickling import adopt_main, load_with_main; "
+        "from vecenv.gymnasium_api.registrations import apply_registrations; adopt_main(); "
         "settings, data = pickle.load(sys.stdin.buffer); apply_registrations(settings); "
         f"value = load_with_main(data){use}"
     )

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from vecenv.checks import check_callable
 from vecenv.envs.check.episodes import Run, find_difference
 from vecenv.envs.state.state import uncovered_layers
+from vecenv.values.checks import check_callable
 
 __all__ = ["RecoveryReport", "check_recovery"]
 

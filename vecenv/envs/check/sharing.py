@@ -19,8 +19,8 @@ from typing import Any
 from vecenv.envs.check.data import Violation
 from vecenv.envs.check.episodes import Run, find_difference
 from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment
-from vecenv.pickling import dump_with_main
-from vecenv.registrations import pickle_registrations
+from vecenv.gymnasium_api.registrations import pickle_registrations
+from vecenv.values.pickling import dump_with_main
 
 __all__ = ["play_copies", "sharing_violations"]
 
@@ -31,8 +31,8 @@ _CASTS = ((0,), (0,), (1,), (0, 1))
 _PROGRAM = """\
 import pickle, sys
 from vecenv.envs.check.sharing import play_copies
-from vecenv.pickling import adopt_main, load_with_main
-from vecenv.registrations import apply_registrations
+from vecenv.values.pickling import adopt_main, load_with_main
+from vecenv.gymnasium_api.registrations import apply_registrations
 adopt_main()
 settings, call, path = pickle.load(sys.stdin.buffer)
 apply_registrations(settings)

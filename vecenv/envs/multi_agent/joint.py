@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ...checks import check_choice
+from ...values.checks import check_choice
 from .parallel import as_parallel, common_space, ends_of, has_ended, own_seed, rewards_of, zero_of
 
 __all__ = ["JointEnv"]

@@ -11,8 +11,8 @@ from gymnasium import Space
 from gymnasium.vector.utils import create_empty_array, iterate
 from numpy.typing import NDArray
 
-from vecenv.checks import is_pettingzoo_env
 from vecenv.errors import ConfigError, SpaceError, require
+from vecenv.values.checks import is_pettingzoo_env
 
 __all__ = [
     "as_parallel",

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...checks import check_choice, is_pettingzoo_env
 from ...errors import SpaceError
+from ...values.checks import check_choice, is_pettingzoo_env
 from .parallel import common_space, ends_of, is_turn_based, own_seed, rewards_of
 
 __all__ = ["TurnEnv"]

@@ -50,7 +50,7 @@ from vecenv.envs.state.generators import (
 )
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
-from vecenv.pickling import dump_by_value, load
+from vecenv.values.pickling import dump_by_value, load
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from ...nested import equal, flatten
+from ...values.nested import equal, flatten
 from .plain import StepResult, ToyEnv
 
 

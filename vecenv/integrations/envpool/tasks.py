@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-from ...checks import check_choice, check_whole
 from ...envs.gym_registry import register_atari
 from ...errors import ConfigError
+from ...values.checks import check_choice, check_whole
 from ...vector.arguments import read_seeds
 from ...vector.env import OPTION_NAMES
 from ...vector.make import build_vec

@@ -24,8 +24,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from .errors import ConfigError
-from .pickling import dump_by_value, dump_with_main, load_with_main
+from ..errors import ConfigError
+from ..values.pickling import dump_by_value, dump_with_main, load_with_main
 
 __all__ = [
     "add_to_main",

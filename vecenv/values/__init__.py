@@ -1,0 +1,7 @@
+"""Values: checks of arguments, nests of values, text and bytes made of them.
+
+checks      checks of the arguments of public functions
+nested      structures of dicts, tuples and lists
+json_text   JSON for people and programs
+pickling    pickles that contain what only the program's main module has
+"""
