@@ -404,17 +404,17 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
     """
     with open(path, "rb") as file:
         try:
-            version = pickle.load(file)
-            episode = pickle.load(file) if version == _FORMAT else None
+            found = pickle.load(file)
+            version, data = found if isinstance(found, tuple) else (found, file.read())  # before 9: a pair
+            episode = pickle.loads(data) if version == _FORMAT or not data else None
         except Exception as error:  # other bytes, or a pickle of missing classes, may raise anything
             raise ValueError(
                 f"{path}: not an episode that this version of vecenv can read ({error}); if another version has "
                 "written it, replay it with that version"
             ) from error
     if not isinstance(episode, Reproducer):
-        number = version[0] if isinstance(version, tuple) else version  # before 9: (format, episode)
         raise ValueError(
-            f"{path}: written by another version of vecenv: its format is {number}, this one reads {_FORMAT}; replay "
+            f"{path}: written by another version of vecenv: its format is {version}, this one reads {_FORMAT}; replay "
             "it with that version"
         )
     return episode
