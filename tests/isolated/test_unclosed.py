@@ -100,7 +100,8 @@ def test_pool_closed_after_its_module_was_cleared_prints_nothing(tmp_path: Path)
     source = program(
         """
         import ctypes
-        from vecenv.core.pool import lifecycle, serial
+        from vecenv.core.operations import lifecycle
+        from vecenv.core.pool import serial
         class Collector:
             def __init__(self, pool):
                 self.pool = pool
