@@ -20,8 +20,8 @@ from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, ClosedError, StateError, VectorEnv
 from vecenv.core.layout.native import load
 from vecenv.core.options import PoolOptions
+from vecenv.core.parent.leases import NUM_LEASES
 from vecenv.core.pool.serial import SerialPool
-from vecenv.vector.results import NUM_LEASES
 
 pytestmark = pytest.mark.skipif(load() is None, reason="blocks are lent by the extension only")
 

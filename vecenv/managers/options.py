@@ -13,6 +13,7 @@ import numpy as np
 from ..config import Config
 from ..core.layout.flags import Autoreset
 from ..core.options import Limits, PoolFailurePolicy, PoolOptions
+from ..core.parent.leases import NUM_LEASES
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields, read_failures, read_timeouts
@@ -94,8 +95,6 @@ _CHOICES = {
 }
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num")
-#: Blocks that the caller and the last observations may keep: those of two steps, and one that a step fills.
-_NUM_LEASES = 3
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _NO_KEYS = ("recover_hangs", "on_exception")
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
@@ -218,7 +217,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         worker_init=cfg.get("worker_init"),
         timings=cfg["timings"],
         monitor=cfg["monitor"],
-        leases=0 if cfg.get("copy_on_get", True) else _NUM_LEASES,
+        leases=0 if cfg.get("copy_on_get", True) else NUM_LEASES,
         limits=limits_of(cfg),
         # Hangs raise; then `max_retry` and `retry_type` apply.
         failures=PoolFailurePolicy(**{key: cfg[key] for key in _FAILURES if key in cfg}, recover_hangs=False),

@@ -25,6 +25,7 @@ from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
+from ..core.parent.leases import NUM_LEASES
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
@@ -39,7 +40,7 @@ from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .options import read_pool_options
-from .results import NUM_LEASES, Step
+from .results import Step
 
 __all__ = ["BatchedVectorEnv"]
 

@@ -28,6 +28,7 @@ from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
+from ..core.parent.leases import NUM_LEASES
 from ..core.spares.resets import SpareRule
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, without_bounds
@@ -56,7 +57,7 @@ from .arguments import (
 from .calls import CallableVectorEnv
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
-from .results import NUM_LEASES, ConcatenatedResults, Results, Step
+from .results import ConcatenatedResults, Results, Step
 from .seeds import EnvSeeds
 
 __all__ = ["OPTION_NAMES", "VectorEnv", "check_options", "describe_wrong_vector_env"]

@@ -20,10 +20,8 @@ from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own, row_of, view
 from .returns import EpisodeReturns
 
-__all__ = ["NUM_LEASES", "ConcatenatedResults", "Results", "Step", "concatenate_rows"]
+__all__ = ["ConcatenatedResults", "Results", "Step", "concatenate_rows"]
 
-#: Batches that a caller may keep without a copy. A training loop uses two: the ones before and after a step.
-NUM_LEASES = 3
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 #: Observations, rewards, terminations, truncations, env ids, and (returns, lengths, seconds) of a batch's episodes.
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]

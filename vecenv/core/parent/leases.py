@@ -23,10 +23,12 @@ from ..layout.arena import ArenaPlan
 from ..layout.rows import AnyRows, BlockRows, RowRange
 from .hub import Hub
 
-__all__ = ["Leases", "MIN_NBYTES"]
+__all__ = ["Leases", "MIN_NBYTES", "NUM_LEASES"]
 
 #: If the observations of a batch have fewer bytes, copying them is faster than lending.
 MIN_NBYTES = 16 << 10
+#: Batches that a caller may keep without a copy. A training loop uses two: the ones before and after a step.
+NUM_LEASES = 3
 
 _Views = TypeVar("_Views")
 
