@@ -24,7 +24,7 @@ from ..layout import messages
 from ..layout.bounds import Bounds
 from ..layout.commands import Command, Commands, Effect
 from ..layout.flags import FORM_MASK, CommandFlag, Form, Op
-from ..layout.messages import Payload, Reply, describe_place, unpack_error
+from ..layout.messages import Payload, Reply, describe_place, pack_error, unpack_error
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
@@ -392,6 +392,18 @@ class Requests:
             last_delivered_message=self._inbox.last_delivered_message(env_id),
             takes_seed=bool(self._is_seeded[env_id]),
         )
+
+    def fail_calls(self, env_ids: Collection[int], error_of: Callable[[int, int], Exception]) -> None:
+        """Answer the calls of envs that are built again with an error: no other answer will come.
+
+        `error_of` returns the error of an env and the step_id of its call.
+        """
+        for env_id in env_ids:
+            step_id = self._calls.get(env_id)
+            if step_id is not None and not self._inbox.has_call(step_id):
+                error = pack_error(error_of(env_id, step_id))
+                self._inbox.reply_to_call(Reply(step_id, env_id, error=error))
+        self._inbox.forget_calls_of(env_ids)
 
     def forget_envs(self, env_ids: Collection[int], *, keeps_calls: bool = False) -> None:
         """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt.

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 
 from ...errors import ShortageError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
 from ..host.replay import RestoreJob
-from ..layout import messages
 from ..layout.commands import Command, Commands
 from ..layout.flags import Op
-from ..layout.messages import Reply
 from ..operations.engine import OpenedEnvs
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
@@ -400,7 +398,13 @@ class Supervisor:
         self._end(old)
         for slot in old.slots:
             self._hub.reap(slot)
-        self._fail_calls(old)
+
+        def lost_call(env_id: int, step_id: int) -> WorkerError:
+            name = f"env {old.first_env_id + env_id}"
+            text = f"{old.name} was restarted before the answer to a call of {name} came; call again"
+            return old.locate(WorkerError(text), "call", env_id, step_id)
+
+        self._requests.fail_calls(old.env_ids, lost_call)
         self._forget(old.env_ids)
         self._failed.pop(worker_id, None)
         self._start_successor(old, {})
@@ -409,16 +413,3 @@ class Supervisor:
         """Cancel the steps and resets of these envs, whose worker was ended: they begin as new."""
         self._requests.forget_envs(env_ids, keeps_calls=keeps_calls)
         self._records[env_ids] = 0  # the new envs count episodes from 0
-
-    def _fail_calls(self, worker: Worker) -> None:
-        """Answer the calls of a worker that was ended with an error: no other answer will come."""
-        for env_id in worker.env_ids:
-            step_id = self._requests.calls.get(env_id)
-            if step_id is not None and not self._inbox.has_call(step_id):
-                lost = WorkerError(
-                    f"{worker.name} was restarted before the answer to a call of env {worker.first_env_id + env_id} "
-                    "came; call again"
-                )
-                packed = messages.pack_error(worker.locate(lost, "call", env_id, step_id))
-                self._inbox.reply_to_call(Reply(step_id, env_id, error=packed))
-        self._inbox.forget_calls_of(worker.env_ids)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from ...errors import WorkerDiedError, WorkerError, add_notes, locate, place_of
 from ..layout.commands import Command, Commands
-from ..layout.messages import Reply, pack_error
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..parent.hub import SlotState
@@ -275,7 +274,7 @@ class ShardSupervisor:
         status, hub = self._shards[shard], self._hub
         with signals_deferred():
             self._end(shard, "was killed to be restarted")
-            self._fail_calls(status.env_ids)
+            self._requests.fail_calls(status.env_ids, _lost_call)
             self._requests.forget_envs(status.env_ids)
             self._begin_again(shard, is_new=True)
             status.is_one_by_one, status.run_in_turn = False, set()
@@ -286,13 +285,8 @@ class ShardSupervisor:
         if status.state == ShardState.DEAD:
             raise status.take_error()
 
-    def _fail_calls(self, env_ids: list[int]) -> None:
-        """Answer the calls of envs that are built again with an error: no other answer will come."""
-        inbox = self._waiter.inbox
-        for env_id in env_ids:
-            step_id = self._requests.calls.get(env_id)
-            if step_id is not None and not inbox.has_call(step_id):
-                lost = WorkerError(f"the shard of env {env_id} was restarted before a call was answered; call again")
-                locate(lost, env_ids=[env_id], op="call", step_id=step_id)
-                inbox.reply_to_call(Reply(step_id, env_id, error=pack_error(lost)))
-        inbox.forget_calls_of(env_ids)
+
+def _lost_call(env_id: int, step_id: int) -> WorkerError:
+    """Return the error of a call to a shard that was restarted."""
+    error = WorkerError(f"the shard of env {env_id} was restarted before a call was answered; call again")
+    return locate(error, env_ids=[env_id], op="call", step_id=step_id)
