@@ -404,9 +404,13 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
     """
     with open(path, "rb") as file:
         try:
-            found = pickle.load(file)
-            version, data = found if isinstance(found, tuple) else (found, file.read())  # before 9: a pair
-            episode = pickle.loads(data) if version == _FORMAT or not data else None
+            version, episode = pickle.load(file), None
+            if isinstance(version, tuple):  # before 9: (format, episode)
+                version, _ = version
+            elif version == _FORMAT:
+                episode = pickle.load(file)
+            elif not file.read(1):
+                raise EOFError("it contains no episode")
         except Exception as error:  # other bytes, or a pickle of missing classes, may raise anything
             raise ValueError(
                 f"{path}: not an episode that this version of vecenv can read ({error}); if another version has "
