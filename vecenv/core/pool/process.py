@@ -462,29 +462,21 @@ class ProcessEngine(Engine):
         assert self.journal is not None and self._opened is not None
         boot = self._group.workers[self._slots.worker_of_env(env_id)].boot
         assert boot is not None
-        restore_point, entries, lasting_calls, _ = reproducer.newest_episode(self.journal, env_id)
-        episode = reproducer.Reproducer(
-            worker_init=boot.worker_init,
+        plan = self._opened.plan
+        return reproducer.failure_context(
+            *(self.journal, env_id, op, step_id),
+            spec=plan.action,
+            records=plan.records(self._opened.memory)[env_id],
+            options=self.options,
             env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
+            worker_init=boot.worker_init,
             adapt=boot.adapt,
             snapshotter=boot.snapshotter,
             registrations=boot.registrations,
-            autoreset=self.options.autoreset,
-            env_id=env_id,
-            step_id=step_id,
-            why="",
-            restore_point=restore_point,
-            entries=entries,
-            lasting_calls=lasting_calls,
             path=boot.path,
             cwd=boot.cwd,
             first_env_id=self._first_env_id,
-            exception_limit=self.options.failures.exception_limit,
-            rng_entropy=self.options.rng_entropy,
         )
-        plan = self._opened.plan
-        records = plan.records(self._opened.memory)[env_id]
-        return reproducer.failure_context(episode, op, plan.action, records, self.options.failures.reproducer_dir)
 
     # ---- workers -----------------------------------------------------------------------------
 

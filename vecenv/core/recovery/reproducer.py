@@ -35,6 +35,7 @@ from ..layout import messages
 from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
 from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
+from ..options import PoolOptions
 from ..processes.builder import build_env, call_worker_init
 from .journal import Journal
 
@@ -45,16 +46,15 @@ __all__ = [
     "failure_context",
     "describe",
     "load",
-    "newest_episode",
     "shorten",
     "write",
 ]
 
 #: Version of the file format. 9: other modules, and the version in a pickle of its own, which any release can read; 7:
-#: other states of global random generators; 6: constructors as `pickling.dump_with_main`
-#: returns them, and calls with their effects; 5: other flags of commands, and more of Gymnasium's settings in
-#: `registrations`; 4: other names of the fields; 3: registrations as `pickle_registrations` returns them; 2: env
-#: factories as the worker received them, sys.path and the working directory.
+#: other states of global random generators; 6: constructors as `pickling.dump_with_main` returns them, and calls with
+#: their effects; 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other names of the
+#: fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received them,
+#: sys.path and the working directory.
 _FORMAT = 9
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
@@ -295,33 +295,52 @@ def _given(spec: Spec, entry: Entry) -> Any:
 # ---- for errors -------------------------------------------------------------------------
 
 
-def newest_episode(journal: Journal, env_id: int) -> RestorePlan:
-    """Return the newest restore point of an env, and its commands since, those included that are not answered."""
-    history = journal.history(env_id, ())
-    return history.attempts[0] if history.attempts else RestorePlan(RestorePoint(0), [], history.lasting_calls)
-
-
-def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> FailureContext:
+def failure_context(
+    journal: Journal,
+    env_id: int,
+    op: int,
+    step_id: int,
+    *,
+    spec: Spec,
+    records: Array,
+    options: PoolOptions,
+    **made: Any,
+) -> FailureContext:
     """Return the seed and last actions of an env that failed, and the function that saves its episode.
 
+    The episode begins with the newest restore point. It has all commands since, also those that are not answered, but
+    not those that were cancelled before that.
+
     Args:
-        episode: the episode; its cancelled commands that were not answered are removed.
-        op: operation of the command that failed.
+        journal: of the pool.
+        env_id, op, step_id: of the command that failed.
         spec: the spec of actions.
         records: the env's records in the arena, which describe its last answers.
-        folder: folder of the file; see `write`.
+        options: of the pool.
+        **made: the fields of `Reproducer` that describe how and where the env was built.
     """
-
-    answered = (*records["step_id"].tolist(), episode.step_id)
-    episode.entries = [
-        one for one in episode.entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered
-    ]
+    history = journal.history(env_id, ())
+    newest = history.attempts[0] if history.attempts else RestorePlan(RestorePoint(0), [], history.lasting_calls)
+    answered = (*records["step_id"].tolist(), step_id)
+    entries = [one for one in newest.entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
+    episode = Reproducer(
+        autoreset=options.autoreset,
+        env_id=env_id,
+        step_id=step_id,
+        why="",
+        restore_point=newest.restore_point,
+        entries=entries,
+        lasting_calls=newest.lasting_calls,
+        exception_limit=options.failures.exception_limit,
+        rng_entropy=options.rng_entropy,
+        **made,
+    )
 
     def save(why: str) -> str:
         if not episode.entries:
             raise ValueError("the commands of the env were dropped, because they exceed max_log_bytes")
         episode.why = why
-        return write(episode, folder)
+        return write(episode, options.failures.reproducer_dir)
 
     return FailureContext(*_last_asked(episode, op, spec, records), save)
 

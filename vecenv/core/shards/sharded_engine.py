@@ -29,7 +29,7 @@ from ..pool.starting import working_directory
 from ..processes.slots import split_evenly
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
-from ..recovery.reproducer import FailureContext, Reproducer, failure_context, newest_episode
+from ..recovery.reproducer import FailureContext, failure_context
 from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
 from ..system.segment import private_segment
 from .carrier import Carrier, ShardPlace
@@ -153,24 +153,16 @@ class ShardedEngine(Engine):
     def _reproduce(self, env_id: int, op: int, step_id: int) -> FailureContext:
         """Describe the commands of an env until it ended its shard."""
         assert self._action_spec is not None and self._hub is not None and self._recovery is not None
-        restore_point, entries, lasting_calls, _ = newest_episode(self._recovery.journal, env_id)
         (shard,) = (status.shard for status in self._shards if env_id in status.env_ids)
-        episode = Reproducer(
-            **self._starts.pickles_of(shard),
-            autoreset=self.options.autoreset,
-            env_id=env_id,
-            step_id=step_id,
-            why="",
-            restore_point=restore_point,
-            entries=entries,
-            lasting_calls=lasting_calls,
+        return failure_context(
+            *(self._recovery.journal, env_id, op, step_id),
+            spec=self._action_spec,
+            records=self._hub.store.records[env_id],
+            options=self.options,
             path=list(sys.path),
             cwd=working_directory(),
-            exception_limit=self.options.failures.exception_limit,
-            rng_entropy=self.options.rng_entropy,
+            **self._starts.pickles_of(shard),
         )
-        records = self._hub.store.records[env_id]
-        return failure_context(episode, op, self._action_spec, records, self.options.failures.reproducer_dir)
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to send requests, and to handle losses of shards."""
