@@ -2,9 +2,9 @@
 
     command -> Executor -> env.step, env.reset or a function of the env -> Answer
 
-The rules of an env's life stand here: when an episode begins in each mode of autoreset, which seeds and global random
-generators a call has, and what follows an exception. The host writes an answer into a row, the restorer adds it to the
-env's digest, and a reproducer yields it. By the same rules the slot itself makes plain steps and autoresets.
+This file has the rules of an env's life: the begin of episodes in each mode of autoreset, the seeds and the global
+random generators of each call, and the answer to an exception. The slot itself makes plain steps and autoresets by the
+same rules. The host writes an answer into a row, the restorer adds it to the env's digest, and a reproducer yields it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Executor:
             given: the action of a step, the keyword arguments of a reset, or the function of a call.
 
         Raises:
-            BaseException: raised by the env; `answer_exception` goes on.
+            BaseException: raised by the env; call `answer_exception` then.
         """
         env_id, op, _ = self.command
         env = self.envs[env_id]
@@ -159,7 +159,8 @@ class Executor:
         """Reset the env of the current command, whose episode is over.
 
         Args:
-            end: SAME_STEP: the answer that needs the autoreset, with copies of what the reset may overwrite.
+            end: the answer that needs the autoreset (SAME_STEP), with copies of the values that the reset may
+                overwrite; None: there is no such answer.
         """
         self._end = end or self._no_end
         return self._reset("autoreset", {})

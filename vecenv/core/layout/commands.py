@@ -62,7 +62,7 @@ class Effect:
 
     NONE = 0  #: no change: never repeated
     ONCE = 1  #: a change, or an unknown effect: repeated in its order
-    LASTS = 2  #: a call that sets what its key names: repeated unless a later call has the same key
+    LASTS = 2  #: a call that sets the attribute named by its key: repeated unless a later call has the same key
     SEEDS = 3  #: a reset that brings a new env to the same state by itself: no earlier command is needed
 
 

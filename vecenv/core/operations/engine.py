@@ -279,8 +279,8 @@ class Engine(WorkerDirectory):
         If workers have sent log records, these are passed to the loggers of this process.
 
         Args:
-            event: what has ended the wait; or an operation that is over its limit, as an error of the watchdog whose
-                `worker_id`, `env_ids`, `op` and `step_id` name it. The engine may append to its text.
+            event: the event that has ended the wait. For an operation over its limit it is an error of the watchdog,
+                whose `worker_id`, `env_ids`, `op` and `step_id` name the operation. The engine may append to its text.
 
         Raises:
             WorkerTimeoutError, WorkerDiedError: the policy allows no replacement.

@@ -1,8 +1,8 @@
 """ShardSupervisor: replaces the shards of a pool that are lost, and takes the news of all shards.
 
-A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the other shards go on, and
-their rows are delivered. `handle` decides about a loss; `repair` takes the steps that are due. The hub calls both in
-its waits.
+A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the rows of the other
+shards are delivered meanwhile. `handle` decides about a loss, and `repair` takes the steps that are due. The hub calls
+both in its waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NS = 1_000_000_000
 _PAUSE_NS = 500_000_000
 #: Longest time until a process that is being started is noticed to have its place.
 _LOOK_NS = 1_000_000_000
-#: Counts that shards keep by themselves; all others are in the driver's own recoveries.
+#: Counts that shards keep by themselves; the recovery of the driver has all others.
 _COUNTS = ("restarts", "recycled", "workers_added")
 
 
