@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from tests.faults.traces import wait_until
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
-from vecenv.errors import ClosedError
+from vecenv.errors import ClosedError, WorkerTimeoutError
 
 
 class _GrumblesAtEnd(toys.CountEnv):
@@ -60,3 +63,32 @@ def test_timer_of_the_program_continues(seconds: float) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+class _CatchesTimeouts(toys.CountEnv):
+    """Its step hangs, catches the first error of the limit, and hangs again."""
+
+    caught: list[float] = []
+
+    def step(self, action: Any) -> Any:
+        for _ in range(2):
+            try:
+                threading.Event().wait()
+            except WorkerTimeoutError as error:
+                self.caught.append(time.monotonic())
+                last = error
+        raise last
+
+
+def test_env_that_catches_the_timeout_has_the_whole_limit_again() -> None:
+    """A second error must not come while the first one becomes the answer of the env."""
+    _CatchesTimeouts.caught.clear()
+    with SerialPool([_CatchesTimeouts], PoolOptions(limits=Limits(step=0.2))) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        pool.send(np.zeros(1, np.int64))
+        with pytest.raises(WorkerTimeoutError):
+            pool.recv().raise_errors()
+    first, second = _CatchesTimeouts.caught
+    assert second - first >= 0.2

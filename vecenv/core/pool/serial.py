@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import DifferentSpacesError, add_notes
+from ...errors import DifferentSpacesError, WorkerTimeoutError, add_notes
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
@@ -284,7 +284,8 @@ class SerialEngine(Engine):
         seconds, interval = signal.setitimer(signal.ITIMER_REAL, 0)  # a timer of the program itself has to wait
         handler = signal.signal(signal.SIGALRM, self._check_limits)
         try:
-            self._serve_with_timer(host)
+            self._set_timer()
+            host.serve()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
@@ -292,16 +293,19 @@ class SerialEngine(Engine):
                 left = seconds - (now_ns() - began_ns) / 1e9
                 signal.setitimer(signal.ITIMER_REAL, max(left, _AT_ONCE_SECONDS), interval)
 
-    def _serve_with_timer(self, host: Host) -> None:
-        """Run commands with a timer set to the shortest limit; its handler checks the operation that runs."""
+    def _set_timer(self) -> None:
+        """Set the timer to the shortest limit; its handler checks the operation that runs."""
         limits = self.options.limits
         shortest = min(limit for limit in (limits.step, limits.reset, limits.call) if limit is not None)
         signal.setitimer(signal.ITIMER_REAL, shortest, shortest / 4)
-        host.serve()
 
     def _check_limits(self, signum: int, frame: Any) -> None:
-        if self._watchdog is not None:
+        assert self._watchdog is not None
+        try:
             self._watchdog.check()
+        except WorkerTimeoutError:  # the answer of the env; if the env catches it, the next one comes a limit later
+            self._set_timer()
+            raise
 
     # ---- envs and workers ----------------------------------------------------------------------
 
