@@ -18,6 +18,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
+from tests.inside import pool_of, vector_env_of
 from tests.managers.fakes import actors
 from vecenv import (
     BatchedVectorEnv,
@@ -165,7 +166,7 @@ LOAD = functools.partial(alf.load, "CartPole-v1")
 
 def _of_vector_env(make: Callable[..., Any], options: Mapping[str, Any]) -> PoolOptions:
     with contextlib.closing(make(**options)) as envs:
-        return envs._pool.options
+        return pool_of(envs).options
 
 
 def _of_sb3(options: Mapping[str, Any]) -> PoolOptions:
@@ -179,7 +180,7 @@ def _of_manager(manager_cls: Any, options: Mapping[str, Any]) -> PoolOptions:
 
 def _of_gym_vector(options: Mapping[str, Any]) -> PoolOptions:
     with contextlib.closing(GymVectorEnvManager([ToyEnv], {"backend": "serial", **options})) as manager:
-        return manager._vector_env._pool.options
+        return vector_env_of(manager).pool.options
 
 
 def _of_registered(options: Mapping[str, Any]) -> PoolOptions:
@@ -384,7 +385,7 @@ def test_manager_with_values_steps_and_its_limits_can_be_changed(manager_cls: An
         manager.launch()
         assert manager._step_timeout == 50
         manager._step_timeout = 60
-        assert len(manager.step({0: 0, 1: 0})) == 2 and manager._manager_pool.pool.options.limits.step == 60
+        assert len(manager.step({0: 0, 1: 0})) == 2 and pool_of(manager).options.limits.step == 60
 
 
 def test_thread_environment_takes_timeouts() -> None:
@@ -409,8 +410,8 @@ def test_make_vec_keeps_values_in_a_spec_that_can_be_written_as_json() -> None:
     failures = FailurePolicy(max_restarts=5, recycle_after={"rss_mb": 100.5})
     options: dict[str, Any] = {"timeouts": Timeouts(step=3, construct=math.inf), "failures": failures}
     with contextlib.closing(make_vec("CartPole-v1", vectorization_mode="serial", **options)) as envs:
-        found, spec = envs._pool.options, envs.spec
+        found, spec = envs.pool.options, envs.spec
     assert spec is not None
     for one in (spec, EnvSpec.from_json(spec.to_json())):
         with contextlib.closing(make_vec(one)) as again:
-            assert again._pool.options == found
+            assert again.pool.options == found

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import vecenv
+from tests.inside import opened_envs, timings_of
 from vecenv import Statistics, VectorEnv
 from vecenv.core.advice.times import read_envs
 from vecenv.core.fallback.timing import bucket_of
@@ -178,8 +179,7 @@ def test_timings_false_writes_nothing(implementation: None) -> None:
         envs.reset()
         for _ in range(5):
             envs.step(np.zeros(2, np.int64))
-        plan = envs._pool._envs.plan
-        assert plan.counters.words["timings"] == 0 and plan.counters.timings(envs._pool._envs.counters) is None
+        assert opened_envs(envs.pool).plan.counters.words["timings"] == 0 and timings_of(envs.pool) is None
         found = envs.statistics()
         assert found["steps"] == 10 and len(found.envs.step.num) == 0 == found.caller.seconds
         assert len(found.workers.pid) == 1 and math.isnan(found.workers.busy_share[0])
@@ -295,7 +295,7 @@ def test_quantiles_are_off_by_an_eighth_at_most(exponent: int) -> None:
 def _dtype() -> Any:
     with ProcessPool([NullEnv], PoolOptions(num_workers=1)) as pool:
         pool.start()
-        timings = pool._envs.plan.counters.timings(pool._envs.counters)
+        timings = timings_of(pool)
         assert timings is not None
         return timings.dtype
 

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.alf.comparison import VectorReward, assert_same, counting
+from tests.inside import pool_of
 from vecenv.alf import (
     AlfEnvironment,
     AlfEnvironmentBaseWrapper,
@@ -245,7 +246,7 @@ def test_wrapper_that_raises_leaves_no_worker():
     made = []
     with pytest.raises(ZeroDivisionError):
         create(num_parallel_environments=1, batched_wrappers=[lambda env: made.append(env) or env, lambda env: 1 / 0])
-    assert made[0]._pool.closed
+    assert made[0].closed
 
 
 @pytest.mark.extended
@@ -368,7 +369,7 @@ def test_load_functions_receive_the_number_of_envs(bound, names):
     given = load_told if bound is None else functools.partial(load_told, num_parallel_environments=bound)
     env = create_environment(names, given, num_parallel_environments=3, tensors=False, backend="serial")
     with env:
-        assert env._pool.call(_length_of_toy) == [3 if bound is None else bound] * 3
+        assert pool_of(env).call(_length_of_toy) == [3 if bound is None else bound] * 3
 
 
 # ---- seeds -------------------------------------------------------------------------------------------------
@@ -396,7 +397,7 @@ def test_constructors_that_draw_follow_their_seed():
         make = functools.partial(create_environment, "x", load_drawing, num_parallel_environments=3, tensors=False)
         with make(seed=1, **options) as env:
             env.reset()
-            return [env._pool.call(_length_of)]
+            return [pool_of(env).call(_length_of)]
 
     assert lengths() == lengths(num_workers=1) == lengths(num_workers=3)
     assert len(set(lengths()[0])) == 3

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import recovering_pool
+from tests.inside import engine_of
 from vecenv.cli import main
 from vecenv.core.layout.flags import Op
 from vecenv.core.recovery import reproducer
@@ -216,7 +217,7 @@ def file(tmp_path: Path) -> str:
         pool.recv()
         pool.send(np.array([1]))
         pool.recv()
-        return pool._engine.reproduce(0, Op.STEP, 2).save("because")
+        return engine_of(pool).reproduce(0, Op.STEP, 2).save("because")
 
 
 def test_episode_that_does_not_fail_again_is_reported(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.inside import opened_envs, timings_of
 from vecenv import VectorEnv
 from vecenv.cli import main
 from vecenv.cli.pool_reader import PoolFile, PoolReader, running_pools
@@ -160,7 +161,7 @@ def test_top_once_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["top", "--once", "--interval", "0.01"]) == 0
         out = capsys.readouterr().out
         assert f"process {os.getpid()}" in out and "episodes 8, mean return 3" in out
-        for pid in envs._pool.worker_pids:
+        for pid in envs.worker_pids:
             assert re.search(rf"^ +\d +{pid} +\d-\d +\d+% +[\d,]+ MiB +running *$", out, re.MULTILINE)
         assert len(re.findall(r"^ +\d +\d +idle +[\d.]+ .?s ", out, re.MULTILINE)) == 4
 
@@ -181,7 +182,7 @@ def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[
         assert [env["doing"] for env in found["envs"]] == ["idle", "step", "idle"]
         assert found["envs"][1]["since"] > 0.01
         assert found["workers"][1]["busy_share"] > 0.9
-        worker = psutil.Process(envs._pool.worker_pids[0])
+        worker = psutil.Process(envs.worker_pids[0])
         worker.kill()
         worker.wait(30)
         found = numbers(capsys)
@@ -191,12 +192,12 @@ def test_top_shows_the_hanging_env_and_its_worker(capsys: pytest.CaptureFixture[
 @pytest.mark.extended
 def test_top_counts_restarts_and_new_workers(capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=2) as envs:
-        os.kill(envs._pool.worker_pids[1], signal.SIGKILL)
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
         for _ in range(3):
             envs.step(np.zeros(4, np.int64))
         found = numbers(capsys)
         assert found["restarts"] == 1
-        assert [one["pid"] for one in found["workers"]] == list(envs._pool.worker_pids)
+        assert [one["pid"] for one in found["workers"]] == list(envs.worker_pids)
         assert [one["state"] for one in found["workers"]] == ["running"] * 2
 
 
@@ -243,7 +244,7 @@ def test_top_refuses_another_layout(runtime_folder: Path, capsys: pytest.Capture
         assert "layout 0, this version reads layout 1" in fails(capsys, str(os.getpid()), "--json")
         assert "no pool of this user" in fails(capsys, "--json")
         file.write_text(json.dumps(content))
-        header = envs._pool._envs.plan.counters.header(envs._pool._envs.counters)
+        header = opened_envs(envs.pool).plan.counters.header(opened_envs(envs.pool).counters)
         for at, value in ((0, 1), (1, 0), (2, -1), (3, 5), (4, 1 << 60), (11, 64)):
             before, header[at] = int(header[at]), value
             assert "its counters are broken" in fails(capsys, "--json")
@@ -382,7 +383,7 @@ def test_reader_cannot_write() -> None:
 )
 def test_broken_counters_of_an_env_are_not_shown(name: str, value: int, capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=1) as envs:
-        timings = envs._pool._envs.plan.counters.timings(envs._pool._envs.counters)
+        timings = timings_of(envs.pool)
         assert timings is not None
         timings[name][2] = value
         found = numbers(capsys)
@@ -398,7 +399,7 @@ def test_broken_counters_of_an_env_are_not_shown(name: str, value: int, capsys: 
 )
 def test_broken_operations_are_not_shown(change: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
     with stepped(num_workers=2) as envs:
-        envs_of_pool = envs._pool._envs
+        envs_of_pool = opened_envs(envs.pool)
         is_native = envs_of_pool.implementation == "native"
         slots = envs_of_pool.plan.counters.slots(envs_of_pool.counters, is_native=is_native)
         slots["env_id"][0], slots["op"][0] = 1, Op.STEP
@@ -442,7 +443,7 @@ def test_operation_that_changes_while_it_is_read_is_read_again() -> None:
 def test_stack_is_not_requested_of_another_process() -> None:
     with stepped(num_workers=1) as envs:
         reader = PoolReader(only_pool())
-        table = envs._pool._envs.plan.counters.workers(envs._pool._envs.counters)
+        table = opened_envs(envs.pool).plan.counters.workers(opened_envs(envs.pool).counters)
         (worker,) = reader.read().workers
         assert "serve" in reader.request_stack(worker) or "no stack" not in reader.request_stack(worker)
         table["started"][0] += 1  # as if the pid belonged to another process by now
@@ -539,7 +540,7 @@ def test_screen_of_cartpoles_sleepers_and_a_hanging_env() -> None:
             screen.wait_for(r"81 x CartPole-v1, up", step)
             screen.wait_for(r"[1-9][\d,]* steps/s", step)
             screen.wait_for(r"episodes [1-9][\d,]*, mean return \d+", step)
-            screen.wait_for(rf" 26 +{envs._pool.worker_pids[26]} +78-80 +\d+% +\d+ MiB +running", step)
+            screen.wait_for(rf" 26 +{envs.worker_pids[26]} +78-80 +\d+% +\d+ MiB +running", step)
             screen.wait_for(r"env +worker +doing[^\n]*\n" + hanging, step)  # the slowest one is the first
             assert re.search(r" (6[4-9]|7\d) +2\d +(step|idle) +", screen.wait_for(r"(.|\n)*quit", step)[0])
             screen.press("s")
@@ -548,8 +549,8 @@ def test_screen_of_cartpoles_sleepers_and_a_hanging_env() -> None:
             found = screen.wait_for(
                 r"SIGRTMAX-2 was sent to worker 26, pid (\d+); its Python stacks(.|\n)*in step", step
             )
-            assert int(found[1]) == envs._pool.worker_pids[26]
-            assert psutil.pid_exists(envs._pool.worker_pids[26])
+            assert int(found[1]) == envs.worker_pids[26]
+            assert psutil.pid_exists(envs.worker_pids[26])
             screen.press("d99\r")
             screen.wait_for(r"there is no such worker", step)
             screen.press("q")
@@ -584,10 +585,10 @@ def test_screen_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_workers_have_titles(context: str) -> None:
     with stepped(num_workers=2, context=context) as envs:
         for _ in range(2):
-            for worker_id, pid in enumerate(envs._pool.worker_pids):
+            for worker_id, pid in enumerate(envs.worker_pids):
                 title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
                 expected = f"vecenv worker {worker_id}: envs {2 * worker_id}-{2 * worker_id + 1}"
                 assert title and expected.startswith(title) and (context == "fork" or title == expected)
                 assert Path(f"/proc/{pid}/comm").read_text() == f"vecenv worker {worker_id}\n"
-            os.kill(envs._pool.worker_pids[1], signal.SIGKILL)
+            os.kill(envs.worker_pids[1], signal.SIGKILL)
             envs.step(np.zeros(4, np.int64))

@@ -28,6 +28,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from tests.broken_pickles import BrokenPickle, BrokenPickleInfo
 from tests.faults.traces import stopped, wait_until
+from tests.inside import engine_of, hub_of, opened_envs
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from vecenv.core.host.replay import RestoreJob
 from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
@@ -1281,7 +1282,7 @@ def test_calls_need_one_function_per_env(open_pool: OpenPool) -> None:
 
 def test_step_ids_may_begin_at_any_number(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
-    hub = pool._hub
+    hub = hub_of(pool)
     hub.continue_from(2**40)
     pool.reset(seeds=[1, 2])
     assert pool.recv().step_ids.tolist() == [2**40, 2**40 + 1]
@@ -1435,7 +1436,7 @@ def test_cancelled_requests_that_pile_up_are_refused(ordered: bool) -> None:
             if not ordered:
                 pool.send([0], [1], ordered=False)  # the other one is not concerned
                 assert pool.recv().lengths.tolist() == [1]
-        wait_until(lambda: pool._hub.pending(0)[0] == Op.NONE)  # it drops cancelled commands
+        wait_until(lambda: hub_of(pool).pending(0)[0] == Op.NONE)  # it drops cancelled commands
         reset(pool)
         assert pool.call(lambda env: env.num_resets)[1] == 2
         pool.send([0, 0])
@@ -1531,7 +1532,7 @@ def test_closed_pool_frees_its_memory_without_a_garbage_collection(open_pool: Op
     try:
         pool = open_pool(toys.ToyEnv, 2)
         reset(pool, seeds=[0, 1])
-        memory = weakref.ref(pool._envs.memory)
+        memory = weakref.ref(opened_envs(pool).memory)
         pool.close()
         assert memory() is None
     finally:
@@ -1551,9 +1552,9 @@ def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) 
     def close_soon(*args: Any) -> Any:
         monkeypatch.undo()
         closer.start()
-        return pool._hub.recv(*args)
+        return hub_of(pool).recv(*args)
 
-    monkeypatch.setattr(pool._hub, "recv", close_soon)
+    monkeypatch.setattr(hub_of(pool), "recv", close_soon)
     with pytest.raises(ClosedError):
         pool.recv()
     closer.join()
@@ -1653,8 +1654,8 @@ def test_limit_set_later_gives_recoveries_the_same_time() -> None:
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
         pool.set_limits(Limits(step=100.0))
-        assert pool._engine.recovery is not None
-        assert pool._engine.recovery.plan({0: RestoreJob()}, [])[0].seconds == 1000.0
+        assert engine_of(pool).recovery is not None
+        assert engine_of(pool).recovery.plan({0: RestoreJob()}, [])[0].seconds == 1000.0
 
 
 @pytest.mark.extended
@@ -1758,12 +1759,12 @@ def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> No
     options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
-        gather = pool._engine.journal.gather_restore_points  # type: ignore[union-attr]
+        gather = engine_of(pool).journal.gather_restore_points
 
         def late_gather() -> None:
-            pool._hub.wait(now_ns() + 10**9)  # until the answer is there
+            hub_of(pool).wait(now_ns() + 10**9)  # until the answer is there
             gather()
 
-        pool._engine.journal.gather_restore_points = late_gather  # type: ignore[union-attr]
-        pool._engine.journal._until_prune = 1  # type: ignore[union-attr]
+        engine_of(pool).journal.gather_restore_points = late_gather
+        engine_of(pool).journal._until_prune = 1
         assert pool.call(lambda env: 7, timeout=20.0) == [7]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.contracts.test_pool import ENGINES, WORKERS
 from tests.faults.traces import kill, recovering_pool
+from tests.inside import hub_of
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.native import load
 from vecenv.core.options import Limits, PoolOptions
@@ -397,6 +398,6 @@ def test_hub_refuses_requests_for_rows_that_would_never_end() -> None:
         pool.reset(ordered=False)
         for ids, text in (([3], "env 3 has no"), ([0, 0], "env 0 is named twice"), ([], "at least|1 to num_envs")):
             with pytest.raises(ValueError, match=text):
-                pool._hub.recv_envs(np.array(ids, np.int64), 0)
+                hub_of(pool).recv_envs(np.array(ids, np.int64), 0)
         with pytest.raises(ValueError, match="must be int64"):
-            pool._hub.recv_envs(np.array([0], np.int32), 0)
+            hub_of(pool).recv_envs(np.array([0], np.int32), 0)

@@ -27,6 +27,7 @@ from gymnasium import spaces
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import Traces, frozen, kill, recovering_pool
+from tests.inside import engine_of
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.layout.native import load as load_native
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
@@ -247,7 +248,7 @@ def test_digests_and_reproducer_equal_their_tapes(
     with ProcessPool(env_fns(), options, adapt=adapt_and_build) as pool:
         record(pool, autoreset, {})
         digests = pool.read_records()["digest"].tolist()
-        path = pool._engine.reproduce(1, Op.STEP, 999).save("because")
+        path = engine_of(pool).reproduce(1, Op.STEP, 999).save("because")
     results = [frozen(tuple(result)) for result in reproducer.load(path).run()]
     assert digests == DIGESTS[implementation, autoreset]
     assert hash_of(results) == REPRODUCERS[autoreset]

@@ -18,6 +18,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from tests.collection.sharded import ShardedVectorEnv
 from tests.faults.traces import end, frozen
+from tests.inside import pool_of, vector_env_of
 from vecenv import BatchedVectorEnv, VectorEnv, collect, evaluate
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.ding import (
@@ -258,7 +259,7 @@ class Alf(FrontEnd):
 
     @functools.cached_property
     def action_space(self) -> Any:
-        return copy.deepcopy(self.envs._pool.spaces.action_space)
+        return copy.deepcopy(pool_of(self.envs).spaces.action_space)
 
 
 def _alf_env(env_fn: Any, env_id: int = 0) -> Any:
@@ -346,7 +347,7 @@ class GymVector(Manager):
 
     @property
     def pool_owner(self) -> Any:
-        return self.envs._vector_env
+        return vector_env_of(self.envs)
 
     def call(self, name: str, *args: Any) -> list[Any]:
         return list(self.pool_owner.call(name, *args))

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import stopped, wait_until
+from tests.inside import hub_of
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -56,14 +57,14 @@ def alarmed(env_fn: Any) -> Iterator[ProcessPool]:
 def signal_once_blocked(pool: ProcessPool) -> None:
     """Send the signal while the worker waits for its parent within a step; return once its process has taken it."""
     (pid,) = pool.worker_pids
-    wait_until(lambda: pool._hub.state(0).op == Op.STEP and is_kept_waiting(pool, pid))
+    wait_until(lambda: hub_of(pool).state(0).op == Op.STEP and is_kept_waiting(pool, pid))
     os.kill(pid, signal.SIGUSR1)
     wait_until(lambda: not is_pending(pid, signal.SIGUSR1))
 
 
 def is_kept_waiting(pool: ProcessPool, pid: int) -> bool:
     sleeps = psutil.Process(pid).status() == psutil.STATUS_SLEEPING
-    return sleeps and bool(pool._hub.state(0).blocked)
+    return sleeps and bool(hub_of(pool).state(0).blocked)
 
 
 def is_pending(pid: int, signum: int) -> bool:

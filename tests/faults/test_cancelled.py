@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import kill, recovering_pool, wait_until
+from tests.inside import hub_of, waiter_of
 from vecenv import VectorEnv
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
@@ -84,7 +85,7 @@ def send(pool: Any, *actions: int, env_ids: list[int] | None = None, ordered: bo
 
 
 def wait_for_hang(pool: Any, op: Op = Op.STEP, env_id: int = 0) -> None:
-    wait_until(lambda: pool._hub.state(0)[:2] == (op, env_id))
+    wait_until(lambda: hub_of(pool).state(0)[:2] == (op, env_id))
     with pytest.raises(WorkerTimeoutError):
         pool.recv(timeout=0.0)
 
@@ -138,7 +139,7 @@ def test_cancelled_commands_write_no_answers(count: int, implementation: str, si
         for _ in range(3):
             send(pool, GO_ON)
             pool.recv()
-        assert pool._hub.num_stragglers() == 0
+        assert hub_of(pool).num_stragglers() == 0
 
 
 def test_queue_full_of_cancelled_commands_takes_no_more(implementation: str, site: Site) -> None:
@@ -155,7 +156,7 @@ def test_queue_full_of_cancelled_commands_takes_no_more(implementation: str, sit
             pool.reset()
         assert pool.outstanding() == 0
         site.open_gate()
-        wait_until(lambda: pool._hub.pending(0)[0] == Op.NONE)
+        wait_until(lambda: hub_of(pool).pending(0)[0] == Op.NONE)
         pool.reset(seeds=[3])
         assert pool.recv().seeds.tolist() == [3]
         assert site.diary(0) == ["reset 0", f"step {HANG}", "reset 3"]
@@ -229,14 +230,16 @@ def test_cancelled_reset_leaves_no_message(implementation: str, site: Site) -> N
     envs = VectorEnv(site.envs(2), num_workers=2, timeouts={"close": 0.2})
     try:
         envs.reset(seed=3)
-        pool = envs._pool
+        pool = envs.pool
         envs.reset_async(options={"hang": 1})
-        wait_until(lambda: pool._hub.state(1)[0] == Op.RESET)
+        wait_until(lambda: hub_of(pool).state(1)[0] == Op.RESET)
         with pytest.raises(WorkerTimeoutError):
             envs.reset_wait(timeout=0.0)
-        wait_until(lambda: bool(pool._waiter.inbox.poll() or pool._hub.wait(0) is None or pool._waiter.inbox._replies))
+        wait_until(
+            lambda: bool(waiter_of(pool).inbox.poll() or hub_of(pool).wait(0) is None or waiter_of(pool).inbox._replies)
+        )
         envs.reset_async(seed=8)
-        assert not pool._waiter.inbox._replies
+        assert not waiter_of(pool).inbox._replies
         site.open_gate()
         envs.reset_wait(timeout=60)
         assert envs.seeds == (8, 9)

@@ -205,7 +205,7 @@ def test_handler_closes_a_vector_env(backend: str, end: str) -> None:
     envs.reset(seed=0)
     with on_sigterm(handler), pytest.raises(ClosedError if end == "returns" else SystemExit):
         envs.step(np.zeros(4, np.int64))
-    assert envs.closed and envs._pool.closed
+    assert envs.closed and envs.pool.closed
     envs.close()
 
 
@@ -241,7 +241,7 @@ def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
                     envs.send(np.zeros(4, np.int64))
                     envs.recv()
             timer.join()
-        assert called and envs._pool.closed
+        assert called and envs.pool.closed
 
 
 @pytest.mark.extended
@@ -266,7 +266,7 @@ def test_sigterm_handler_that_closes_and_exits_ends_the_program(start_method: st
             signal.signal(signal.SIGTERM, end)
             envs.reset(seed=0)
             envs.step_async(np.zeros(2, np.int64))
-            while not all(envs._pool._hub.state(slot).op for slot in range(2)):
+            while not all(envs.pool._hub.state(slot).op for slot in range(2)):
                 os.sched_yield()  # a worker that is not at its step yet closes its env, which may take longer
             print(*envs.worker_pids, flush=True)
             envs.step_wait()

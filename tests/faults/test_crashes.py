@@ -21,6 +21,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill
+from tests.inside import hub_of
 from vecenv.core.layout.flags import Op
 from vecenv.core.layout.native import load
 from vecenv.core.options import Limits, PoolOptions
@@ -251,12 +252,12 @@ def test_worker_stopped_between_claim_and_commit_blocks_no_others_and_loses_noth
             while 2 not in turn():
                 pass
             deadline = time.monotonic() + 1e-3 * (attempt % 4)
-            while pool._hub.state(1).op != Op.STEP and time.monotonic() < deadline:
+            while hub_of(pool).state(1).op != Op.STEP and time.monotonic() < deadline:
                 pass  # nearly all of a step is its copy
             os.kill(pool.worker_pids[1], signal.SIGSTOP)
             before = counts.copy()
             turn()
-            if pool._hub.num_stragglers():  # type: ignore[attr-defined]
+            if hub_of(pool).num_stragglers():
                 hits += 1
                 for _ in range(40):  # the ring has 12 blocks
                     turn()
@@ -330,7 +331,7 @@ def test_envs_over_their_limit_are_all_named(open_pool: OpenPool) -> None:
     pool.send(np.zeros(2, np.int64))
     began = [0, 0]
     while not all(began):
-        began = [pool._hub.state(slot).started_ns for slot in range(2)]
+        began = [hub_of(pool).state(slot).started_ns for slot in range(2)]
         os.sched_yield()
     while time.monotonic_ns() < max(began) + 1.2e9 * pool.options.limits.step:  # the parent does not poll meanwhile
         os.sched_yield()

@@ -240,7 +240,7 @@ def test_vector_env_does_not_hang_after_a_failed_restart(implementation: str, tm
                 try:
                     envs.reset_wait(timeout=GENEROUS_TIMEOUT)
                 finally:
-                    envs._pool.cancel()
+                    envs.pool.cancel()
     finally:
         envs.close()
 

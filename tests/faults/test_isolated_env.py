@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, undisturbed, wait_until
+from tests.inside import engine_of, hub_of
 from vecenv import VectorEnv
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
@@ -71,8 +72,8 @@ def test_env_is_isolated_from_its_second_failure_on(
         counts = pool.statistics()
         assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
         assert (
-            pool._engine.describe_worker(1) == "worker 1 (env 2)"
-            and pool._engine.describe_worker(0) == "worker 0 (envs 0-1, 3)"
+            engine_of(pool).describe_worker(1) == "worker 1 (env 2)"
+            and engine_of(pool).describe_worker(0) == "worker 0 (envs 0-1, 3)"
         )
     assert got.rows == undisturbed(healthy_envs(4), 24, autoreset=autoreset).rows
     assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)
@@ -165,7 +166,7 @@ def test_queued_commands_move_with_an_isolated_env(implementation: str, tmp_path
         (tmp_path / "go 3").touch()
         pool.recv().raise_errors()
         pool.send(np.zeros(4, np.int64))
-        wait_until(lambda: pool._hub.state(0)[:2] == (Op.STEP, 1))  # 2 and 3 wait
+        wait_until(lambda: hub_of(pool).state(0)[:2] == (Op.STEP, 1))  # 2 and 3 wait
         pool.reset([1, 2], seeds=[50, 51], ordered=False)
         pool.submit_calls([lambda env: (env.unwrapped.elapsed_steps, os.getpid())] * 4)
         (tmp_path / "go 4").touch()

@@ -491,7 +491,7 @@ def play_manager(kills: bool) -> Any:
         manager.seed([3, 4])
         manager.reset()
         if kills:
-            os.kill(manager._manager_pool.pool.worker_pids[0], signal.SIGKILL)
+            os.kill(manager.worker_pids[0], signal.SIGKILL)
         found = []
         for _ in range(6):
             steps = manager.step({0: 1, 1: 1})

@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
+from tests.inside import engine_of, hub_of
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.options import Limits
 from vecenv.ding import DingEnvWrapper
@@ -408,7 +409,7 @@ def test_seed_among_the_arguments_of_a_reset_makes_a_restore_point() -> None:
             pool.reset(kwargs=[{"seed": seed}])
             assert pool.recv().seeds.tolist() == [seed]
             pool.step(np.zeros(1, np.int64))
-        (attempt,) = pool._engine.journal.history(0, ()).attempts
+        (attempt,) = engine_of(pool).journal.history(0, ()).attempts
         assert [entry.op for entry in attempt.entries] == [Op.RESET, Op.STEP], "of the second episode alone"
 
 
@@ -418,7 +419,7 @@ def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, im
     """Python runs the handler of a signal that comes during a send right after the send."""
     with recovering_pool([functools.partial(toys.ToyEnv, None)] * 2) as pool:
         play(pool, 2)
-        send = pool._hub.send
+        send = hub_of(pool).send
 
         def interrupted(*args: Any) -> Any:
             send(*args)
@@ -427,10 +428,10 @@ def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, im
         before = pool.call(lambda env: env.action_sum)
         for number in range(4):
             if number == 1:
-                pool._hub.send = interrupted
+                hub_of(pool).send = interrupted
                 with pytest.raises(KeyboardInterrupt):
                     pool.send(np.ones(2, np.int64), env_ids)
-                pool._hub.send = send
+                hub_of(pool).send = send
             else:
                 pool.send(np.full(2, number % 2), env_ids)
             pool.recv()
@@ -504,7 +505,7 @@ def test_worker_killed_within_a_payload_is_noticed(implementation: str) -> None:
         with stopped(pool.worker_pids):  # else they may have read all that is written before the parent has written all
             pool.submit_calls([lambda env: len(load_of)] * 2)
         if implementation == "native":  # the parent writes no more of the payloads now
-            wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
+            wait_until(lambda: all(hub_of(pool).state(slot).blocked for slot in range(2)))
         kill(pool, 0)
         kill(pool, 1)
         assert pool.collect_calls() == [1 << 20, 1 << 20]

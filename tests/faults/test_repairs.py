@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import end, kill, play, recovering_pool, undisturbed, wait_until
+from tests.inside import engine_of, hub_of, workers_of
 from vecenv.core.host.replay import RestoreJob
 from vecenv.core.parent.hub import Event
 from vecenv.core.pool.process import ProcessPool
@@ -50,10 +51,9 @@ class DiesInStep(toys.CountEnv):
 
 def handle_deaths(pool: ProcessPool) -> None:
     """Kill all workers, and pass the events of their pidfds to the engine, as a wait does."""
-    workers: Any = pool._engine._group.workers  # type: ignore[attr-defined]
-    for worker in list(workers):
+    for worker in list(workers_of(pool)):
         kill(pool, worker.worker_id)
-        pool._engine.handle(Event("descriptor", worker.pidfd.number))
+        engine_of(pool).handle(Event("descriptor", worker.pidfd.number))
 
 
 def test_handle_records_two_deaths_and_the_next_wait_replaces_both(implementation: str) -> None:
@@ -76,7 +76,7 @@ def test_repair_names_all_dead_workers_that_owe_answers(implementation: str) -> 
         pool.send(np.zeros(4, np.int64))
         handle_deaths(pool)
         with pytest.raises(WorkerDiedError, match=r"worker 0 \(envs 0-1\) died") as raised:
-            pool._engine.repair()
+            engine_of(pool).repair()
         (note,) = raised.value.__notes__
         assert "worker 1 (envs 2-3) died" in note
 
@@ -138,7 +138,7 @@ def test_successor_whose_start_is_interrupted_keeps_its_answers(monkeypatch: pyt
 
     def interrupted(self: WorkerStarts, old: Worker, jobs: Mapping[int, RestoreJob]) -> Worker:
         worker = start(self, old, jobs)
-        wait_until(lambda: all(pool._hub.has_answered_all(slot) for slot in worker.slots))
+        wait_until(lambda: all(hub_of(pool).has_answered_all(slot) for slot in worker.slots))
         monkeypatch.undo()
         raise KeyboardInterrupt
 

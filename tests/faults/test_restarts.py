@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import play, recovering_pool, wait_until
+from tests.inside import hub_of, waiter_of
 from vecenv.core.layout.flags import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerError
@@ -31,7 +32,7 @@ def test_calls_lost_by_a_restart_are_reported(function: Callable[[Any], Any], po
     with recovering_pool([toys.CountEnv] * 4, on_failure=policy) as pool:
         play(pool, 2)
         pool.submit_calls([pid_of, pid_of, function, pid_of])
-        wait_until(lambda: pool._hub.state(1)[:2] == (Op.CALL, 2))
+        wait_until(lambda: hub_of(pool).state(1)[:2] == (Op.CALL, 2))
         pool.restart(1)
         with pytest.raises(WorkerError, match=r"worker 1 \(envs 2-3\) was restarted before .* of env 2 came") as caught:
             pool.collect_calls()
@@ -53,8 +54,8 @@ def test_calls_of_other_workers_and_answers_that_are_in_are_kept(implementation:
         pool.submit_calls([pid_of] * 2, [2, 3])
         pool.send(np.zeros(2, np.int64), [0, 1])
         pool.recv()
-        inbox = pool._waiter.inbox
-        wait_until(lambda: inbox.poll() or inbox.has_all_calls() or pool._hub.wait(0) is None)
+        inbox = waiter_of(pool).inbox
+        wait_until(lambda: inbox.poll() or inbox.has_all_calls() or hub_of(pool).wait(0) is None)
         pids = pool.worker_pids
         pool.restart(1)
         assert pool.collect_calls() == [pids[1]] * 2

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
+from tests.inside import engine_of, hub_of, opened_envs, waiter_of
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
@@ -29,8 +30,8 @@ def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
     """Stop a worker; `between`: while no operation runs."""
     pid = pool.worker_pids[worker_id]
     if between:
-        slots = [slot for slot in range(pool._envs.num_slots) if pool._engine.worker_of(slot) == worker_id]
-        wait_until(lambda: all(pool._hub.state(slot).op == Op.NONE for slot in slots))
+        slots = [slot for slot in range(opened_envs(pool).num_slots) if engine_of(pool).worker_of(slot) == worker_id]
+        wait_until(lambda: all(hub_of(pool).state(slot).op == Op.NONE for slot in slots))
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
@@ -50,7 +51,7 @@ def test_worker_stopped_within_a_large_answer_is_late(policy: str, implementatio
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
         pool.submit_calls([lambda env: b"x" * LARGE] * 2)
-        wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
+        wait_until(lambda: all(hub_of(pool).state(slot).blocked for slot in range(2)))
         stop(pool, 1)
         with raises_or_recovers(policy, r"worker 1 .*did not finish call .*within 1\.0 s.*alive"):
             assert [len(answer) for answer in pool.collect_calls()] == [LARGE, LARGE]
@@ -65,11 +66,11 @@ def test_worker_stopped_within_a_large_payload_is_late(policy: str, implementati
     options: dict[str, Any] = {"on_failure": policy, "max_log_bytes": 8 * LARGE}
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, **options) as pool:
         play(pool, 2)
-        wait_until(lambda: pool._hub.state(1).op == Op.NONE)
+        wait_until(lambda: hub_of(pool).state(1).op == Op.NONE)
         with stopped(pool.worker_pids):
             pool.submit_calls([lambda env: len(load_of)] * 2)
         if implementation == "native":
-            wait_until(lambda: bool(pool._hub.state(1).blocked))
+            wait_until(lambda: bool(hub_of(pool).state(1).blocked))
         stop(pool, 1)
         with raises_or_recovers(policy, rf"worker 1 .*{text} call .*within 1\.0 s"):
             assert pool.collect_calls() == [LARGE, LARGE]
@@ -81,10 +82,10 @@ def test_wait_for_the_parent_excuses_a_worker_only_once(implementation: str) -> 
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
         play(pool, 2)
         pool.submit_calls([lambda env: b"x" * LARGE])
-        wait_until(lambda: bool(pool._hub.state(0).blocked))
+        wait_until(lambda: bool(hub_of(pool).state(0).blocked))
         pool.collect_calls()
-        wait_until(lambda: pool._hub.state(0).op == Op.NONE)
-        assert not pool._hub.state(0).blocked
+        wait_until(lambda: hub_of(pool).state(0).op == Op.NONE)
+        assert not hub_of(pool).state(0).blocked
 
 
 @pytest.mark.extended
@@ -95,10 +96,10 @@ def test_wait_for_a_payload_excuses_a_worker_only_once(implementation: str) -> N
         with stopped(pool.worker_pids):
             pool.reset(kwargs=[{"options": {"load": b"x" * LARGE}}])
         if implementation == "native":
-            wait_until(lambda: bool(pool._hub.state(0).blocked))
+            wait_until(lambda: bool(hub_of(pool).state(0).blocked))
         pool.recv()
-        wait_until(lambda: pool._hub.state(0).op == Op.NONE)
-        assert not pool._hub.state(0).blocked
+        wait_until(lambda: hub_of(pool).state(0).op == Op.NONE)
+        assert not hub_of(pool).state(0).blocked
 
 
 @pytest.mark.extended
@@ -153,7 +154,7 @@ def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..
     def wrapper(*args: Any) -> Any:
         with stopped(pool.worker_pids):
             result = work(*args)
-            pool._waiter.watchdog.check()
+            waiter_of(pool).watchdog.check()
         looks.append(1)
         threading.Event().wait(0.02)
         return result
@@ -174,11 +175,11 @@ def test_slow_transfer_that_progresses_is_not_late(
         began = time.monotonic()
         if way == "up":
             pool.submit_calls([lambda env: b"x" * size])
-            wait_until(lambda: bool(pool._hub.state(0).blocked))
+            wait_until(lambda: bool(hub_of(pool).state(0).blocked))
             name = "take_messages" if implementation == "native" else "_take_next"
         else:
             name = "pump"
-        monkeypatch.setattr(pool._hub, name, slowly(pool, getattr(pool._hub, name), looks))
+        monkeypatch.setattr(hub_of(pool), name, slowly(pool, getattr(hub_of(pool), name), looks))
         if way == "down":
             pool.submit_calls([lambda env: len(text)])
         assert pool.collect_calls() == [text if way == "up" else len(text)]

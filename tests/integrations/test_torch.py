@@ -40,7 +40,7 @@ def test_tensors_share_memory_with_the_arena(backend):
             for tensor, array in zip(tensors[:4], result[:4]):
                 assert isinstance(tensor, torch.Tensor)
                 assert tensor.data_ptr() == array.ctypes.data
-                assert lies_in(tensor, envs._pool.memory) or not in_arena(envs)
+                assert lies_in(tensor, envs.pool.memory) or not in_arena(envs)
                 assert tensor.numpy().dtype == array.dtype
                 np.testing.assert_array_equal(tensor.numpy(), array)
             assert isinstance(tensors[4]["steps"], torch.Tensor)
@@ -59,7 +59,7 @@ def test_tensors_of_a_batched_env_share_memory():
     with contextlib.closing(BatchedVectorEnv(env_fns, copy=False)) as envs:
         envs.reset(seed=1)
         obs = as_tensors(envs.step(np.zeros(16, np.int64)))[0]
-        assert obs.shape == (16, 4) and (lies_in(obs, envs._pool.memory) or not in_arena(envs))
+        assert obs.shape == (16, 4) and (lies_in(obs, envs.pool.memory) or not in_arena(envs))
 
 
 def test_tensors_of_nested_observations_skip_non_numbers():
@@ -92,7 +92,7 @@ def test_to_device_takes_a_batch_in_one_call(backend):
         with ToDevice(wrapped, "cpu") as to_cpu:
             assert not to_cpu.is_pinned
             obs, _ = to_cpu(wrapped.reset(seed=1))
-            assert lies_in(obs, envs._pool.memory) or not in_arena(envs)
+            assert lies_in(obs, envs.pool.memory) or not in_arena(envs)
             for _ in range(6):
                 obs, rewards, terminations, truncations, _ = to_cpu(wrapped.step([0, 1]))
             assert obs.device.type == "cpu" and terminations.dtype == torch.bool

@@ -158,7 +158,7 @@ def test_device_is_that_of_all_tensors() -> None:
 def test_large_observations_are_lent_without_a_copy() -> None:
     image = functools.partial(SpaceEnv, Box(0, 255, (64, 64, 3), np.uint8), Discrete(2))
     with contextlib.closing(VecenvEnv([image] * 4, num_workers=2)) as env:
-        memory = env.vector_env._pool.memory
+        memory = env.vector_env.pool.memory
         first = memory.ctypes.data
         obs = env.rand_step(env.reset())["next", "observation"]
         assert first <= obs.data_ptr() < first + memory.nbytes

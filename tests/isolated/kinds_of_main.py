@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 import vecenv
 from tests.faults.front_ends import FRONT_ENDS
+from tests.inside import pool_of
 
 warnings.simplefilter("ignore")
 logging.getLogger("vecenv").setLevel(logging.CRITICAL)
@@ -250,7 +251,7 @@ def manager(cls, context):
     envs.launch()
     timesteps = envs.step({0: np.array(0), 1: np.array(0)})
     first = timesteps[0]
-    pool = envs._manager_pool.pool
+    pool = pool_of(envs)
 
     def call(name, *args):
         return pool.call(functools.partial(_call, name, args))

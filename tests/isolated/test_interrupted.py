@@ -146,7 +146,7 @@ def test_ctrl_c_in_any_operation_allows_a_new_reset(backend: str, implementation
                     assert envs.call("double", 3) == (6,) * 4
                 else:
                     envs.send(actions)
-                    while envs._pool.outstanding():
+                    while envs.pool.outstanding():
                         envs.recv(1)
         cuts = 0
         envs.reset(seed=0)

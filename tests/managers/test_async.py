@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tests.faults.traces import wait_until
+from tests.inside import pool_of
 from tests.managers.fakes import ActorEnv, actors
 from vecenv.ding import AsyncSubprocessEnvManager, EnvState
 
@@ -201,7 +202,7 @@ def test_ready_obs_after_an_interrupted_reset_does_not_wait(launched, monkeypatc
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manager._manager_pool.pool, "reset", interrupted)
+    monkeypatch.setattr(pool_of(manager), "reset", interrupted)
     with pytest.raises(KeyboardInterrupt):
         manager.reset({0: None})
     assert list(manager.ready_obs) == [1, 2]

@@ -13,6 +13,7 @@ import pytest
 for module in ("moviepy", "pygame", "imageio_ffmpeg"):
     pytest.importorskip(module)
 
+from tests.inside import engine_of  # noqa: E402
 from tests.managers.test_replay import Painted, decode, num_frames  # noqa: E402
 from vecenv import VectorEnv  # noqa: E402
 from vecenv.core.layout.flags import Op  # noqa: E402
@@ -155,7 +156,7 @@ def test_reproducer_leaves_the_video_of_its_episode(tmp_path):
         envs.reset(seed=1)
         for _ in range(LENGTH - 1):
             envs.step([0])
-        file = envs._pool._engine.reproduce(0, Op.STEP, 999).save("because")
+        file = engine_of(envs.pool).reproduce(0, Op.STEP, 999).save("because")
     (video,) = folder.iterdir()
     assert num_frames(video) == LENGTH
     episode = reproducer.load(file)

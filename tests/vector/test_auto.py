@@ -144,7 +144,7 @@ def test_error_of_the_measured_constructor_is_raised():
 def test_auto_backend_is_serial_for_few_cheap_envs_and_says_what_that_costs(caplog):
     with caplog.at_level("INFO", "vecenv"):
         envs = vecenv.VectorEnv([NullEnv], backend="auto")
-    assert isinstance(envs._pool, SerialPool)
+    assert isinstance(envs.pool, SerialPool)
     found = envs.statistics()
     envs.close()
     assert found["num_workers"] == 0
@@ -203,14 +203,14 @@ def test_sb3_vec_env_takes_auto():
 def test_managers_take_auto(name):
     manager = getattr(vecenv.ding, name)([cartpole] * 2, {"num_workers": "auto"})
     manager.launch()
-    assert "with resets, a step takes" in manager._manager_pool.pool.statistics()["choice"]
+    assert "with resets, a step takes" in manager.statistics()["choice"]
     manager.close()
 
 
 @pytest.mark.extended
 def test_gym_vector_manager_takes_auto():
     manager = vecenv.ding.GymVectorEnvManager([cartpole] * 2, {"num_workers": "auto"})
-    assert "with resets, a step takes" in manager._vector_env.statistics()["choice"]
+    assert "with resets, a step takes" in manager.statistics()["choice"]
     manager.close()
 
 
@@ -220,5 +220,5 @@ def test_alf_environment_takes_auto():
 
     for options in ({"num_workers": "auto"}, {"backend": "auto"}):
         env = create_environment("CartPole-v1", num_parallel_environments=2, tensors=False, **options)
-        assert "with resets, a step takes" in env._pool.statistics()["choice"]
+        assert "with resets, a step takes" in env.statistics()["choice"]
         env.close()

@@ -202,7 +202,7 @@ def test_crashes_right_after_a_snapshot_are_recovered() -> None:
         envs.reset(seed=5), twin.reset(seed=5)
         for i in range(1, 46):
             if i in (20, 40):
-                envs._pool.take_snapshots()  # the log is half full, so snapshots are taken at once
+                envs.pool.take_snapshots()  # the log is half full, so snapshots are taken at once
             with stopped([envs.worker_pids[0]] if i in (20, 21, 40) else []):
                 envs.step_async(zeros)
                 if i in (20, 21, 40):

@@ -191,7 +191,7 @@ def test_worker_killed_during_a_receive_of_given_envs_loses_nothing(implementati
             for each in (envs, quiet):
                 each.send(np.zeros(NUM_ENVS, np.int64))
                 if each is envs and number < 6:  # a death after the last answer is noticed in the next round
-                    kill(envs._pool, number % 2)  # type: ignore[arg-type]
+                    kill(envs.pool, number % 2)  # type: ignore[arg-type]
                 one = each.recv(env_id=[4, 0])
                 rest = each.recv()
                 order = np.argsort(rest[4]["env_id"])

@@ -218,9 +218,9 @@ def test_unseeded_run_is_restored_bit_for_bit(env_fn: Any, mode: str, implementa
         envs.reset()
         for _ in range(2):
             envs.step(np.ones(2, np.int64))
-        before = envs._pool.call(generator_state, pure=True)
+        before = envs.pool.call(generator_state, pure=True)
         os.kill(envs.worker_pids[0], signal.SIGKILL)
-        assert envs._pool.call(generator_state, pure=True) == before
+        assert envs.pool.call(generator_state, pure=True) == before
         envs.step(np.ones(2, np.int64))
         found = envs.statistics()
         assert (found["replayed"], found["unproven"], found["truncated"]) == (1, 0, 0)

@@ -16,6 +16,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from tests.inside import hub_of, opened_envs
 from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, ClosedError, StateError, VectorEnv
 from vecenv.core.layout.native import load
@@ -69,7 +70,7 @@ def leaf(obs):
 
 def is_lent(envs, obs):
     """Return whether an array is a view of the ring and not a copy."""
-    return np.may_share_memory(leaf(obs), envs._pool.memory)
+    return np.may_share_memory(leaf(obs), envs.pool.memory)
 
 
 def snapshot(result):
@@ -183,7 +184,7 @@ def test_lease_with_resets_by_mask_copies(batched):
 def test_lease_is_not_used_for_these_options(options):
     """Views need no lease, debug mode overwrites old blocks, and small batches are cheap to copy."""
     with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
-        assert envs._pool._envs.plan.leases == 0
+        assert opened_envs(envs.pool).plan.leases == 0
         assert envs.results._leases is None
 
 
@@ -221,8 +222,8 @@ def test_lease_of_partial_batches(env_fn):
 def test_lease_outlasts_close_and_free_blocks_return_memory(locked):
     """Locked pages cannot be returned, so the test allows for them."""
     envs = VectorEnv([Frames] * 6)
-    memory = envs._pool.memory
-    words = envs._pool._envs.plan.words
+    memory = envs.pool.memory
+    words = opened_envs(envs.pool).plan.words
     blocks = memory[words["blocks"] :].reshape(words["num_blocks"], words["block_stride"])
     envs.reset(seed=1)
     for _ in range(A_RING):
@@ -261,7 +262,7 @@ def test_lease_received_before_another_thread_closed():
     envs = VectorEnv([Frames] * 6)
     envs.reset(seed=1)
     kept = envs.step([0] * 6)
-    batch = envs._pool.step(np.zeros(6, np.int64))
+    batch = envs.pool.step(np.zeros(6, np.int64))
     expected = batch.obs.copy()
     envs.close()
     assert kept is not None and np.array_equal(batch.obs, expected)
@@ -276,7 +277,7 @@ def test_vector_env_without_a_reference_is_closed_at_once(vec_env):
         envs = BatchedVectorEnv([functools.partial(SyncVectorEnv, [Frames] * 3)] * 2)
     envs.reset(seed=1)
     obs = envs.step([0] * 6)[0]
-    pool = envs._pool
+    pool = envs.pool
     gc.disable()
     try:
         del envs
@@ -298,7 +299,7 @@ def test_lease_survives_a_forked_child_that_exits():
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         assert_same([snapshot(result) for result in kept], before, "kept")
-        assert envs._pool.memory.any()
+        assert envs.pool.memory.any()
 
 
 def test_lease_in_a_forked_child_does_not_change():
@@ -348,7 +349,7 @@ def test_lease_outlasts_killed_workers(env_fn):
 def test_free_block_is_not_lent():
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
-        hub, count = envs._pool._hub, envs._pool._envs.plan.words["num_blocks"]
+        hub, count = hub_of(envs.pool), opened_envs(envs.pool).plan.words["num_blocks"]
         lent = [block for block in range(count) if hub.lend(block)]
         assert 0 < len(lent) < count
         free = next(block for block in range(count) if block not in lent)

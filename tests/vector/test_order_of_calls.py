@@ -153,7 +153,7 @@ def test_close_closes_although_its_warning_is_an_error(backend):
         envs.close()
     with pytest.raises(gymnasium.error.ClosedEnvironmentError):
         envs.reset()
-    assert envs._pool.closed
+    assert envs.pool.closed
 
 
 def test_close_warns_of_a_step_that_hangs():

@@ -64,7 +64,7 @@ def test_step_of_batched_vector_env_before_reset_is_reset_needed():
 def test_env_of_restarted_worker_needs_a_reset():
     with VectorEnv([ToyEnv] * 2, num_workers=2) as envs:
         envs.reset(seed=0)
-        envs._pool.restart(1)
+        envs.pool.restart(1)
         with pytest.raises(gymnasium.error.ResetNeeded, match="env 1 was"):
             envs.step([0, 0])
 

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from tests.faults.test_replaced_steps import Replaces
 from tests.faults.traces import kill
+from tests.inside import pool_of
 from vecenv import alf
 from vecenv.errors import StateError
 
@@ -162,7 +163,7 @@ def test_step_that_is_set_on_an_environment_later_is_used_from_the_next_one(
 def test_step_that_is_set_later_is_restored(when: int) -> None:
     env_fn = functools.partial(make_changing, double_inner_step, True)
     with alf.ParallelAlfEnvironment([env_fn], tensors=False) as envs:
-        rows = rows_of(envs, lambda number: kill(envs._pool, 0) if number == when else None)
+        rows = rows_of(envs, lambda number: kill(pool_of(envs), 0) if number == when else None)
         assert rows == expected_rows(True)
         assert envs.statistics().restarts == 1
 

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.inside import opened_envs, timings_of
 from vecenv import PerformanceWarning
 from vecenv.core.advice.waiting import read_workload
 from vecenv.core.layout import native
@@ -84,8 +85,8 @@ def run(pool, seconds=0.6, least=25):
 
 
 def workload_of(pool):
-    slots = pool._engine._slots
-    return read_workload(pool._envs.plan.counters.timings(pool._envs.counters), slots.by_env, slots.worker_of)
+    slots = opened_envs(pool).slots
+    return read_workload(timings_of(pool), slots.by_env, slots.worker_of)
 
 
 @pytest.mark.extended
@@ -169,7 +170,7 @@ def test_timings_count_every_step_reset_and_constructor():
         pool.recv()
         for _ in range(9):  # steps 4 and 8 reset
             pool.step(np.zeros(3, np.int64))
-        timings = pool._envs.plan.counters.timings(pool._envs.counters)
+        timings = timings_of(pool)
         assert timings["num_steps"].tolist() == [7] * 3
         assert timings["num_resets"].tolist() == [3] * 3
         assert (timings["reset_ns"] >= 30e6).all() and (timings["step_ns"] < timings["reset_ns"]).all()
@@ -191,5 +192,5 @@ def test_time_that_a_worker_waits_for_its_parent_does_not_count():
             pool.send(np.zeros(2, np.int64))
             time.sleep(0.05)
             pool.recv()
-        timings = pool._envs.plan.counters.timings(pool._envs.counters)
+        timings = timings_of(pool)
         assert (timings["step_ns"] < 100e6).all()

@@ -423,7 +423,7 @@ def test_call_that_replaces_the_step_takes_effect(backend: str) -> None:
         envs.reset(seed=0)
         for _ in range(30):
             assert envs.step(np.zeros(2, np.int64))[1].max() <= 1.0
-        envs._pool.call(functools.partial(set_reward, reward=7.0))
+        envs.pool.call(functools.partial(set_reward, reward=7.0))
         envs.step(np.zeros(2, np.int64))  # a reset, if the env's episode has ended
         assert envs.step(np.zeros(2, np.int64))[1].tolist() == [7.0, 7.0]
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.inside import opened_envs
 from vecenv import ClosedError, StateError
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
@@ -18,7 +19,7 @@ def test_memory_of_a_pool(pool_class):
     with pool:
         pool.start()
         memory = pool.memory
-        assert memory.nbytes == pool._envs.plan.nbytes
+        assert memory.nbytes == opened_envs(pool).plan.nbytes
         assert memory.ctypes.data % 4096 == 0
         assert not memory.flags.writeable
         pool.reset(seeds=[1, 2])

@@ -20,6 +20,7 @@ import pytest
 
 from tests import descriptors
 from tests.faults.traces import kill, stopped, wait_until
+from tests.inside import engine_of
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker
@@ -350,12 +351,12 @@ def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
 def test_closed_pool_rings_no_foreign_doorbell() -> None:
     """A second closer can be late: it has found the pool open, but the pool is closed meanwhile."""
     pool = opened()
-    number = pool._engine._group.wake_event.descriptor.number
+    number = engine_of(pool)._group.wake_event.descriptor.number
     pool.close()
     others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(20)]
     try:
         assert number in others
-        pool._engine.interrupt()
+        engine_of(pool).interrupt()
         with pytest.raises(BlockingIOError):
             os.eventfd_read(number)
     finally:

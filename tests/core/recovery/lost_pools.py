@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 from tests.faults.traces import kill
+from tests.inside import engine_of, hub_of, requests_of, waiter_of
 from vecenv.core.layout.commands import Command, Commands, Effect
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.pool.process import ProcessPool
@@ -16,10 +17,10 @@ def lose(pool: ProcessPool) -> Resume:
     """Kill all workers of a pool, close it, and return its state; rows that were not received count as unanswered."""
     for worker_id in range(len(pool.worker_pids)):
         kill(pool, worker_id)
-    engine: Any = pool._engine
-    inbox, requests = pool._waiter.inbox, pool._requests
+    engine: Any = engine_of(pool)
+    inbox, requests = waiter_of(pool).inbox, requests_of(pool)
     records = pool.read_records()
-    owed = [(env_id, *pool._hub.owed(env_id)) for env_id in range(pool.num_envs)]
+    owed = [(env_id, *hub_of(pool).owed(env_id)) for env_id in range(pool.num_envs)]
     queued = [command_of(engine.journal, env_id, step_id) for env_id, op, step_id in owed if op != Op.NONE]
     commands = Commands.listed([*queued, *inbox.unanswered_calls.values()])
     first = commands.first_by_env()

@@ -15,6 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import play, recovering_pool, undisturbed
+from tests.inside import engine_of, waiter_of
 from vecenv import VectorEnv
 from vecenv.core.host import snapshots
 from vecenv.core.layout.flags import Autoreset, Op
@@ -26,7 +27,7 @@ from vecenv.errors import ConfigError, DependencyError
 
 def file_of(pool: Any, env_id: int = 0) -> str:
     """Make a running pool write the reproducer of an env."""
-    path: str = pool._engine.reproduce(env_id, Op.STEP, 999).save("because")
+    path: str = engine_of(pool).reproduce(env_id, Op.STEP, 999).save("because")
     return path
 
 
@@ -59,7 +60,7 @@ def test_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.Mon
     expected = undisturbed([env_fn], 8).rows[0]
     with recovering_pool([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
         play(pool, 8)
-        pool._waiter.inbox.poll()  # the state has arrived as a message
+        waiter_of(pool).inbox.poll()  # the state has arrived as a message
         events = events_of(file_of(pool))
     assert [event.op for event in events] == ["autoreset", "step", "step", "step"]
     assert [event.obs.tobytes() for event in events] == [row.obs[2] for row in expected[-4:]]
@@ -109,7 +110,7 @@ def test_calls_and_attributes_are_in_the_reproducer(tmp_path: Any) -> None:
     assert env.call("poke", "hello") == ("hello",)
     for _ in range(4):
         env.step(np.zeros(1, np.int64))
-    path = file_of(env._pool)
+    path = file_of(env.pool)
     env.close()
     events = events_of(path)
     assert "hello" in [event.obs for event in events if event.op == "call"]
@@ -325,7 +326,7 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
         for action in (0, 1, 0, 1, 1):
             pool.send(np.array([action]))
             pool.recv()
-        context, under_way = pool._engine.reproduce(0, Op.STEP, 7), pool._engine.reproduce(0, Op.STEP, 6)
+        context, under_way = engine_of(pool).reproduce(0, Op.STEP, 7), engine_of(pool).reproduce(0, Op.STEP, 6)
         events = events_of(context.save("because"))
     assert [(event.op, event.seed, event.action) for event in events[:4]] == [
         ("reset", 17, None),
@@ -341,9 +342,9 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
 def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
-        assert pool._engine.reproduce(0, Op.CALL, 1)[:2] == (None, ())
+        assert engine_of(pool).reproduce(0, Op.CALL, 1)[:2] == (None, ())
         play(pool, 2, seeds=[0], start=False)
-        assert pool._engine.reproduce(0, Op.STEP, 3).seed == 0
+        assert engine_of(pool).reproduce(0, Op.STEP, 3).seed == 0
 
 
 class RaisesInBetween(toys.CountEnv):
@@ -359,9 +360,9 @@ class RaisesInBetween(toys.CountEnv):
 def test_error_raised_earlier_is_an_event(tmp_path: Any) -> None:
     with recovering_pool([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
-        last = pool._engine.journal.history(0, ()).attempts[0].entries[-1].step_id
-        path = pool._engine.reproduce(0, Op.STEP, last).save("because")
-        raised = pool._engine.reproduce(0, Op.STEP, last - 2).save("because")
+        last = engine_of(pool).journal.history(0, ()).attempts[0].entries[-1].step_id
+        path = engine_of(pool).reproduce(0, Op.STEP, last).save("because")
+        raised = engine_of(pool).reproduce(0, Op.STEP, last - 2).save("because")
     assert [event.op for event in events_of(path)] == ["reset", "step", "error", "step", "step"]
     assert events_of(path)[2].info == {"error": "ValueError: a bad move"}
     with pytest.raises(ValueError, match="a bad move"):
@@ -379,12 +380,12 @@ def test_newest_actions_are_in_the_message(tmp_path: Any) -> None:
         for action in sent:
             pool.send(action)
             pool.recv()
-        seed, actions, _ = pool._engine.reproduce(0, Op.STEP, 12)
+        seed, actions, _ = engine_of(pool).reproduce(0, Op.STEP, 12)
         assert seed == 17 and len(actions) == 8
         assert all(np.array_equal(got, wanted[0]) for got, wanted in zip(actions, sent[-8:]))
         assert len(reproducer.describe(seed, actions)) < 250
         pool.reset(seeds=[18])
-        seed, actions, _ = pool._engine.reproduce(0, Op.RESET, 13)
+        seed, actions, _ = engine_of(pool).reproduce(0, Op.RESET, 13)
         assert (seed, actions) == (18, ())
         pool.recv()
 
@@ -392,7 +393,7 @@ def test_newest_actions_are_in_the_message(tmp_path: Any) -> None:
 def test_episode_that_was_not_kept_writes_no_file(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3, seeds=[17])
-        context = pool._engine.reproduce(0, Op.STEP, 5)
+        context = engine_of(pool).reproduce(0, Op.STEP, 5)
         assert (context.seed, context.actions) == (17, ())
         with pytest.raises(ValueError, match="max_log_bytes"):
             context.save("because")

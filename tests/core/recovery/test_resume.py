@@ -14,6 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from tests.core.recovery.lost_pools import lose
 from tests.faults.traces import Actions, Traces, kill, wait_until
+from tests.inside import engine_of, opened_envs, waiter_of
 from tests.spaces import FIXED_SPACES
 from vecenv.core.layout.commands import Commands, Effect, RestorePoint
 from vecenv.core.layout.flags import Autoreset, CommandFlag, Op
@@ -187,7 +188,7 @@ def test_resumed_pool_continues_digests(open_pool: OpenPool, implementation: str
         if is_lost:
             run.pool = open_pool(envs, implementation, snapshotter=None, resume=lose(run.pool))
         run.step(4)
-        found = run.pool._envs.plan.records(run.pool._envs.memory)
+        found = opened_envs(run.pool).plan.records(opened_envs(run.pool).memory)
         newest = found[np.arange(3), found["step_id"].argmax(axis=1)]
         records.append(
             [newest[name].tolist() for name in ("step_id", "digest", "episode", "length", "seed", "is_over")]
@@ -235,7 +236,7 @@ def test_rows_that_were_not_received_are_given_again(open_pool: OpenPool, implem
     run.reset([1, 2, 3])
     run.step(4)
     run.send([0, 1, 2])
-    records = run.pool._envs.plan.records(run.pool._envs.memory)
+    records = opened_envs(run.pool).plan.records(opened_envs(run.pool).memory)
     wait_until(lambda: bool((records["step_id"].max(axis=1) > 15).all()))  # all have answered
     run.pool = open_pool(envs, implementation, resume=lose(run.pool))
     run.receive()
@@ -378,10 +379,10 @@ def test_listener_receives_restore_points_and_outcomes(open_pool: OpenPool) -> N
     for _ in range(6):
         pool.send(np.zeros(2, np.int64))
         pool.recv()
-    pool._waiter.inbox.poll()
+    waiter_of(pool).inbox.poll()
     assert [env_id for env_id, _ in reports.points].count(0) >= 1 and not reports.outcomes
     env_id, newest = reports.points[-1]
-    assert pool._engine.journal.history(env_id, ()).attempts[0].restore_point == newest and newest.state
+    assert engine_of(pool).journal.history(env_id, ()).attempts[0].restore_point == newest and newest.state
     kill(pool, 0)
     pool.send(np.zeros(2, np.int64))
     pool.recv()
@@ -414,7 +415,7 @@ def test_commands_of_another_pool_draw_no_seeds(open_pool: OpenPool, caplog: pyt
     kill(pool, 0)
     pool.send_leaves((np.array([1, 1]),))
     assert pool.recv().obs[:, 2].tolist() == [7, 8]
-    assert [call.name for call in pool._engine.journal.history(1, ()).lasting_calls] == ["mark"]
+    assert [call.name for call in engine_of(pool).journal.history(1, ()).lasting_calls] == ["mark"]
 
 
 @pytest.mark.extended

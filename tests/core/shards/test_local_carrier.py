@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import wait_until
+from tests.inside import hub_of
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.serial import SerialPool
@@ -139,7 +140,7 @@ def test_kill_of_a_successor_that_is_being_built_is_survived(open_shards: OpenSh
         if number == 2:
             kill_and_wait(first)
             while carrier.pid_of(0) == first:
-                pool._hub.wait_briefly(0)  # type: ignore[attr-defined]
+                hub_of(pool).wait_briefly(0)
             kill_and_wait(carrier.pid_of(0))
 
     np.testing.assert_array_equal(play(pool, 6, disturb), expected_obs(6))

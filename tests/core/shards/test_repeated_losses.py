@@ -14,6 +14,7 @@ import pytest
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import play, undisturbed
+from tests.inside import engine_of, hub_of
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.core.recovery import policy, reproducer
@@ -134,7 +135,7 @@ def test_shard_whose_successors_die_while_they_are_built_is_raised(tmp_path: Pat
     with LocalPool([functools.partial(DiesWhenRebuilt, file)] * 4) as pool:
         with pytest.raises(WorkerDiedError, match=r"shard 0 .*SIGSEGV.* it is the 4th process in a row"):
             play(pool, 4, before=before)
-        assert pool._engine.shards()[0].restarts == 4
+        assert engine_of(pool).shards()[0].restarts == 4
         file.unlink()
         assert pool.recv(4).lengths.tolist() == [2] * 4, "the next call tries again"
 
@@ -170,7 +171,7 @@ def test_successor_that_is_stopped_while_it_is_built_is_replaced(tmp_path: Path)
             pool.kill_shard(1)
             first = pool.carrier.pid_of(1)
             while pool.shards()[1].restarts < 1 or psutil.Process(pool.carrier.pid_of(1)).status() != "stopped":
-                pool._hub.wait_briefly(0)
+                hub_of(pool).wait_briefly(0)
             assert pool.carrier.pid_of(1) != first
             file.unlink()
             pool.set_limits(Limits())

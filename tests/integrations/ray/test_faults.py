@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import play, undisturbed, wait_until
+from tests.inside import hub_of
 from tests.integrations.ray.cluster import SimulatedCluster, run_program, title_of
 from tests.integrations.ray.pools import ray_pool
 from vecenv import RayOptions, WorkerDiedError, WorkerTimeoutError
@@ -65,7 +66,7 @@ def test_actors_killed_at_any_moment_lose_no_step(cluster: SimulatedCluster, cap
         if number == 11:  # and its successor while that is built
             kill(pool, 0)
             while (shard := pool.shards()[0]).restarts < 3 or not shard.pid:
-                pool._hub.wait_briefly(now_ns() + 10_000_000)  # type: ignore[attr-defined]
+                hub_of(pool).wait_briefly(now_ns() + 10_000_000)
             kill(pool, 0)
 
     with ray_pool([NoisyGlobal] * 4) as pool:
