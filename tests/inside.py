@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vecenv import VectorEnv
+from vecenv.core.layout.commands import Entry
 from vecenv.core.operations.engine import OpenedEnvs
 from vecenv.core.operations.requests import Requests
 from vecenv.core.operations.waiter import Waiter
 from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker import Worker
 from vecenv.core.processes.worker_group import WorkerGroup
+from vecenv.core.recovery.action_pages import Page
+from vecenv.core.recovery.journal import Journal
 
 # ---- pools ---------------------------------------------------------------------------------
 
@@ -64,3 +68,49 @@ def waiter_of(pool: Pool) -> Waiter:
 def requests_of(pool: Pool) -> Requests:
     """Return the part of an open pool that sends commands."""
     return pool._requests
+
+
+# ---- managers and envs of DI-engine --------------------------------------------------------
+
+
+def config_of(owner: Any) -> Any:
+    """Return the config of a manager or of an env, merged over its defaults."""
+    return owner._cfg
+
+
+def set_step_timeout(manager: Any, seconds: float) -> None:
+    """Change the limit of steps of a manager that may be running, as programs for DI-engine do."""
+    manager._step_timeout = seconds
+
+
+def seed_of(env: Any) -> tuple[int | None, bool]:
+    """Return the seed of an env of DI-engine and whether it is a dynamic one, as managers and programs read them."""
+    return env._seed, env._dynamic_seed
+
+
+# ---- journals ------------------------------------------------------------------------------
+
+
+def entries_of(journal: Journal, env_id: int, first: int = 1) -> list[Entry]:
+    """Return the commands of an env that are kept, from step_id `first` on."""
+    return journal._entries(env_id, first)
+
+
+def pages_of(journal: Journal) -> Sequence[Page]:
+    """Return the pages that hold steps."""
+    return journal._pages
+
+
+def spare_pages_of(journal: Journal) -> Sequence[Page]:
+    """Return the dropped pages that the next steps may use again."""
+    return journal._free_pages
+
+
+def prune(journal: Journal) -> None:
+    """Drop the commands that no restore point needs, as the journal does now and then."""
+    journal._prune()
+
+
+def compact(journal: Journal) -> None:
+    """Keep only the rows of pages that an env needs, and count the size from the start."""
+    journal._compact()

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from tests.faults.traces import kill
-from tests.inside import engine_of, hub_of, requests_of, waiter_of
+from tests.inside import engine_of, entries_of, hub_of, requests_of, waiter_of
 from vecenv.core.layout.commands import Command, Commands, Effect
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.pool.process import ProcessPool
@@ -34,7 +34,7 @@ def lose(pool: ProcessPool) -> Resume:
 
 def command_of(journal: Any, env_id: int, step_id: int) -> Command:
     """Return a command of a journal, as its sender would have kept it."""
-    entry = next(entry for entry in journal._entries(env_id, step_id) if entry.step_id == step_id)
+    entry = next(entry for entry in entries_of(journal, env_id, step_id) if entry.step_id == step_id)
     has_seed = entry.op == Op.RESET and entry.flags & CommandFlag.SEED and not entry.flags & CommandFlag.DRAWN
     effect = Effect.SEEDS if has_seed and entry.argument >= 0 else Effect.ONCE
     return Command(step_id, env_id, entry.op, entry.flags, entry.argument, effect, None, entry.payload)

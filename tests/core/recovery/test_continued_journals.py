@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.core.recovery.journals import MANY, call, lasting, note, reset, steps, two_envs
+from tests.inside import entries_of
 from vecenv.core.layout.commands import Commands, RestorePoint
 from vecenv.core.layout.flags import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
@@ -15,7 +16,7 @@ from vecenv.core.recovery.journal import Journal
 
 def continued(journal: Journal, max_nbytes: int = MANY) -> Journal:
     """Return a journal that continues this one."""
-    num_envs = journal._num_envs
+    num_envs = len(journal.was_reset)
     other = Journal(num_envs, max_nbytes)
     histories = {env_id: journal.history(env_id, ()) for env_id in range(num_envs)}
     other.restore(histories, journal.next_step_id)
@@ -37,12 +38,12 @@ def act(journal: Journal, rng: np.random.Generator) -> None:
     elif kind == 5:
         note(journal, first, Commands.of(Op.RESET, np.array([env_id]), flags=CommandFlag.SNAPSHOT))
         journal.note_restore_point(env_id, RestorePoint(first, b"barrier", bool(number)), True)
-    elif kind == 6 and journal._entries(env_id, 1):
-        newest = journal._entries(env_id, 1)[-1].step_id
-        point = RestorePoint(newest, b"state", bool(number), bool(rng.integers(2)))
-        journal.note_restore_point(env_id, point, True)
-    elif journal._entries(env_id, 1):
-        journal.note_cancelled(env_id, journal._entries(env_id, 1)[-1].step_id)
+    elif entries := entries_of(journal, env_id):
+        if kind == 6:
+            point = RestorePoint(entries[-1].step_id, b"state", bool(number), bool(rng.integers(2)))
+            journal.note_restore_point(env_id, point, True)
+        else:
+            journal.note_cancelled(env_id, entries[-1].step_id)
 
 
 def everything_of(journal: Journal) -> list[Any]:
