@@ -18,7 +18,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
-from tests.inside import pool_of, vector_env_of
+from tests.inside import config_of, pool_of, set_step_timeout, vector_env_of
 from tests.managers.fakes import actors
 from vecenv import (
     BatchedVectorEnv,
@@ -175,7 +175,7 @@ def _of_sb3(options: Mapping[str, Any]) -> PoolOptions:
 
 
 def _of_manager(manager_cls: Any, options: Mapping[str, Any]) -> PoolOptions:
-    return pool_options(manager_cls(actors(1), dict(options))._cfg, Autoreset.SAME_STEP)
+    return pool_options(config_of(manager_cls(actors(1), dict(options))), Autoreset.SAME_STEP)
 
 
 def _of_gym_vector(options: Mapping[str, Any]) -> PoolOptions:
@@ -357,8 +357,8 @@ def test_manager_takes_a_config_that_was_merged_over_its_defaults(manager_cls: A
     options = _of_manager(manager_cls, cfg)
     assert (options.limits.step, options.limits.reset) == (2, 90)
     assert (options.failures.on_failure, options.failures.on_repeat) == ("raise", "raise")
-    again = manager_cls(actors(1), manager_cls(actors(1), cfg)._cfg)
-    assert pool_options(again._cfg, Autoreset.SAME_STEP) == options
+    again = manager_cls(actors(1), config_of(manager_cls(actors(1), cfg)))
+    assert pool_options(config_of(again), Autoreset.SAME_STEP) == options
 
 
 @pytest.mark.parametrize("manager_cls", WORKER_MANAGERS)
@@ -383,8 +383,8 @@ def test_manager_with_values_steps_and_its_limits_can_be_changed(manager_cls: An
     cfg = {"timeouts": Timeouts(step=50), "failures": FailurePolicy(max_restarts=5)}
     with manager_cls(actors(2), cfg) as manager:
         manager.launch()
-        assert manager._step_timeout == 50
-        manager._step_timeout = 60
+        assert pool_of(manager).options.limits.step == 50
+        set_step_timeout(manager, 60)
         assert len(manager.step({0: 0, 1: 0})) == 2 and pool_of(manager).options.limits.step == 60
 
 

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.inside import config_of
 from tests.managers.fakes import actors
 from vecenv import StateError
 from vecenv.ding import BaseEnvTimestep, EnvState, HybridEnv, TreeArray, TwoAgentEnv
@@ -108,7 +109,7 @@ class ManagerContract:
         assert self.manager_cls.default_config().cfg_type == f"{self.manager_cls.__name__}Dict"
 
     def test_config_keeps_unknown_keys_and_warns_about_misspelled_ones(self):
-        assert self.manager_cls(actors(1), {"my_own_key": 1})._cfg.my_own_key == 1
+        assert config_of(self.manager_cls(actors(1), {"my_own_key": 1})).my_own_key == 1
         with pytest.warns(UserWarning, match="did you mean 'step_timeout'"):
             self.manager_cls(actors(1), {"step_timout": 1})
 
@@ -215,7 +216,7 @@ class ManagerContract:
             for env_id, timestep in timesteps.items():
                 counts[env_id] += 1
                 episodes[env_id] += timestep.done
-        assert manager._data_count == list(counts.values()) == [12, 12, 12]
+        assert manager.data_count == list(counts.values()) == [12, 12, 12]
         assert episodes == manager.env_episode_count == {0: 4, 1: 4, 2: 4}
         assert all(manager.env_state_done(env_id) for env_id in range(3))
         assert manager.episodes == [4, 4, 4]  # and no further resets
@@ -325,12 +326,12 @@ class ManagerContract:
         manager = launched(actors(2, length=1))
         manager.reset({1: {"stat": "mine"}})
         self.step(manager)
-        assert manager._stat == [None, "mine"] and manager.episodes == [2, 3]
+        assert manager.stat == [None, "mine"] and manager.episodes == [2, 3]
         manager.reset()
-        assert manager._stat == [None, "mine"]
+        assert manager.stat == [None, "mine"]
         manager.reset({1: None})
         self.step(manager)
-        assert manager._stat == [None, None]
+        assert manager.stat == [None, None]
 
     @pytest.mark.parametrize("param", [[], {0: 3}, {7: None}, "x"])
     def test_reset_with_a_wrong_parameter_raises_assertion_error(self, launched, param):
@@ -380,16 +381,16 @@ class ManagerContract:
 
     def test_seed_of_an_integer_is_counted_up_and_used_once(self, launched):
         manager = launched()
-        assert manager._seed == [None] * 3
+        assert manager.last_seed == [None] * 3
         manager.seed(10)
-        assert manager._seed == [None] * 3
+        assert manager.last_seed == [None] * 3
         manager.reset()
-        assert manager._seed == [10, 11, 12]
+        assert manager.last_seed == [10, 11, 12]
         manager.reset()
         assert [len(calls) for calls in manager.seed_calls] == [1, 1, 1]
         manager.close()
         manager.launch()
-        assert manager._seed == [None] * 3
+        assert manager.last_seed == [None] * 3
 
     def test_seed_in_reset_param_comes_first(self, make):
         manager = make([CountEnv] * 2)
@@ -402,10 +403,10 @@ class ManagerContract:
         seeds = [7, 3, 9]
         manager.seed(seeds, dynamic_seed=False)
         manager.reset({0: None, 2: None})
-        assert manager._seed == [7, None, 9] and seeds == [7, 3, 9]
+        assert manager.last_seed == [7, None, 9] and seeds == [7, 3, 9]
         manager.seed({1: 5})
         manager.reset()
-        assert manager._seed == [7, 5, 9] and manager._dynamic_seed == [False, True, False]
+        assert manager.last_seed == [7, 5, 9] and manager.last_dynamic_seed == [False, True, False]
 
     @pytest.mark.parametrize(
         "seed, error",
@@ -495,7 +496,7 @@ class ManagerContract:
             return
         after = manager.time_id
         assert (after[0] == before[0]) is same and after[1:] == before[1:]
-        assert manager._seed[0] == 8 and manager.env_states[0] is RUN
+        assert manager.last_seed[0] == 8 and manager.env_states[0] is RUN
 
     def test_renewed_env_keeps_seed_and_parameters(self, launched, tmp_path):
         flag = tmp_path / "failed"
@@ -510,7 +511,7 @@ class ManagerContract:
         manager.reset({0: {"stat": "mine"}})
         after = manager.time_id
         assert after[0] != before[0] and after[1] == before[1]
-        assert manager._seed == [8, None] and manager._stat[0] == "mine"
+        assert manager.last_seed == [8, None] and manager.stat[0] == "mine"
 
     def test_abnormal_timestep_is_returned(self, launched):
         manager = launched()

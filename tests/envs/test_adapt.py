@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.inside import seed_of
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import ConfigError, SpaceError, StateError, VectorEnv
 from vecenv.ding import DingEnvWrapper, GymToGymnasiumWrapper
@@ -220,9 +221,9 @@ def test_seeds_of_a_base_env_go_to_its_seed_method():
     env = Ding()
     adapted = adapt(env)
     adapted.seed(5, False)
-    assert (env._seed, env._dynamic_seed) == (5, False)
+    assert seed_of(env) == (5, False)
     adapted.reset(seed=8)
-    assert env._seed == 8
+    assert seed_of(env)[0] == 8
 
 
 class RecordsSeeds(Ding):

@@ -8,6 +8,7 @@ from abc import ABC
 import gymnasium
 import pytest
 
+from tests.inside import seed_of
 from tests.scripted import Ding
 from vecenv import ConfigError
 from vecenv.ding import ENV_REGISTRY, BaseEnv, BaseEnvTimestep, Config, DingEnvWrapper, get_env_cls, get_vec_env_setting
@@ -57,7 +58,7 @@ def test_default_seed_is_remembered():
 
     env = Minimal()
     env.seed(7, dynamic_seed=False)
-    assert env._seed == 7 and env._dynamic_seed is False
+    assert seed_of(env) == (7, False)
 
 
 def test_repr_and_str_name_the_env():

@@ -41,11 +41,11 @@ class ActorEnv(BaseEnv):
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self._seed: int | None = None
-        self._dynamic_seed: bool | None = None
+        self.last_seed: int | None = None
+        self.last_dynamic_seed: bool | None = None
         self.seed_calls: list[tuple[int, Any]] = []
-        self._stat: str | None = None
-        self._data_count = 0
+        self.stat: str | None = None
+        self.data_count = 0
         self._failed_once = False
         self.episodes = 0
         self.steps = 0
@@ -57,11 +57,11 @@ class ActorEnv(BaseEnv):
         return self._name
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        self._seed, self._dynamic_seed = seed, dynamic_seed
+        self.last_seed, self.last_dynamic_seed = seed, dynamic_seed
         self.seed_calls.append((seed, dynamic_seed))
 
     def reset(self, stat: str | None = None) -> Any:
-        self._stat = stat
+        self.stat = stat
         if stat == "error":
             raise ZeroDivisionError(f"{self._name} cannot reset")
         if stat == "error_once" and not self._failed_once:
@@ -91,7 +91,7 @@ class ActorEnv(BaseEnv):
             if action == "abnormal_end":
                 return BaseEnvTimestep(None, None, True, {"abnormal": True})
         self.steps += 1
-        self._data_count += 1
+        self.data_count += 1
         done = self.steps >= self._cfg["length"]
         info = {"name": self._name}
         if done:

@@ -54,7 +54,7 @@ def test_step_returns_without_a_slow_env(launched, gate):
     open_gate(gate)
     timesteps = manager.step({})
     assert list(timesteps) == [1] and timesteps[1].obs.tolist() == [1, 1, 1]
-    assert manager.active_env == [] and manager._data_count == [1, 1, 1]
+    assert manager.active_env == [] and manager.data_count == [1, 1, 1]
 
 
 def test_step_of_an_unanswered_env_raises(launched, gate):
@@ -66,7 +66,7 @@ def test_step_of_an_unanswered_env_raises(launched, gate):
     assert not manager.closed and manager._env_states[0] is EnvState.RUN
     open_gate(gate)
     manager.step({})
-    assert manager._data_count == [1, 1, 1]
+    assert manager.data_count == [1, 1, 1]
 
 
 @pytest.mark.extended
@@ -260,7 +260,7 @@ def test_async_steps_lose_no_timestep(launched):
         assert timesteps and list(timesteps) == sorted(timesteps)
         for env_id in timesteps:
             counts[env_id] += 1
-    assert manager._data_count == list(counts.values()) == [15] * 4
+    assert manager.data_count == list(counts.values()) == [15] * 4
     assert manager.ready_obs == {} and manager.env_episode_count == dict.fromkeys(range(4), 5)
 
 

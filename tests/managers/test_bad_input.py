@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.inside import config_of
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, actors
 from vecenv import ConfigError
 from vecenv.ding import (
@@ -73,7 +74,7 @@ def test_misspelled_key_of_process_managers_warns(manager_cls, wrong, right):
 def test_unknown_keys_are_kept_without_a_warning(manager_cls, mapping):
     make_mapping = dict if mapping == "dict" else pytest.importorskip(mapping).EasyDict
     manager = manager_cls(actors(1), make_mapping(my_very_own_key=3, exp_name="x"))
-    assert manager._cfg.my_very_own_key == 3 and manager._cfg.exp_name == "x"
+    assert config_of(manager).my_very_own_key == 3 and config_of(manager).exp_name == "x"
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
@@ -175,7 +176,7 @@ def test_seed_takes_every_form(manager_cls, seeds):
     with manager_cls(actors(2), cfg) as manager:
         manager.seed(seeds)
         manager.launch()
-        assert manager._seed == [3, 9]
+        assert manager.last_seed == [3, 9]
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
@@ -289,7 +290,7 @@ def test_v2_actions_of_a_wrong_form_raise(manager_cls, actions, error, says):
         manager.launch()
         with pytest.raises(error, match=says):
             manager.step(actions)
-        assert manager._data_count == [0, 0] and len(manager.step([0, 0])) == 2, "nothing was stepped"
+        assert manager.data_count == [0, 0] and len(manager.step([0, 0])) == 2, "nothing was stepped"
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)

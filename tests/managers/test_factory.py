@@ -7,6 +7,7 @@ import copy
 import pytest
 
 import vecenv
+from tests.inside import config_of
 from tests.managers.fakes import actors
 
 NAMES = {
@@ -29,8 +30,8 @@ def test_create_env_manager_does_not_change_the_config():
     cfg = {"type": "base", "import_names": ["tests.managers.fakes"], "episode_num": 2, "mine": {"a": [1]}}
     before = copy.deepcopy(cfg)
     manager = vecenv.ding.create_env_manager(cfg, actors(2))
-    manager._cfg.mine.a.append(2)
-    assert cfg == before and manager._cfg.episode_num == 2
+    config_of(manager).mine.a.append(2)
+    assert cfg == before and config_of(manager).episode_num == 2
 
 
 @pytest.mark.parametrize(

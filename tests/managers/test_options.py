@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.inside import config_of, set_step_timeout
 from tests.managers.fakes import ActorEnv, actors
 from vecenv import ConfigError
 from vecenv.core.layout.flags import Autoreset
@@ -110,8 +111,8 @@ def test_launch_with_options_that_the_pool_refuses_raises(key, value):
 
 
 def test_pool_options_have_the_config_values():
-    cfg = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})._cfg
-    options = pool_options(cfg, Autoreset.SAME_STEP)
+    manager = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})
+    options = pool_options(config_of(manager), Autoreset.SAME_STEP)
     assert (options.num_workers, options.depth, options.context) == (2, 3, "forkserver")
     assert (options.threads_per_worker, options.build) == (1, "serial")
     failures = options.failures
@@ -178,5 +179,5 @@ def test_infinite_limits_are_none(manager_cls, limit):
     cfg = {f"{name}_timeout": limit for name in names} | {"restart_window": limit}
     with manager_cls(actors(2), cfg) as manager:
         manager.launch()
-        manager._step_timeout = limit
+        set_step_timeout(manager, limit)
         assert manager.step({0: 0, 1: 0})

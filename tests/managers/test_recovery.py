@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.inside import seed_of
 from tests.managers.fakes import ActorEnv, actors
 from vecenv import WorkerDiedError
 from vecenv.ding import AsyncSubprocessEnvManager, DingEnvWrapper, EnvState, SyncSubprocessEnvManager
@@ -295,7 +296,7 @@ def test_unseeded_ding_env_is_replayed_from_its_first_episode(lazy):
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"}) if lazy else eager
     with SyncSubprocessEnvManager([env_fn] * 2, {"num_workers": 1}) as manager:
         manager.launch()
-        assert manager._seed == [None, None]  # it was not seeded by `seed`
+        assert seed_of(manager)[0] == [None, None]  # it was not seeded by `seed`
         manager.step({0: 0, 1: 1})
         os.kill(manager.worker_pids[0], signal.SIGKILL)
         timesteps = manager.step({0: 0, 1: 1})

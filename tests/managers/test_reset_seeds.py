@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 
+from tests.inside import seed_of
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import EnvError
 from vecenv.ding import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
@@ -54,7 +55,7 @@ def test_seed_in_reset_param_leaves_later_seeds_unchanged(manager_cls):
         other = manager.ready_obs[0].copy()
         manager.reset({0: None})
         assert np.array_equal(manager.ready_obs[0], first) and not np.array_equal(other, first)
-        assert (manager._seed, manager._dynamic_seed) == ([5], [False])
+        assert seed_of(manager) == ([5], [False])
 
 
 class Transient(CountEnv):

@@ -65,7 +65,7 @@ def test_step_error_loses_no_timestep_of_other_envs(manager_cls, policy):
         while manager_cls is AsyncSubprocessEnvManager and 1 in manager.active_env:
             timesteps, _ = step(manager, {})
             seen, last = seen + (1 in timesteps), last + bool(1 in timesteps and timesteps[1].done)
-        assert errors and (seen, last) == (4, 2) == (manager._data_count[1], manager.env_episode_count[1])
+        assert errors and (seen, last) == (4, 2) == (manager.data_count[1], manager.env_episode_count[1])
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])

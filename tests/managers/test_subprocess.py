@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.inside import config_of, set_step_timeout
 from tests.managers.fakes import HANG_SECONDS, ActorEnv, actors
 from tests.memory_maps import segments
 from vecenv import ClosedError, WorkerDiedError
@@ -77,8 +78,8 @@ def test_hung_step_in_c_raises_timeout_error(launched):
 @pytest.mark.extended
 def test_limits_may_change_on_a_running_manager(launched):
     manager = launched(max_retry=2)  # then resets are commands of their own
-    manager._step_timeout = 0.3
-    assert manager._cfg.step_timeout == 0.3
+    set_step_timeout(manager, 0.3)
+    assert config_of(manager).step_timeout == 0.3
     with pytest.raises(TimeoutError, match=r"0\.3"):
         manager.step({0: "block"})
     with pytest.raises(AssertionError):
@@ -142,7 +143,7 @@ def test_hung_reset_is_repeated_in_a_new_worker(launched, tmp_path):
     pids = manager.worker_pids
     manager.reset({0: {"stat": "hang once"}})
     assert manager.worker_pids[0] != pids[0] and manager.worker_pids[1] == pids[1]
-    assert manager._seed == [3, None] and manager._stat == ["hang once", None]
+    assert manager.last_seed == [3, None] and manager.stat == ["hang once", None]
     assert manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
 
 
@@ -212,9 +213,9 @@ def test_seeds_wait_for_a_requested_reset_although_an_automatic_one_hangs(launch
         manager.step({0: 0})
     while manager.env_states[0] is EnvState.RESET:
         manager.step({})
-    assert hung.exists() and manager._seed == [3, 4]
+    assert hung.exists() and manager.last_seed == [3, 4]
     manager.reset()
-    assert manager._seed == [8, 9]
+    assert manager.last_seed == [8, 9]
 
 
 def test_calls_of_one_env_touch_no_other_worker(launched):
@@ -241,7 +242,7 @@ def test_step_timeout_set_late_does_not_cover_the_autoreset(launched):
     manager.close()
     manager.launch({0: {"stat": "block_later"}, 1: None})
     manager.step({1: 0})
-    manager._step_timeout = 1.0
+    set_step_timeout(manager, 1.0)
     for _ in range(2):
         while EnvState.RESET in manager.env_states.values():  # of the asynchronous manager
             manager.step({})
@@ -285,7 +286,7 @@ def test_reset_inplace_keeps_the_final_observation_and_the_parameters(manager_cl
         timestep = manager.step({0: 0, 1: 0})[1]
         assert timestep.obs.tolist() == [1, 0, 2] and timestep.info["final_obs"].tolist() == [1, 1, 1]
         assert timestep.done is True and manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
-        assert manager.ready_obs[1].tolist() == [1, 0, 2] and manager._stat == ["a", "b"]
+        assert manager.ready_obs[1].tolist() == [1, 0, 2] and manager.stat == ["a", "b"]
         while not manager.done:
             manager.step(dict.fromkeys(manager.ready_obs, 0))
         assert manager.env_episode_count == {0: 3, 1: 3} and manager.episodes == [3, 3]

@@ -49,7 +49,7 @@ def test_step_with_a_wrong_number_of_actions_raises(launched, actions):
     manager = launched()
     with pytest.raises(ValueError, match="expected 3"):
         manager.step(actions)
-    assert manager._data_count == [0, 0, 0]
+    assert manager.data_count == [0, 0, 0]
 
 
 def test_step_with_a_dict_steps_these_envs(launched):

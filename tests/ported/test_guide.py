@@ -12,6 +12,7 @@ EasyDict = pytest.importorskip("easydict").EasyDict
 for module in ("ale_py", "cv2", "mujoco"):
     pytest.importorskip(module)
 
+from tests.inside import config_of  # noqa: E402
 from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, OlderCartpoleEnv, make_old_env  # noqa: E402
 from vecenv import check_all  # noqa: E402
 from vecenv.ding import (  # noqa: E402
@@ -216,7 +217,7 @@ def test_configs_for_training_and_evaluation():
 def test_default_config_is_merged_under_the_users():
     assert MujocoEnv.default_config().cfg_type == "MujocoEnvDict"
     env = MujocoEnv(EasyDict(use_act_scale=True))
-    assert env._cfg.use_act_scale is True and env._cfg.delay_reward_step == 0
+    assert config_of(env).use_act_scale is True and config_of(env).delay_reward_step == 0
     assert MujocoEnv.config["use_act_scale"] is False
 
 

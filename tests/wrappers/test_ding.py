@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.inside import config_of, seed_of
 from tests.scripted import Plain, Scripted, numbers_env
 from vecenv import ConfigError, DependencyError, StateError
 from vecenv.ding import (
@@ -196,7 +197,7 @@ def test_seeds_static_dynamic_and_none():
     env.reset()
     env.reset()
     assert inner.seeds == [None, episode_seed(5, 0), episode_seed(5, 1), 5, 5]
-    assert env._seed == 5
+    assert seed_of(env)[0] == 5
 
 
 def test_seed_at_reset_lasts_one_episode():
@@ -260,7 +261,7 @@ def test_state_contains_the_seed():
     env, twin = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
     env.seed(3, dynamic_seed=False)
     twin.set_state(env.get_state())
-    assert (twin._seed, twin._dynamic_seed) == (3, False)  # managers and programs read these attributes
+    assert seed_of(twin) == (3, False)  # managers and programs read these attributes
 
 
 def test_w6_reset_after_close_rebuilds_the_env(cartpole):
@@ -399,7 +400,7 @@ def test_clone_of_a_closed_wrapper_without_an_env_id_is_a_state_error():
 def test_clone_by_env_id_takes_the_caller():
     env = DingEnvWrapper(cfg={**CARTPOLE, "act_scale": True, "is_train": False})
     assert env.clone()._caller == "collector" and env.clone("evaluator")._caller == "evaluator"
-    assert env.clone()._cfg.act_scale is True
+    assert config_of(env.clone()).act_scale is True
 
 
 def test_is_train_false_makes_an_evaluator():

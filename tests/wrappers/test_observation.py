@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.inside import seed_of
 from tests.scripted import Ding, Scripted, numbers_env
 from vecenv import ConfigError, DependencyError, SpaceError, check_all
 from vecenv.ding import (
@@ -411,7 +412,7 @@ class TestAllinObs:
     def test_all_in_obs_passes_both_seed_values(self):
         inner = Ding()
         AllinObsWrapper(inner).seed(3, dynamic_seed=False)
-        assert (inner._seed, inner._dynamic_seed) == (3, False)
+        assert seed_of(inner) == (3, False)
 
     def test_all_in_obs_seed_of_a_gymnasium_env_by_episode(self):
         inner = numbers_env()

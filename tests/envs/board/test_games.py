@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.envs.board.fakes import GAMES, MODES, random_game
+from tests.inside import config_of
 from vecenv import ConfigError, SpaceError, StateError, check_all
 from vecenv.ding import ENV_REGISTRY, Connect4Env, GomokuEnv, TicTacToeEnv, get_vec_env_setting
 
@@ -113,6 +114,7 @@ def test_planes_are_own_opponent_and_side_to_move():
 def test_current_state_equals_the_observed_planes(game, form):
     """A search like LightZero's reads it from a copy with its own battle mode."""
     env = game({"battle_mode": "play_with_bot_mode", **form})
+    cfg = config_of(env)
     with pytest.raises(StateError, match="no game yet"):
         env.current_state()
     env.seed(0)
@@ -124,8 +126,8 @@ def test_current_state_equals_the_observed_planes(game, form):
         planes, shown = search.current_state()
         np.testing.assert_array_equal(shown, obs["observation"])
         assert planes.dtype == shown.dtype and set(np.unique(planes)) <= {0, 1, 2}
-        np.testing.assert_array_equal(planes, shown * (2 if env._cfg.scale else 1))
-        side = planes[..., 2] if env._cfg.channel_last else planes[2]
+        np.testing.assert_array_equal(planes, shown * (2 if cfg.scale else 1))
+        side = planes[..., 2] if cfg.channel_last else planes[2]
         assert (side == search.current_player).all()
         planes += 1
         np.testing.assert_array_equal(search.current_state()[1], obs["observation"])
@@ -228,7 +230,7 @@ def test_seeds_repeat_games_and_leave_global_generators_alone(game, dynamic):
 
     before = random.getstate(), np.random.get_state()[1].tolist()
     env = game({"battle_mode": "play_with_bot_mode", "bot_action_type": "random"})
-    first, second = list(boards(env)), list(boards(game(env._cfg)))
+    first, second = list(boards(env)), list(boards(game(config_of(env))))
     assert first == second == list(boards(env))
     assert (first[0] == first[1] == first[2]) == (not dynamic)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.envs.board.fakes import GAMES
+from tests.inside import config_of
 from vecenv import StateError, VectorEnv
 from vecenv.ding import BaseEnvManager, Connect4Env, GomokuEnv, SyncSubprocessEnvManager, TicTacToeEnv
 from vecenv.gymnasium_api.replaying import replaying
@@ -128,7 +129,7 @@ def test_each_game_has_its_own_file(game, format, tmp_path):
     assert files == sorted(path for path, _ in lengths) and len(files) == 2
     height, width = (side * 16 for side in env.board.shape)
     for path, frames in lengths:
-        assert path.name.startswith(f"{env._cfg.env_id}-") and path.suffix == f".{format}"
+        assert path.name.startswith(f"{config_of(env).env_id}-") and path.suffix == f".{format}"
         if format == "gif":
             pictures = iio.imread(path, index=None)
             assert pictures.shape[1:3] == (height, width) and 2 <= len(pictures) <= frames
