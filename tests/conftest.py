@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ import psutil
 import pytest
 
 from vecenv.core.layout.native import load
+from vecenv.core.parent import reports
 from vecenv.core.processes import import_client
+from vecenv.core.recovery import recycling
 from vecenv.core.system import stack_dump, start_process
 
+from . import inside
 from .skips import job_of
 
 # Every process that a test starts inherits this, so strays are known that have lost their parent.
@@ -149,6 +152,28 @@ def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_dump, "_POLL_SECONDS", 0.2)  # it is complete when it has not grown for so long
 
 
+@pytest.fixture
+def own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The list of fork servers that start workers, empty; servers that a test starts end with it."""
+    started: list[Any] = []
+    monkeypatch.setattr(start_process, "_servers", started)
+    yield started
+    for _, server in started:
+        inside.stop_server(server)
+
+
+@pytest.fixture
+def report_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the number of seconds after which an operation without a limit is reported, once."""
+    return lambda seconds: monkeypatch.setattr(reports, "_REPORT_SECONDS", (seconds, 600.0))
+
+
+@pytest.fixture
+def recycles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for workers to recycle before each request."""
+    monkeypatch.setattr(recycling, "_POLL_NS", 0)
+
+
 @pytest.fixture(autouse=True)
 def leak_guard() -> Iterator[None]:
     """Fail a test that leaves a process, a shared-memory entry, a descriptor or a thread."""
@@ -218,24 +243,21 @@ class _ProcessResources:
 
 def _helpers() -> set[int]:
     """Pids of the fork servers and the resource tracker, which live as long as the interpreter does."""
-    return {
-        pid
-        for pid in (*(server._forkserver_pid for server in _fork_servers()), resource_tracker._resource_tracker._pid)
-        if pid is not None
-    }
+    pids = (*map(inside.pid_of_server, _fork_servers()), inside.resource_tracker_ids()[0])
+    return {pid for pid in pids if pid is not None}
 
 
 def _fork_servers() -> list[forkserver.ForkServer]:
     """The program's fork server and the pools' own."""
-    ours = [server for _, server in start_process._servers]
-    return [forkserver._forkserver, *ours, *import_client.servers()]
+    return [inside.program_fork_server(), *inside.own_fork_servers(), *import_client.servers()]
 
 
 def _helper_descriptors() -> set[int]:
     """Ends of the pipes to them: opened at the first start of a process, then kept."""
-    ends = (*(server._forkserver_alive_fd for server in _fork_servers()), resource_tracker._resource_tracker._fd)
-    authkeys = (getattr(server, "_forkserver_authkey_fd", None) for server in _fork_servers())
-    return {end for end in (*ends, *authkeys) if end is not None}
+    ends = [inside.resource_tracker_ids()[1]]
+    for server in _fork_servers():
+        ends += inside.descriptors_of_server(server)
+    return {end for end in ends if end is not None}
 
 
 def _descriptors() -> dict[int, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.forkserver import ForkServer
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,11 @@ from vecenv.core.operations.engine import OpenedEnvs
 from vecenv.core.operations.requests import Requests
 from vecenv.core.operations.waiter import Waiter
 from vecenv.core.pool.pool import Pool
-from vecenv.core.processes.worker import Worker
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
+from vecenv.core.system import start_process
+from vecenv.envs.remote import CallEnvMethod
 
 # ---- pools ---------------------------------------------------------------------------------
 
@@ -38,10 +41,10 @@ def engine_of(pool: Pool) -> Any:
     return pool._engine
 
 
-def workers_of(pool: Pool) -> list[Worker]:
-    """Return the running workers of a process pool, by worker_id."""
+def worker_group_of(pool: Pool) -> WorkerGroup:
+    """Return the workers of a process pool and their descriptors."""
     group: WorkerGroup = engine_of(pool)._group
-    return group.workers
+    return group
 
 
 def opened_envs(pool: Pool) -> OpenedEnvs:
@@ -70,12 +73,51 @@ def requests_of(pool: Pool) -> Requests:
     return pool._requests
 
 
+# ---- fork servers and the resource tracker -------------------------------------------------
+
+
+def own_fork_servers() -> list[ForkServer]:
+    """Return the fork servers that pools have started."""
+    return [server for _, server in start_process._servers]
+
+
+def program_fork_server() -> ForkServer:
+    """Return the fork server of `multiprocessing`."""
+    return forkserver._forkserver
+
+
+def pid_of_server(server: ForkServer) -> int | None:
+    """Return the pid of a fork server; None if it does not run."""
+    return server._forkserver_pid
+
+
+def descriptors_of_server(server: ForkServer) -> list[int | None]:
+    """Return this process's ends of the pipes that a fork server reads; the first one keeps it alive."""
+    return [server._forkserver_alive_fd, getattr(server, "_forkserver_authkey_fd", None)]
+
+
+def stop_server(server: ForkServer) -> None:
+    """End a fork server, and wait for it."""
+    server._stop()
+
+
+def resource_tracker_ids() -> tuple[int | None, int | None]:
+    """Return the pid of the resource tracker, and the descriptor of this process that it reads from."""
+    tracker: Any = resource_tracker._resource_tracker
+    return tracker._pid, tracker._fd
+
+
 # ---- managers and envs of DI-engine --------------------------------------------------------
 
 
 def config_of(owner: Any) -> Any:
     """Return the config of a manager or of an env, merged over its defaults."""
     return owner._cfg
+
+
+def call_envs(manager: Any, name: str, *args: Any, env_ids: Sequence[int] | None = None) -> list[Any]:
+    """Call a method of these envs of a launched manager (default: all) without a look whether they have it."""
+    return list(manager._call_envs(CallEnvMethod(name, args, {}), name, env_ids))
 
 
 def set_step_timeout(manager: Any, seconds: float) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import vecenv
 
+HOME_OF, MODULE_OF = vecenv._HOME_OF, vecenv._MODULE_OF
+
 
 def run_python(code: str) -> str:
     """Run a program in a fresh interpreter and return its output."""
@@ -38,20 +40,20 @@ def test_names_of_the_package_are_those_that_its_modules_export():
     """The type checker sees `from module import *`, the interpreter sees the table."""
     exported = {
         (name, module)
-        for module in set(vecenv._MODULE_OF.values())
+        for module in set(MODULE_OF.values())
         for name in importlib.import_module(f"vecenv.{module}").__all__
     }
-    stay = {(name, module) for name, module in exported if name not in vecenv._HOME_OF}
-    assert stay == set(vecenv._MODULE_OF.items())
+    stay = {(name, module) for name, module in exported if name not in HOME_OF}
+    assert stay == set(MODULE_OF.items())
 
 
 def test_package_exports_at_most_60_names():
     assert len(vecenv.__all__) <= 60
 
 
-@pytest.mark.parametrize("name", sorted(vecenv._HOME_OF))
+@pytest.mark.parametrize("name", sorted(HOME_OF))
 def test_name_that_has_moved_works_and_warns(name):
-    home = f"vecenv.{vecenv._HOME_OF[name]}"
+    home = f"vecenv.{HOME_OF[name]}"
     with pytest.warns(DeprecationWarning, match=f"^vecenv.{name} has moved to {home}.{name}. ") as caught:
         value = getattr(vecenv, name)
     assert value is getattr(importlib.import_module(home), name)
@@ -60,7 +62,7 @@ def test_name_that_has_moved_works_and_warns(name):
 
 
 def test_names_of_di_engine_are_those_that_have_moved_there():
-    moved = [name for name, home in vecenv._HOME_OF.items() if home == "ding"]
+    moved = [name for name, home in HOME_OF.items() if home == "ding"]
     assert vecenv.ding.__all__ == sorted([*moved, "check_all"])  # a check of any env, and a name of DI-engine
 
 

@@ -18,7 +18,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from tests.collection.sharded import ShardedVectorEnv
 from tests.faults.traces import end, frozen
-from tests.inside import pool_of, vector_env_of
+from tests.inside import call_envs, pool_of, vector_env_of
 from vecenv import BatchedVectorEnv, VectorEnv, collect, evaluate
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.ding import (
@@ -29,7 +29,6 @@ from vecenv.ding import (
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
 )
-from vecenv.envs.remote import CallEnvMethod
 
 #: Called with the number of a round, from 0 on.
 Hook = Callable[[int], object]
@@ -314,7 +313,7 @@ class Manager(FrontEnd):
         return self.envs
 
     def call(self, name: str, *args: Any) -> list[Any]:
-        return list(self.envs._call_envs(CallEnvMethod(name, args, {}), name))
+        return call_envs(self.envs, name, *args)
 
     @functools.cached_property
     def action_space(self) -> Any:

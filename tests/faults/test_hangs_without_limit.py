@@ -19,7 +19,7 @@ import pytest
 
 from tests.faults.traces import recovering_pool
 from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
-from vecenv.core.parent import reports, watchdog
+from vecenv.core.parent import watchdog
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system.clock import now_ns
@@ -42,9 +42,9 @@ class WaitsOnce(toys.FaultEnv):
 
 
 @pytest.fixture(autouse=True)
-def is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def is_reported_soon(monkeypatch: pytest.MonkeyPatch, report_after: Callable[[float], None]) -> None:
     """Report operations once, and soon."""
-    monkeypatch.setattr(reports, "_REPORT_SECONDS", (REPORT_SECONDS, 600.0))
+    report_after(REPORT_SECONDS)
     monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 50_000_000)
 
 

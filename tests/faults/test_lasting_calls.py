@@ -19,7 +19,8 @@ from gymnasium import spaces
 
 import vecenv
 from tests.core.shards.local_pools import LocalPool
-from vecenv.envs.remote import CallEnvMethod, CallMethod, GetAttribute
+from tests.inside import call_envs
+from vecenv.envs.remote import CallMethod, GetAttribute
 
 NUM_ENVS = 3
 
@@ -483,11 +484,11 @@ def play_manager(kills: bool) -> Any:
     try:
         manager.seed([1, 2])
         manager.launch()
-        manager._call_envs(CallEnvMethod("set_task", (3,), {}), "set_task")
+        manager.set_task(3)
         for number in range(3):
             manager.step({0: 1, 1: 2})
-            manager._call_envs(CallEnvMethod("add", (number,), {}), "add")
-        manager._call_envs(CallEnvMethod("scale", (), {}), "scale", [1])
+            manager.add(number)
+        call_envs(manager, "scale", env_ids=[1])
         manager.seed([3, 4])
         manager.reset()
         if kills:

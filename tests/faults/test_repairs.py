@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import end, kill, play, recovering_pool, undisturbed, wait_until
-from tests.inside import engine_of, hub_of, workers_of
+from tests.inside import engine_of, hub_of, worker_group_of
 from vecenv.core.host.replay import RestoreJob
 from vecenv.core.parent.hub import Event
 from vecenv.core.pool.process import ProcessPool
@@ -51,7 +51,7 @@ class DiesInStep(toys.CountEnv):
 
 def handle_deaths(pool: ProcessPool) -> None:
     """Kill all workers, and pass the events of their pidfds to the engine, as a wait does."""
-    for worker in list(workers_of(pool)):
+    for worker in list(worker_group_of(pool).workers):
         kill(pool, worker.worker_id)
         engine_of(pool).handle(Event("descriptor", worker.pidfd.number))
 

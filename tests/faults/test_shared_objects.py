@@ -20,7 +20,6 @@ from tests.descriptors import open_descriptors
 from tests.faults.front_ends import FRONT_ENDS
 from tests.faults.traces import end
 from vecenv import VectorEnv
-from vecenv.core.recovery import recycling
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import ConfigError
 
@@ -265,8 +264,8 @@ def test_an_object_reaches_the_worker_that_measures_an_env() -> None:
             pass
 
 
-def test_an_object_reaches_recycled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycling, "_POLL_NS", 0)
+@pytest.mark.usefixtures("recycles_at_once")
+def test_an_object_reaches_recycled_workers() -> None:
     shared, env_fn = share("SimpleQueue", "forkserver")
     failures = {"recycle_after": {"episodes": 1}}
     with contextlib.closing(VectorEnv([env_fn], num_workers=1, failures=failures)) as envs:

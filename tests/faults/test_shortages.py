@@ -16,9 +16,9 @@ import pytest
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import end, play, recovering_pool, undisturbed
-from tests.inside import engine_of
 from vecenv import FailurePolicy, VectorEnv, collect
 from vecenv.core.processes import worker as worker_module
+from vecenv.core.recovery.recycling import Recycler
 from vecenv.core.shards import local_carrier
 from vecenv.envs.toys import CountEnv, ToyEnv
 from vecenv.errors import ShortageError
@@ -152,8 +152,7 @@ def test_recycled_worker_that_cannot_be_started_costs_no_request(monkeypatch: py
     failures = FailurePolicy(recycle_after={"episodes": 1})
     with VectorEnv([CountEnv] * 2, num_workers=1, failures=failures) as envs:
         envs.reset(seed=0)
-        recycler = engine_of(envs.pool)._open_supervisor._recycler
-        monkeypatch.setattr(recycler, "due", lambda workers, busy: [(workers[0], "for a test")])
+        monkeypatch.setattr(Recycler, "due", lambda self, workers, busy: [(workers[0], "for a test")])
         refuses.num_left = 1
         assert envs.step([0, 0])[0][:, 0].tolist() == [1, 1], "the wait for the rows tries again"
         refuses.num_left = 2

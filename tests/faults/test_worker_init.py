@@ -16,7 +16,6 @@ from tests.core.shards.local_pools import LocalPool
 from tests.faults.front_ends import FRONT_ENDS, MANAGERS
 from tests.faults.traces import end
 from vecenv import VectorEnv
-from vecenv.core.recovery import recycling
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import ConfigError
 
@@ -69,8 +68,8 @@ def test_worker_init_runs_once_in_workers_of_every_kind(options: dict[str, Any])
             assert len(pids) == 1 and pids[0] in envs.worker_pids
 
 
-def test_worker_init_runs_in_recycled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycling, "_POLL_NS", 0)
+@pytest.mark.usefixtures("recycles_at_once")
+def test_worker_init_runs_in_recycled_workers() -> None:
     failures = {"recycle_after": {"episodes": 1}}
     with contextlib.closing(
         VectorEnv([Keeps], num_workers=1, failures=failures, engine={"worker_init": prepare})

@@ -111,17 +111,17 @@ class Actions:
     """The stream of actions of each env: the n-th one does not depend on anything else."""
 
     def __init__(self, space: Space[Any], num_envs: int) -> None:
-        self._spaces = []
+        self.spaces = []
         for env_id in range(num_envs):
             copy = type(space).__new__(type(space))
             copy.__dict__.update(_deep(space))
             copy.seed(1000 + env_id)
-            self._spaces.append(copy)
+            self.spaces.append(copy)
         self._space = space
 
     def next(self, env_ids: Sequence[int]) -> Any:
         """Return one action for each of these envs."""
-        samples = [self._spaces[env_id].sample() for env_id in env_ids]
+        samples = [self.spaces[env_id].sample() for env_id in env_ids]
         out = create_empty_array(self._space, len(samples), np.zeros)
         return concatenate(self._space, samples, out)
 

@@ -340,7 +340,7 @@ def test_games_go_on_in_a_new_worker_after_a_lost_life() -> None:
             found = [envs.reset()[0]]
             for step in range(60):
                 if is_killed and step in (10, 40):
-                    os.kill(envs._envs.worker_pids[0], signal.SIGKILL)
+                    os.kill(envs.statistics().workers.pid[0], signal.SIGKILL)
                 obs, *others, infos = envs.step(np.zeros(2, int))
                 found += [obs, *others, infos["lives"], infos["elapsed_step"]]
             assert envs.statistics()["restarts"] == 2 * is_killed

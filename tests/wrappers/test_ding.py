@@ -338,9 +338,10 @@ def test_w7_clone_shares_nothing():
     env.seed(1, False)
     twin.seed(1, False)
     assert np.array_equal(env.reset(), twin.reset())
-    assert env._raw_env.unwrapped is not twin._raw_env.unwrapped
+    built, other = (one._raw_env.unwrapped for one in (env, twin))
+    assert built is not other
     env.step(1)
-    assert env._raw_env.unwrapped.state is not twin._raw_env.unwrapped.state
+    assert built.state is not other.state
 
 
 def test_w7_clone_of_an_uncopyable_env_is_an_error():
@@ -397,14 +398,19 @@ def test_clone_of_a_closed_wrapper_without_an_env_id_is_a_state_error():
         env.clone()
 
 
+def caller_of(env):
+    """Return whether an env collects or evaluates, which decides its wrappers."""
+    return env._caller
+
+
 def test_clone_by_env_id_takes_the_caller():
     env = DingEnvWrapper(cfg={**CARTPOLE, "act_scale": True, "is_train": False})
-    assert env.clone()._caller == "collector" and env.clone("evaluator")._caller == "evaluator"
+    assert [caller_of(env.clone()), caller_of(env.clone("evaluator"))] == ["collector", "evaluator"]
     assert config_of(env.clone()).act_scale is True
 
 
 def test_is_train_false_makes_an_evaluator():
-    assert DingEnvWrapper(cfg={**CARTPOLE, "is_train": False})._caller == "evaluator"
+    assert caller_of(DingEnvWrapper(cfg={**CARTPOLE, "is_train": False})) == "evaluator"
 
 
 def test_w10_unknown_caller_is_refused():

@@ -14,7 +14,6 @@ from vecenv import ConfigError
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
 from vecenv.alf.batched import thread
 from vecenv.alf.wrappers.batch import stack
-from vecenv.core.parent import reports
 from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
 
 
@@ -122,9 +121,9 @@ def test_hanging_step_times_out_and_close_does_not_wait():
     assert len(inner.threads) == before + 1, "the env is closed when its thread gets to it"
 
 
-def test_hanging_step_without_a_limit_is_reported_with_its_stack(monkeypatch, caplog):
+def test_hanging_step_without_a_limit_is_reported_with_its_stack(monkeypatch, caplog, report_after):
     monkeypatch.setattr(thread, "_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(reports, "_REPORT_SECONDS", (0.2, 600.0))
+    report_after(0.2)
     gate = threading.Event()
     with ThreadEnvironment(lambda: AlfGymWrapper(RecordsThreads(gate)), tensors=False) as env:
         env.reset()

@@ -171,7 +171,7 @@ def test_thread_of_a_running_call_may_only_close() -> None:
                 call()
         with pytest.raises(ConfigError):
             life.close("soon")  # type: ignore[arg-type]
-        assert not life.lifecycle._is_closing
+        life.lifecycle.check_not_closing()
         life.close(2.5)
         life.close()
         assert life.events == ["start"] and not life.closed

@@ -7,13 +7,13 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from vecenv.core.options import Limits, PoolOptions
-from vecenv.core.parent import reports
 from vecenv.core.pool import starting
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
@@ -175,8 +175,8 @@ def test_env_that_cannot_be_closed_and_built_again_is_named() -> None:
 
 
 @pytest.mark.extended
-def test_constructor_without_a_limit_is_reported_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "_REPORT_SECONDS", (0.3, 600.0))
+def test_constructor_without_a_limit_is_reported_with_its_stack(report_after: Callable[[float], None]) -> None:
+    report_after(0.3)
     env_fns = [toys.ToyEnv, functools.partial(SlowToBuild, 2.0)]
     pool = ProcessPool(env_fns, PoolOptions(num_workers=1, limits=Limits(construct=None)))
     with pool, pytest.warns(RuntimeWarning) as caught:

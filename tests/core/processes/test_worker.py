@@ -20,11 +20,10 @@ import pytest
 
 from tests import descriptors
 from tests.faults.traces import kill, stopped, wait_until
-from tests.inside import engine_of
+from tests.inside import engine_of, own_fork_servers, pid_of_server, worker_group_of
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker
-from vecenv.core.system import start_process
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, WorkerDiedError
 
@@ -80,16 +79,17 @@ def test_reused_pid_of_a_dead_worker_is_not_killed() -> None:
 
 @contextmanager
 def stopped_server() -> Iterator[None]:
-    """Fork servers that neither reap their children nor report their ends."""
-    with stopped([server._forkserver_pid for _, server in start_process._servers]):
+    """Stop the fork servers: they neither reap their children nor report their ends, which are awaited for 0.2 s."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        stopped([pid for server in own_fork_servers() if (pid := pid_of_server(server))]),
+    ):
+        patch.setattr(worker, "_END_SECONDS", 0.2)
         yield
 
 
 @pytest.mark.extended
-def test_stopped_fork_server_does_not_block_close(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(worker, "_END_SECONDS", 0.2)
+def test_stopped_fork_server_does_not_block_close(caplog: pytest.LogCaptureFixture) -> None:
     pool = opened(2, close=0.1)
     with stopped_server(), caplog.at_level("WARNING", logger="vecenv"):
         kill(pool, 0)
@@ -106,7 +106,6 @@ def test_worker_that_survives_a_kill_is_left_to_the_system(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without pidfds, only the fork server knows when a worker has ended."""
-    monkeypatch.setattr(worker, "_END_SECONDS", 0.2)
     monkeypatch.delattr(os, "pidfd_open")
     pool = opened(2)
     pids = pool.worker_pids
@@ -351,7 +350,7 @@ def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
 def test_closed_pool_rings_no_foreign_doorbell() -> None:
     """A second closer can be late: it has found the pool open, but the pool is closed meanwhile."""
     pool = opened()
-    number = engine_of(pool)._group.wake_event.descriptor.number
+    number = worker_group_of(pool).wake_event.descriptor.number
     pool.close()
     others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(20)]
     try:

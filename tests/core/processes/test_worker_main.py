@@ -18,7 +18,6 @@ from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker_main
 from vecenv.core.processes.worker_main import Boot, started_at
-from vecenv.core.system import start_process
 from vecenv.envs import toys
 
 HANDLED = signal.SIGINT, signal.SIGTERM
@@ -74,18 +73,8 @@ def surroundings(env: Any) -> tuple[str | None, str]:
     return os.environ.get("VECENV_TEST_VARIABLE"), os.getcwd()
 
 
-@pytest.fixture
-def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start a fork server for the next worker; it ends with the test."""
-    started: list[Any] = []
-    monkeypatch.setattr(start_process, "_servers", started)
-    yield
-    for _, server in started:
-        server._stop()
-
-
 @pytest.mark.extended
-@pytest.mark.usefixtures("fresh_server")
+@pytest.mark.usefixtures("own_servers")
 def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It does not get the environment from the time when the fork server started."""
     monkeypatch.setenv("VECENV_TEST_VARIABLE", "set")
@@ -98,7 +87,7 @@ def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("fresh_server")  # its standard error is checked
+@pytest.mark.usefixtures("own_servers")  # its standard error is checked
 def test_removed_working_directory_does_not_stop_successors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

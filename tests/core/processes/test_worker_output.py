@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.faults.traces import wait_until
-from tests.inside import workers_of
+from tests.inside import worker_group_of
 from vecenv.core.options import RECOVERING, Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker, worker_output
@@ -93,7 +93,7 @@ def test_original_descriptors_are_put_back_after_construct(start_method: str) ->
     with make(targets, context=start_method) as pool:
         assert all(target.startswith("pipe:") for target in pool.call(lambda env: env.kept)[0])
         assert pool.call(lambda env: (targets(), sys.stdout.line_buffering)) == [before]
-        assert all(worker.output.descriptors() == [] for worker in workers_of(pool))
+        assert all(worker.output.descriptors() == [] for worker in worker_group_of(pool).workers)
 
 
 # ---- starts that fail ---------------------------------------------------------------------------

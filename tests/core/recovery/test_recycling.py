@@ -133,14 +133,8 @@ def count_envs() -> list[Any]:
     return [functools.partial(toys.CountEnv, LENGTH)] * 4
 
 
-@pytest.fixture
-def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poll the workers before each request."""
-    monkeypatch.setattr(recycling, "_POLL_NS", 0)
-
-
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
 def test_recycling_a_worker_does_not_change_its_stream(
     autoreset: Autoreset, implementation: str, caplog: pytest.LogCaptureFixture
@@ -159,7 +153,7 @@ def test_recycling_a_worker_does_not_change_its_stream(
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 def test_episode_count_starts_at_zero_after_a_restart(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
         play(pool, 6 * LENGTH)
@@ -176,7 +170,7 @@ def test_episode_count_starts_at_zero_after_a_restart(implementation: str) -> No
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
         got = play(pool, 60, in_order=False)
@@ -186,7 +180,7 @@ def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 def test_object_actions_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
@@ -199,7 +193,7 @@ def test_object_actions_count_as_requests(implementation: str) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 def test_resets_count_as_requests(implementation: str) -> None:
     with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
@@ -227,7 +221,7 @@ class WritesAtClose(toys.CountEnv):
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.usefixtures("recycles_at_once")
 def test_env_without_requests_since_is_closed_in_its_old_worker(implementation: str, tmp_path: Path) -> None:
     """For example, the close of an env ends the video of its episode."""
     path = tmp_path / "progress"

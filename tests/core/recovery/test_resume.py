@@ -336,7 +336,7 @@ def test_first_env_id_decides_global_random_values(open_pool: OpenPool, implemen
         through.reset([1, 2, 3, 4, 5])
         through.step(9)
     run = Run(open_pool(envs[2:], implementation, first_env_id=2))
-    run.actions._spaces = Actions(run.pool.action_space, 5)._spaces[2:]
+    run.actions.spaces = Actions(run.pool.action_space, 5).spaces[2:]
     run.reset([3, 4, 5])
     run.step(5)
     kill(run.pool, 1)

@@ -15,6 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.core.shards.model_carrier import FAULTS, Fault, ModelCarrier, no_fault
+from tests.inside import hub_of
 from vecenv.core.layout.flags import Autoreset, Op, RowFlag
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.parent.batch import Batch
@@ -75,7 +76,7 @@ class Pools:
         batch = self.ours.recv(min_count, env_ids=env_ids)
         assert_same(batch, self.theirs.recv(env_ids=batch.env_ids))
         if self.engine.options.failures.recovers:
-            records: Any = self.engine._hub and self.engine._hub.store.records
+            records = hub_of(self.ours).store.records
             assert records["step_id"][batch.env_ids, 0].tolist() == batch.step_ids.tolist(), "the numbers in shards"
         return batch
 

@@ -223,14 +223,18 @@ def test_env_that_floods_the_log_does_not_wait_for_the_caller(implementation: st
 # ---- the sender -----------------------------------------------------------------------------------
 
 
+def close(sender: LogSender) -> None:
+    sender._socket.close()  # a worker has it until its end
+    sender.close()
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[LogSender, ControlSocket]]:
     """A sender, and the end from which its frames are read."""
     ours, theirs = Pipe()
     sender, end = LogSender(theirs), ControlSocket(ours)
     yield sender, end
-    sender._socket.close()
-    sender.close()
+    close(sender)
     theirs.close()
     end.close()
 
@@ -277,8 +281,7 @@ def test_sender_without_a_parent_drops_records() -> None:
     sender = LogSender(theirs)  # type: ignore[arg-type]
     ours.close()
     sender.emit(record("nobody reads this"))
-    sender._socket.close()
-    sender.close()
+    close(sender)
     theirs.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests import descriptors
 from tests.faults.traces import stopped
+from tests.inside import descriptors_of_server, own_fork_servers, pid_of_server
 from tests.isolated.programs import run
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -25,16 +26,6 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError
 
 LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *sys.modules]))"
-
-
-@pytest.fixture
-def servers(monkeypatch):
-    """Return the list of fork servers, empty; servers that a test starts end with it."""
-    started = []
-    monkeypatch.setattr(start_process, "_servers", started)
-    yield started
-    for _, server in started:
-        server._stop()
 
 
 def look(tmp_path, *modules):
@@ -50,7 +41,7 @@ def look(tmp_path, *modules):
 
 
 @pytest.mark.extended
-def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
+def test_server_has_the_requested_modules_and_is_shared(own_servers, tmp_path):
     adapt, state, batched = "vecenv.envs.adapt", "vecenv.envs.state.state", "vecenv.envs.batched"
     first, found = look(tmp_path, adapt, state)
     assert {"vecenv.core.processes.worker_main", "numpy", "gymnasium", adapt, state} <= set(found)
@@ -59,11 +50,11 @@ def test_server_has_the_requested_modules_and_is_shared(servers, tmp_path):
     second, found = look(tmp_path, batched)
     assert second != first and {adapt, state, batched} <= set(found)
     assert look(tmp_path, adapt)[0] == first and look(tmp_path, adapt, batched)[0] == second
-    assert [server._forkserver_pid for _, server in servers] == [first, second]
+    assert [*map(pid_of_server, own_fork_servers())] == [first, second]
 
 
 @pytest.mark.extended
-def test_server_has_no_descriptor_twice(servers, tmp_path):
+def test_server_has_no_descriptor_twice(own_servers, tmp_path):
     """Its workers inherit all its open descriptors."""
     pid, _ = look(tmp_path)
     found = [
@@ -74,7 +65,7 @@ def test_server_has_no_descriptor_twice(servers, tmp_path):
 
 
 @pytest.mark.extended
-def test_server_that_was_killed_is_replaced(servers, tmp_path):
+def test_server_that_was_killed_is_replaced(own_servers, tmp_path):
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     os.kill(first, signal.SIGKILL)
     second, found = look(tmp_path, "vecenv.envs.adapt")
@@ -84,7 +75,7 @@ def test_server_that_was_killed_is_replaced(servers, tmp_path):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
-def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
+def test_server_is_replaced_with_sigchld_ignored(own_servers, tmp_path, waits):
     first, _ = look(tmp_path)
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -97,18 +88,18 @@ def test_server_is_replaced_with_sigchld_ignored(servers, tmp_path, waits):
 
 
 @pytest.mark.extended
-def test_server_that_does_not_answer_is_abandoned(servers, tmp_path, monkeypatch):
+def test_server_that_does_not_answer_is_abandoned(own_servers, tmp_path, monkeypatch):
     """The start of a worker by a stopped server once waited without a limit."""
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     second, _ = look(tmp_path, "vecenv.envs.batched")
     monkeypatch.setattr(start_process, "_REPLY_SECONDS", 2.0)
     with stopped([first]):
         assert look(tmp_path, "vecenv.envs.adapt")[0] == second, "which has that, too, and need not be started"
-    assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
+    assert not psutil.pid_exists(first) and [*map(pid_of_server, own_fork_servers())] == [second]
 
 
 @pytest.mark.extended
-def test_worker_start_raises_if_servers_do_not_answer(servers, tmp_path, monkeypatch):
+def test_worker_start_raises_if_servers_do_not_answer(own_servers, tmp_path, monkeypatch):
     needed = start_process.modules_of(adapt_and_build)
     pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
     pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_and_build)
@@ -118,20 +109,20 @@ def test_worker_start_raises_if_servers_do_not_answer(servers, tmp_path, monkeyp
             pool.start()
         assert "TMPDIR" not in str(caught.value) and "ulimit" not in str(caught.value), "neither would help"
         pool.close()
-    assert not servers and not any(map(psutil.pid_exists, pids))
+    assert not own_servers and not any(map(psutil.pid_exists, pids))
     assert look(tmp_path)[0] not in pids
 
 
 @pytest.mark.extended
-def test_forked_child_keeps_no_server_alive(servers, tmp_path):
+def test_forked_child_keeps_no_server_alive(own_servers, tmp_path):
     look(tmp_path)
-    alive = servers[0][1]._forkserver_alive_fd
+    alive = descriptors_of_server(own_servers[0][1])[0]
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(OSError):
             os.fstat(alive)
             os._exit(1)
-        os._exit(0 if not servers else 2)
+        os._exit(0 if not own_servers else 2)
     assert os.waitpid(pid, 0)[1] == 0
     os.fstat(alive)
 

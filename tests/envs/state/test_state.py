@@ -534,9 +534,11 @@ class UnpicklableHook(Hooked):
 
 @pytest.fixture
 def adapters(monkeypatch):
-    """Remove the test's registrations at its end."""
-    monkeypatch.setattr(state_module, "_registered", dict(state_module._registered))
-    monkeypatch.setattr(state_module, "_plans", {})
+    """The registered adapters and the plans made from them; the test's own ones are removed at its end."""
+    registered, plans = dict(state_module._registered), {}
+    monkeypatch.setattr(state_module, "_registered", registered)
+    monkeypatch.setattr(state_module, "_plans", plans)
+    return registered, plans
 
 
 def test_hook_is_used():
@@ -624,8 +626,8 @@ def test_adapter_missing_in_the_other_process_is_an_error(adapters):
     register_state_adapter(CountsAllSteps, lambda layer: 0, lambda layer, state: None)
     env = CountsAllSteps(make("CartPole-v1"))
     snapshot = SNAPSHOTTER.capture(env)
-    state_module._registered.clear()
-    state_module._plans.clear()
+    for table in adapters:
+        table.clear()
     with pytest.raises(StateError, match="no adapter is registered"):
         SNAPSHOTTER.restore(env, snapshot.state)
     env.close()
