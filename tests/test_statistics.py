@@ -23,7 +23,6 @@ from tests.inside import opened_envs, timings_of
 from vecenv import Statistics, VectorEnv
 from vecenv.core.advice.times import read_envs
 from vecenv.core.fallback.timing import bucket_of
-from vecenv.core.layout import native
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs.toys import NullEnv
@@ -44,13 +43,6 @@ class Naps(NullEnv):
         if self.num_steps % 10 == 0:
             time.sleep(0.02)
         return self._obs, 1.0, False, False, {}
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "native" and native.load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from tests.inside import opened_envs, timings_of
 from vecenv import VectorEnv
 from vecenv.cli import main
 from vecenv.cli.pool_reader import PoolFile, PoolReader, running_pools
-from vecenv.core.layout import native
 from vecenv.core.layout.flags import Op
 from vecenv.core.system.clock import Deadline, now_ns
 from vecenv.envs.toys import NullEnv
@@ -54,13 +53,6 @@ def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path / "vecenv"
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "native" and native.load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
 
 
 class ShortEpisodes(NullEnv):

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
 from tests.collection.sharded import ShardedVectorEnv
-from tests.core.shards.test_local_carrier import kill_and_wait
+from tests.faults.traces import end
 from tests.vector.own_spaces import Angle
 from vecenv import Collector, ConfigError, Transitions, VectorEnv, collect, evaluate
 
@@ -191,7 +191,7 @@ def test_collector_in_shards_has_columns_of_objects(space: Any, sync: bool) -> N
         collector = Collector(envs, batch_steps=16, time_major=True, **options)
         for number in range(4):
             if number == 2:
-                kill_and_wait(envs.carrier.pid_of(0))
+                end(envs.carrier.pid_of(0))
             assert_rows(space, next(collector))
 
 

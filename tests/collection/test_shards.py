@@ -17,8 +17,7 @@ from gymnasium.vector import AutoresetMode
 from tests.collection.plain_loop import DiceEnv
 from tests.collection.sharded import DrawingPolicy, KeptPolicy, KillingPolicy, ShardedVectorEnv, assert_equal
 from tests.core.shards.model_carrier import ModelCarrier
-from tests.core.shards.test_local_carrier import kill_and_wait
-from tests.faults.traces import wait_until
+from tests.faults.traces import end, wait_until
 from vecenv import Collector, ConfigError, StateError, Transitions, VectorEnv, WorkerDiedError, collect
 from vecenv.core.shards import shard_link
 from vecenv.envs.toys import ToyEnv
@@ -192,7 +191,7 @@ def test_shards_lost_between_and_amid_rollouts_change_nothing(mode: AutoresetMod
             if number < 4:
                 collector.set_weights(weights[number])
             if number == 3:
-                kill_and_wait(envs.carrier.pid_of(0))
+                end(envs.carrier.pid_of(0))
             ours = next(collector)
             assert_equal(ours, theirs)
             assert not len(ours.renewed_envs)

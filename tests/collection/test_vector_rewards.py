@@ -10,7 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.collection.sharded import ShardedVectorEnv
-from tests.core.shards.test_local_carrier import kill_and_wait
+from tests.faults.traces import end
 from tests.vector.two_goals import TwoGoals, limited, policy, sums
 from vecenv import Collector, SpaceError, VectorEnv, collect
 
@@ -76,7 +76,7 @@ def test_collector_in_shards_returns_all_numbers_after_the_loss_of_one(sync: boo
         collector = Collector(envs, where="shards", **options)
         for number in range(4):
             if number == 1:
-                kill_and_wait(envs.carrier.pid_of(0))
+                end(envs.carrier.pid_of(0))
             batch = next(collector)
             t = batch.step + 1.0
             assert np.array_equal(batch.rewards, np.stack([t, -2 * t], -1))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -28,18 +26,3 @@ def test_rollout_prints_step_types_and_discounts(capsys: pytest.CaptureFixture[s
     ended, cut_off = map(int, re.search(r"(\d+) episodes ended .* (\d+) were cut off", outputs[0]).groups())
     assert [ended, cut_off] == [sum(told.count(f": {d}") for *_, told in rows) for d in (0, 1)]
     assert ended and cut_off, "both kinds of end are shown"
-
-
-@pytest.mark.extended
-def test_rollout_runs_as_a_module():
-    command = [sys.executable, "-m", "vecenv.examples.alf_rollout", "--steps", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "types" in done.stdout and "FFFFFF" in done.stdout
-
-
-@pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--limit", "0"], ["--seed", "-1"]])
-def test_rollout_refuses_too_small_numbers(option: list[str]):
-    with pytest.raises(SystemExit) as caught:
-        main(option)
-    assert caught.value.code == 2

@@ -31,21 +31,6 @@ def test_random_policy_draws_nested_actions():
 
 
 @pytest.mark.extended
-def test_collector_runs_as_a_module():
-    command = [sys.executable, "-m", "vecenv.examples.collector", "--envs", "2", "--episodes", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "4 episodes" in done.stdout and "env steps" in done.stdout
-
-
-@pytest.mark.parametrize("option", [["--envs", "0"], ["--episodes", "0"], ["--seed", "-1"]])
-def test_collector_refuses_too_small_numbers(option: list[str]):
-    with pytest.raises(SystemExit) as caught:
-        main(option)
-    assert caught.value.code == 2
-
-
-@pytest.mark.extended
 def test_collector_runs_an_atari_game_without_an_import():
     pytest.importorskip("ale_py")
     command = [sys.executable, "-m", "vecenv.examples.collector", "--env", "ALE/Breakout-v5"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gymnasium
 import numpy as np
 import pytest
@@ -35,17 +32,3 @@ def test_random_policy_draws_from_the_generator_of_each_row(space):
         return [np.ravel(row).tolist() for row in (zip(*actions) if isinstance(actions, tuple) else actions)]
 
     assert draw(1, 2, 1) == [*draw(1), *draw(2), *draw(1)] and draw(1) != draw(2)
-
-
-@pytest.mark.extended
-def test_evaluator_runs_as_a_module():
-    command = [sys.executable, "-m", "vecenv.examples.evaluator", "--envs", "2", "--episodes", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "1 episode" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("options", [["--envs", "0"], ["--episodes", "0"], ["--seed", "-1"]])
-def test_evaluator_refuses_bad_options(options):
-    with pytest.raises(SystemExit) as caught:
-        main(options)
-    assert caught.value.code == 2

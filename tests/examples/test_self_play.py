@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -40,19 +37,3 @@ def test_self_play_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     assert outputs[0][0] == "connect4: 20 games of a random policy against itself on 6 boards"
     assert outputs[0][1].startswith("player 1 wins ")
     assert "games per second" in outputs[0][2]
-
-
-@pytest.mark.extended
-def test_self_play_runs_as_a_module():
-    command = [sys.executable, "-m", "vecenv.examples.self_play", "--game", "gomoku", "--games", "8", "--envs", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "8 games" in done.stdout and done.stderr == ""
-
-
-@pytest.mark.parametrize("option", [["--envs", "0"], ["--games", "0"], ["--workers", "0"], ["--seed", "-1"]])
-def test_self_play_refuses_too_small_numbers(option: list[str]):
-    """A seed below 0 printed a NumPy traceback after all workers had started."""
-    with pytest.raises(SystemExit) as caught:
-        main(option)
-    assert caught.value.code == 2

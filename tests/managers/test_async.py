@@ -27,18 +27,11 @@ def open_gate(path):
 
 
 @pytest.fixture
-def launched():
-    made = []
-
+def launched(launch):
     def launched(count=3, length=5, **cfg):
-        manager = AsyncSubprocessEnvManager(actors(count, length=length), {"num_workers": count, **cfg})
-        made.append(manager)
-        manager.launch()
-        return manager
+        return launch(AsyncSubprocessEnvManager, actors(count, length=length), **{"num_workers": count, **cfg})
 
-    yield launched
-    for manager in made:
-        manager.close()
+    return launched
 
 
 def test_async_defaults_are_documented():

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+from tests.core.host.test_shortcut import files_of, needs_known_release
 from tests.faults.test_replaced_steps import Replaces
-from vecenv.core.host import shortcut
 from vecenv.core.host.shortcut import Shortcut
 from vecenv.ding import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.managers.env_driver import DriverSettings, EnvDriver, ResetRequest
 
-needs_known_release = pytest.mark.skipif(
-    not shortcut.known_steps() or shortcut.load() is None,
-    reason="nothing is left out: this release of Gymnasium has other wrappers, or the extension was not built",
-)
 SETTINGS = DriverSettings(autoreset=False, abnormal_ends=False)
 cartpole = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
 
@@ -37,14 +32,6 @@ def warm(managed: EnvDriver) -> Any:
         managed.step(0)
     managed.reset()
     return Shortcut.to(managed)
-
-
-def files_of(step: Any) -> list[str]:
-    """Return the files of Gymnasium that a step of CartPole passes, from the traceback of a wrong action."""
-    with pytest.raises(AssertionError) as caught:
-        step(7)
-    files = [Path(entry.path).name for entry in caught.traceback[1:]]
-    return [name for name in files if name != "shortcut.py"]
 
 
 @needs_known_release

@@ -30,19 +30,9 @@ MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvMa
 
 
 @pytest.fixture(params=MANAGERS)
-def launched(request):
-    made = []
-
-    def launched(env_fn=None, **cfg):
-        cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, **cfg}
-        manager = request.param(actors(3) if env_fn is None else env_fn, cfg)
-        made.append(manager)
-        manager.launch()
-        return manager
-
-    yield launched
-    for manager in made:
-        manager.close()
+def launched(request, launch):
+    defaults = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None}
+    return lambda env_fn=None, **cfg: launch(request.param, env_fn or actors(3), **{**defaults, **cfg})
 
 
 @pytest.mark.extended

@@ -16,18 +16,8 @@ from vecenv.envs.toys import SpaceEnv
 
 
 @pytest.fixture(params=[BaseEnvManagerV2, SubprocessEnvManagerV2])
-def launched(request):
-    made = []
-
-    def launched(env_fn=None, **cfg):
-        manager = request.param(actors(3) if env_fn is None else env_fn, cfg)
-        made.append(manager)
-        manager.launch()
-        return manager
-
-    yield launched
-    for manager in made:
-        manager.close()
+def launched(request, launch):
+    return lambda env_fn=None, **cfg: launch(request.param, env_fn or actors(3), **cfg)
 
 
 @pytest.mark.parametrize(

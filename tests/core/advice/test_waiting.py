@@ -13,7 +13,6 @@ import pytest
 from tests.inside import opened_envs, timings_of
 from vecenv import PerformanceWarning
 from vecenv.core.advice.waiting import read_workload
-from vecenv.core.layout import native
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system.run_delay import open_run_delay
@@ -60,13 +59,6 @@ class Computing(BusyEnv):
         while time.thread_time_ns() < until:
             pass
         return self._result
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request, monkeypatch):
-    if request.param == "native" and native.load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
 
 
 def run(pool, seconds=0.6, least=25):

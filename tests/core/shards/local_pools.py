@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
 
+from tests.faults.traces import end
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.local_carrier import LocalCarrier
@@ -41,16 +39,9 @@ class LocalPool(Pool):
 
     def kill_shard(self, shard: int) -> None:
         """Kill the process of a shard, and wait until it has ended."""
-        _kill(self.carrier.pid_of(shard))
+        end(self.carrier.pid_of(shard))
 
     def kill_worker(self, shard: int) -> None:
         """Kill the worker of a shard, and wait until it has ended."""
         (worker,) = psutil.Process(self.carrier.pid_of(shard)).children()
-        _kill(worker.pid)
-
-
-def _kill(pid: int) -> None:
-    pidfd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    select.select([pidfd], [], [])
-    os.close(pidfd)
+        end(worker.pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.faults.traces import wait_until
+from tests.faults.traces import end, wait_until
 from tests.inside import hub_of
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
@@ -79,13 +78,6 @@ def play(pool: Pool, num_rounds: int, disturb: Callable[[int], object]) -> list[
     return found
 
 
-def kill_and_wait(pid: int) -> None:
-    pidfd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    select.select([pidfd], [], [])
-    os.close(pidfd)
-
-
 @pytest.mark.extended
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_killed_shards_change_no_observation(context: str, open_shards: OpenShards) -> None:
@@ -96,7 +88,7 @@ def test_killed_shards_change_no_observation(context: str, open_shards: OpenShar
         if number in (3, 4, 6):  # the first kill within the first episode, the last one of both shards
             for shard in (0, 1) if number == 6 else (number % 2,):
                 workers.extend(psutil.Process(carrier.pid_of(shard)).children())
-                kill_and_wait(carrier.pid_of(shard))
+                end(carrier.pid_of(shard))
 
     np.testing.assert_array_equal(play(pool, 12, disturb), expected_obs(12))
     assert pool.statistics()["restarts"] == 4
@@ -138,10 +130,10 @@ def test_kill_of_a_successor_that_is_being_built_is_survived(open_shards: OpenSh
 
     def disturb(number: int) -> None:
         if number == 2:
-            kill_and_wait(first)
+            end(first)
             while carrier.pid_of(0) == first:
                 hub_of(pool).wait_briefly(0)
-            kill_and_wait(carrier.pid_of(0))
+            end(carrier.pid_of(0))
 
     np.testing.assert_array_equal(play(pool, 6, disturb), expected_obs(6))
     assert pool.statistics()["restarts"] == 2
