@@ -3,23 +3,21 @@
 import functools
 import importlib
 import os
-import subprocess
 import sys
 import types
 
 import pytest
 
 import vecenv
+from tests.programs import run_python
 
 HOME_OF, MODULE_OF = vecenv._HOME_OF, vecenv._MODULE_OF
 
 
-def run_python(code: str) -> str:
+def output_of(code: str) -> str:
     """Run a program in a fresh interpreter and return its output."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environ, capture_output=True, text=True, timeout=50
-    )
+    done = run_python("-W", "error", "-c", code, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -89,7 +87,7 @@ def test_unknown_name_is_an_attribute_error():
 @pytest.mark.parametrize("part", ["alf", "envs", "errors", "managers", "options", "vector", "wrappers"])
 def test_parts_can_be_read_before_their_names(part):
     assert (
-        run_python(f"import vecenv; print('{part}' in dir(vecenv), vecenv.{part}.__name__)") == f"True vecenv.{part}\n"
+        output_of(f"import vecenv; print('{part}' in dir(vecenv), vecenv.{part}.__name__)") == f"True vecenv.{part}\n"
     )
 
 
@@ -117,7 +115,7 @@ print(sorted(heavy), [name for name in segments if name.startswith(f"vecenv-{os.
 
 
 def test_import_alone_loads_nothing_and_starts_nothing():
-    assert run_python(IMPORT_ALONE).split("\n")[0] == "[] [] []"
+    assert output_of(IMPORT_ALONE).split("\n")[0] == "[] [] []"
 
 
 READ_ALL = """
@@ -132,4 +130,4 @@ print(sorted(heavy & set(sys.modules)), threading.active_count())
 
 @pytest.mark.extended
 def test_reading_every_name_loads_no_optional_library():
-    assert run_python(READ_ALL) == "[] 1\n"
+    assert output_of(READ_ALL) == "[] 1\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from tests.programs import run_python
 from vecenv.values.pickling import dump_by_value
 
 
@@ -169,8 +170,7 @@ def test_env_class_of_the_main_script_may_have_cached_methods(tmp_path: Path, co
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(path), context]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(str(path), context, env=environ, check=False)
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and all(line.startswith("[[6.0], [6.0]] ") for line in lines), done.stderr
     assert all(int(line.split()[-1]) >= 1 for line in lines)

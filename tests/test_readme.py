@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import doctest
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import vecenv
+from tests.programs import run_python
 from vecenv.ding import ShmBuffer
 
 ROOT = Path(__file__).parents[1]
@@ -87,10 +86,7 @@ def _run_example(example: str, tmp_path: Path) -> None:
             pytest.importorskip(library, exc_type=ImportError)
     script = tmp_path / "example.py"
     script.write_text(example)
-    command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-W", "error", str(script), cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "SIGKILL" not in example or "nothing was lost" not in line]
     said = [line for line in said if "envs are built after" not in line]  # on a busy machine

@@ -21,6 +21,7 @@ import pytest
 import vecenv
 from tests.faults.traces import wait_until
 from tests.one_core import run_on_one_core
+from tests.programs import run_python
 from vecenv.cli import main
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.result_file import ResultFile
@@ -79,8 +80,7 @@ def assert_one_line(run: Run, code: int, *parts: str) -> None:
 def test_bench_measures_prints_and_writes_every_mode(tmp_path: Path):
     """It runs in its own process, because matplotlib and Gymnasium's workers keep descriptors open until they end."""
     json_path, plot_path = tmp_path / "bench.json", tmp_path / "bench.png"
-    command = [sys.executable, "-m", "vecenv", *SHORT, "--json", str(json_path), "--plot", str(plot_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-m", "vecenv", *SHORT, "--json", str(json_path), "--plot", str(plot_path))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     for mode in MODES:
@@ -437,7 +437,7 @@ def test_gymnasium_limit_is_below_the_number_of_descriptors():
 )
 def test_missing_extra_is_named_with_its_install_command(package: str, argv: list[str], extra: str):
     program = WITHOUT_PACKAGE.format(package=package, argv=argv)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = run_python("-c", program)
     assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "{EXTRAS[extra][0]}"')
 
 
@@ -446,7 +446,7 @@ def test_missing_extra_is_named_with_its_install_command(package: str, argv: lis
 def test_table_is_printed_without_packages_of_the_extra(package: str):
     argv = [*SHORT, "--skip", "gymnasium", "--skip", "async", "--skip", "ceiling"]
     program = WITHOUT_PACKAGE.format(package=package, argv=argv)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     assert "vecenv sync" in done.stdout
 
@@ -614,7 +614,7 @@ assert colours[0] == colours[1] != colours[2] == colours[3]
 @pytest.mark.extended
 def test_plot_texts_do_not_overlap():
     """Numbers were drawn over dots, and long titles over the edge."""
-    done = subprocess.run([sys.executable, "-c", CHECK_PLOT], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    done = run_python("-c", CHECK_PLOT, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

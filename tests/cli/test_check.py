@@ -9,6 +9,7 @@ import textwrap
 import gymnasium
 import pytest
 
+from tests.programs import run_python
 from vecenv.cli import main
 
 MODULE = """
@@ -306,8 +307,7 @@ def test_factory_result_that_is_not_an_env_is_one_line(check):
 
 @pytest.mark.extended
 def test_check_runs_as_a_module(here):
-    command = [sys.executable, "-m", "vecenv", "check", "own_envs:Endless", "--max-steps", "5", "--no-spawn"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-m", "vecenv", "check", "own_envs:Endless", "--max-steps", "5", "--no-spawn")
     assert done.returncode == 1 and "endless" in done.stdout, done.stderr
 
 

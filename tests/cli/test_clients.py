@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import clients
 from benchmarks.peer_modes import PEERS
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def test_missing_framework_is_named_with_its_command() -> None:
         "importlib.util.find_spec = lambda name: find(name) if name == 'vecenv' else None\n"
         "sys.argv = ['clients', '--row', 'cartpole']; clients.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python("-c", program, cwd=ROOT, check=True)
     for module in ("stable_baselines3", "ray", "tianshou", "torchrl", "envpool", "pufferlib", "ding"):
         assert done.stdout.count(f"{module} is not installed, its rows are left out: pip install ") == 1
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.test_bench import WITHOUT_PACKAGE
 from tests.evaluation.envs import length_of
+from tests.programs import run_python
 from vecenv import evaluate
 from vecenv.cli import display, main
 
@@ -206,9 +207,7 @@ def test_signal_shows_the_episodes_that_had_ended(tmp_path, name, code):
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"from vecenv.cli import main\nraise SystemExit(main({command}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-c", program, cwd=tmp_path, env=environ)
     assert done.returncode == code and done.stdout.splitlines()[0] == "SeedEnv: 2 of 4 episodes"
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("vecenv evaluate: ")
 
@@ -249,9 +248,7 @@ def test_progress_is_plain_text_without_rich(tmp_path):
     argv = ["evaluate", ENV, "--policy", ACT, "--episodes", "2", "--workers", "1"]
     program = "import sys; sys.stderr.isatty = lambda: True\n" + WITHOUT_PACKAGE.format(package="rich", argv=argv)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-c", program, cwd=tmp_path, env=environ)
     assert done.returncode == 0 and "2/2 seed 1" in done.stderr, done.stderr
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_bench import WITHOUT_PACKAGE
+from tests.programs import run_python
 from vecenv.cli import main
 from vecenv.errors import EXTRAS
 
@@ -200,7 +201,7 @@ def test_folder_that_cannot_be_created_is_one_line(record, tmp_path):
 @pytest.mark.parametrize("package, extra", [("rich", "video"), ("moviepy", "video"), ("pygame", None)])
 def test_missing_package_is_named(package, extra, tmp_path):
     program = WITHOUT_PACKAGE.format(package=package, argv=["record", "CartPole-v1", "--out", str(tmp_path)])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = run_python("-c", program)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
     assert package in done.stderr and "pip install" in done.stderr
     if extra:

@@ -8,7 +8,6 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from tests.faults.traces import recovering_pool
 from tests.inside import engine_of
+from tests.programs import run_python
 from vecenv.cli import main
 from vecenv.core.layout.flags import Op
 from vecenv.core.recovery import reproducer
@@ -57,9 +57,7 @@ finally:
 
 
 def run(*words: Any, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, words)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120
-    )
+    return run_python(*map(str, words), cwd=cwd, input=stdin)
 
 
 @pytest.fixture(scope="module")

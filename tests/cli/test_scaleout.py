@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from benchmarks import scaleout
 from benchmarks.promises import choose_rows
+from tests.programs import run_python
 from vecenv.cli.ray_rule import ray_rule
 from vecenv.errors import ConfigError
 from vecenv.measurement.measure import Result
@@ -28,8 +27,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 @pytest.mark.extended
 @pytest.mark.parametrize("command", ["benchmarks.scaleout", "benchmarks.ray_soak", "vecenv bench --ray"])
 def test_missing_ray_is_one_line_with_its_install_command(command: str) -> None:
-    program = [sys.executable, "-c", WITHOUT_RAY, *command.split()]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", WITHOUT_RAY, *command.split(), cwd=ROOT)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "package 'ray'" in done.stderr and 'pip install "ray>=2.50"' in done.stderr
 

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
 import sys
 import time
 import warnings
@@ -19,6 +18,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
+from tests.programs import run_python
 from tests.spaces import ALL_SPACES
 from vecenv.envs import toys
 
@@ -416,7 +416,7 @@ print(psutil.Process().memory_info().rss - before)
 @pytest.mark.extended
 def test_leaks_memory_keeps_its_allocations():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # it has no free memory to reuse
-    done = subprocess.run([sys.executable, "-c", LEAK], env=environ, capture_output=True, text=True, timeout=50)
+    done = run_python("-c", LEAK, env=environ)
     assert int(done.stdout) > 28 << 20, done.stderr  # of 32 MiB
 
 
@@ -521,9 +521,7 @@ print(json.dumps({name: try_out(name) for name in sys.argv[1:]}))
 @pytest.mark.extended
 def test_faults_that_end_the_process():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL, *FATAL_FAULTS], env=environ, capture_output=True, text=True, timeout=100
-    )
+    done = run_python("-c", RUN_ALL, *FATAL_FAULTS, env=environ)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == FATAL_FAULTS
 

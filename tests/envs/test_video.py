@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.programs import run_python
 from tests.scripted import numbers_env
 from vecenv import ConfigError, DependencyError
 from vecenv.ding import DingEnvWrapper
@@ -218,8 +219,7 @@ def test_unwritable_video_is_reported_and_leaves_no_file(tmp_path):
         print(*(str(warning.message) for warning in caught if warning.category is RuntimeWarning))
         recorder.close()
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", textwrap.dedent(program), str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "could not be written: 0 of 4 frames were written; is the disk full?" in done.stdout
     assert list(tmp_path.iterdir()) == []

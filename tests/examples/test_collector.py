@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.programs import run_python
 from vecenv.examples.collector import RandomPolicy, main
 
 
@@ -33,7 +31,7 @@ def test_random_policy_draws_nested_actions():
 @pytest.mark.extended
 def test_collector_runs_an_atari_game_without_an_import():
     pytest.importorskip("ale_py")
-    command = [sys.executable, "-m", "vecenv.examples.collector", "--env", "ALE/Breakout-v5"]
-    done = subprocess.run([*command, "--envs", "1", "--episodes", "1"], capture_output=True, text=True, timeout=120)
+    options = ["--env", "ALE/Breakout-v5", "--envs", "1", "--episodes", "1"]
+    done = run_python("-m", "vecenv.examples.collector", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ALE/Breakout-v5: 1 episodes")

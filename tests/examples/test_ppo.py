@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch", exc_type=ImportError)
 
+from tests.programs import run_python
 from vecenv import Transitions
 from vecenv.examples.ppo import SETTINGS, advantages_of, train
 
@@ -42,8 +41,7 @@ def test_ppo_prints_returns_and_draws_a_plot(tmp_path: Path):
     plot = tmp_path / "returns.png"
     options = ["--steps", "1024", "--envs", "2", "--eval-episodes", "3", "--plot", str(plot)]
     # A process of its own, as matplotlib keeps the files of its fonts open.
-    command = [sys.executable, "-m", "vecenv.examples.ppo", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = run_python("-m", "vecenv.examples.ppo", *options, timeout=240)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith("CartPole-v1: mean return ") and " after 1024 steps, " in first

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.programs import run_python
 
 # Example -> options of a short run, part of its output; options that are refused.
 RUNS = {
@@ -28,8 +27,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs_as_a_module(name: str) -> None:
     options, output = RUNS[name]
-    command = [sys.executable, "-m", f"vecenv.examples.{name}", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-m", f"vecenv.examples.{name}", *options)
     assert (done.returncode, done.stderr) == (0, "") and output in done.stdout
 
 

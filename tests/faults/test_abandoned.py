@@ -7,8 +7,6 @@ import glob
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.traces import Traces, frozen, kill, play, recovering_pool, undisturbed, wait_until
+from tests.programs import run_python
 from vecenv import VectorEnv
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.options import Limits
@@ -404,7 +403,7 @@ def assert_reproduces(path: str, lost: int) -> None:
         "import sys; from vecenv.core.recovery.reproducer import load\n"
         "for event in load(sys.argv[1]).run(): print(event.op, event.step_id, flush=True)"
     )
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    done = run_python("-c", program, path)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     episode = load_episode(path)
     lines = done.stdout.split("\n")[:-1]

@@ -6,14 +6,13 @@ import ctypes
 import functools
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.traces import play, recovering_pool, undisturbed
+from tests.programs import run_python
 from vecenv.core.layout.arena import HEADER_WORDS, LINE, MAGIC
 from vecenv.core.layout.counters import COUNTERS_MAGIC, COUNTERS_WORDS
 from vecenv.core.layout.native import load
@@ -26,8 +25,7 @@ OUTCOME = re.compile(r"\d+ (finished|\w+: .+)")
 
 def run_seeds(first: int, last: int, **environ: str) -> None:
     """Run the program with these seeds, and check that it ends by itself with errors of vecenv only."""
-    command = [sys.executable, str(PROGRAM), str(first), str(last)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, cwd="/")
+    done = run_python(str(PROGRAM), str(first), str(last), env={**os.environ, **environ}, cwd="/", timeout=None)
     lines = done.stdout.splitlines()
     assert done.returncode == 0, f"the last outcome was {lines[-1:]}; {done.stderr[-3000:]}"
     assert len(lines) == last - first and all(map(OUTCOME.fullmatch, lines)), lines

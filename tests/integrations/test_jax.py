@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_python
 
 pytest.importorskip("jax", exc_type=ImportError)
 
@@ -53,9 +53,7 @@ PROGRAM = """
 def test_fork_is_refused_once_jax_has_a_backend(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
-    run = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=240
-    )
+    run = run_python(str(script), cwd=tmp_path, check=True, timeout=240)
     first, refusal, last = run.stdout.splitlines()
     assert first == last == "[[0.0, 0.0], [1.0, 1.0]]"
     assert refusal.startswith("context context='fork' cannot be used once JAX has computed something: ")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
+
 from .programs import run
 
 KINDS = Path(__file__).with_name("kinds_of_main.py")
@@ -121,8 +123,7 @@ def test_classes_of_a_module_run_by_name_keep_their_attributes(tmp_path: Path) -
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").touch()
     (tmp_path / "own" / "program.py").write_text(program(STATE.format(start_method="forkserver")))
-    command = [sys.executable, "-m", "own.program"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = run_python("-m", "own.program", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

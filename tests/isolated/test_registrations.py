@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_python
 
 TOY = """
     import gymnasium
@@ -21,8 +21,7 @@ TOY = """
 def run(folder: Path, source: str, *flags: str) -> list[str]:
     """Run a program in this folder; return the lines that it printed."""
     (folder / "program.py").write_text(textwrap.dedent(source))
-    command = [sys.executable, *flags, "program.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    done = run_python(*flags, "program.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Overriding" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     return done.stdout.splitlines()

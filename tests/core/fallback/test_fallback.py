@@ -6,8 +6,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -16,6 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from tests.programs import run_python
 from tests.spaces import FIXED_SPACES
 from vecenv.core.fallback import words
 from vecenv.core.fallback.local import make_local_pair
@@ -632,7 +631,7 @@ for limits in (Limits(), Limits(step=60.0)):
 
 @pytest.mark.extended
 def test_serial_pool_runs_without_linux():
-    ran = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=60)
+    ran = run_python("-c", ELSEWHERE)
     assert ran.returncode == 0, ran.stderr
 
 

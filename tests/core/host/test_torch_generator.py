@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 import vecenv
+from tests.programs import run_python
 from vecenv.core.host import generator_states, global_rngs, torch_generator
 from vecenv.core.host.global_rngs import GlobalRngs
 
@@ -83,7 +83,7 @@ def play_in_new_process(moment: str, options: dict[str, Any]) -> str:
         "    fresh = torch.Generator().manual_seed(torch.initial_seed())\n"
         "    assert not finders and torch.equal(torch.get_rng_state(), fresh.get_state()), 'not moved'\n"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    found = run_python("-c", program, check=False)
     assert not found.returncode, found.stderr
     return found.stdout
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import textwrap
 import types
 
@@ -13,6 +11,7 @@ import gymnasium
 import psutil
 import pytest
 
+from tests.programs import run_python
 from vecenv.core.processes.env_modules import find_env_modules
 from vecenv.envs.toys import CountEnv
 
@@ -86,5 +85,5 @@ def test_objects_of_the_main_module_are_searched(tmp_path):
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
+    done = run_python(str(script), check=True)
     assert done.stdout == "psutil\n"

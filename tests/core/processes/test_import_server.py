@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.isolated.programs import assert_gone, run
+from tests.programs import run_python
 
 MODULE = """
     import os
@@ -465,8 +463,7 @@ def test_forked_child_of_the_program_keeps_no_server_alive(tmp_path: Path) -> No
 @pytest.mark.extended
 def test_commands_without_a_file_work(tmp_path: Path) -> None:
     source = textwrap.dedent(PROGRAM) + "import one\nprint(is_forked(one.Env, lambda: one.Env()))\n"
-    command = [sys.executable, "-c", source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={**os.environ})
+    done = run_python("-c", source, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 

@@ -21,6 +21,7 @@ import pytest
 from tests import descriptors
 from tests.faults.traces import kill, stopped, wait_until
 from tests.inside import engine_of, own_fork_servers, pid_of_server, worker_group_of
+from tests.programs import run_python
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker
@@ -269,7 +270,7 @@ if __name__ == "__main__":
 def test_daemonic_process_gets_an_error_with_advice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(DAEMON)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    done = run_python(str(script))
     assert done.stderr == ""
     *said, left = done.stdout.splitlines()
     assert (left, len(said)) == ("left: 0", 3)
@@ -310,7 +311,7 @@ except ConfigError as error:
 def test_program_with_replaced_sockets_gets_an_error_with_advice(tmp_path: Path, module: str, remedy: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(PATCHED)
-    done = subprocess.run([sys.executable, str(script), module], capture_output=True, text=True, timeout=120)
+    done = run_python(str(script), module)
     assert done.stderr == ""
     shape, said = done.stdout.splitlines()
     assert shape.startswith("(2,") and remedy in said

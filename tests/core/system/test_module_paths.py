@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 import vecenv
 from tests.isolated.programs import program, run
+from tests.programs import run_python
 from vecenv.core.system.module_paths import Source, find_sources, import_from
 
 PLUGIN = """
@@ -69,7 +69,7 @@ def test_envs_of_a_test_module_run_with_pytests_importlib_mode(tmp_path: Path) -
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "test_mine.py").write_text(TEST)
     main = "import pytest, sys; sys.path.remove(''); sys.exit(pytest.main(['-q', '--import-mode=importlib']))"
-    done = subprocess.run([sys.executable, "-c", main], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", main, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
@@ -97,9 +97,7 @@ def test_workers_import_from_where_the_program_does(start_method: str, tmp_path:
     shutil.copytree(Path(vecenv.__file__).parent, tmp_path / "vecenv", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "main.py").write_text(ELSEWHERE.format(start_method=start_method))
     options = ["-P"] if sys.version_info >= (3, 11) else ["-I"]  # without the folder of the program
-    done = subprocess.run(
-        [sys.executable, *options, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = run_python(*options, "main.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "{True}\n"), done.stderr
 
 

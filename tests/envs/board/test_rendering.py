@@ -6,8 +6,6 @@ import functools
 import io
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 
 from tests.envs.board.fakes import GAMES
 from tests.inside import config_of
+from tests.programs import run_python
 from vecenv import StateError, VectorEnv
 from vecenv.ding import BaseEnvManager, Connect4Env, GomokuEnv, SyncSubprocessEnvManager, TicTacToeEnv
 from vecenv.gymnasium_api.replaying import replaying
@@ -306,8 +305,7 @@ for clone in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
 def test_human_mode_opens_a_window():
     pytest.importorskip("pygame")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
-    command = [sys.executable, "-c", WINDOW]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", WINDOW, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "(96, 112, 3) Connect4Env(self_play_mode)\n"
 
