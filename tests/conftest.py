@@ -126,7 +126,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _wrong_skips(config: pytest.Config) -> list[tuple[str, str]]:
     reporter = config.pluginmanager.getplugin("terminalreporter")
-    if reporter is None:  # in a worker of pytest-xdist, whose reports are sent to the main process
+    if reporter is None:  # this is a worker of pytest-xdist, whose reports are sent to the main process
         return []
     found = []
     for report in reporter.stats.get("skipped", ()):
@@ -181,7 +181,7 @@ def leak_guard() -> Iterator[None]:
     yield
     left = before.find_leaks()
     if left:
-        gc.collect()  # an exception kept by pytest.raises holds frames, and they hold the rest
+        gc.collect()  # an exception kept by pytest.raises holds frames, and the frames hold pools
         left = before.find_leaks(grace=_GRACE_SECONDS)
     if left:
         for process in before.new_processes():  # later tests are not disturbed by it
@@ -218,7 +218,7 @@ class _ProcessResources:
     def new_processes(self, grace: float = 0.0) -> list[psutil.Process]:
         """Processes of this test that are still there after `grace` seconds."""
         fresh = set(psutil.pids()) - self.pids - _helpers()
-        if not fresh:  # as after nearly every test; a search for children takes ten times as long
+        if not fresh:  # this is usual; a search for children takes ten times as long
             return []
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         suspects = []

@@ -14,7 +14,7 @@ def open_descriptors(pid: int) -> dict[int, tuple[str, str]]:
         numbers = map(int, os.listdir(folder / "fd"))
         try:
             return {number: (os.readlink(folder / "fd" / str(number)), _flags(folder, number)) for number in numbers}
-        except FileNotFoundError:  # closed meanwhile: look again, unless the process has gone
+        except FileNotFoundError:  # one was closed during the loop: look again, unless the process has gone
             os.stat(folder)
 
 

@@ -117,7 +117,7 @@ FOREIGN_ALSO = {
     "core/layout/differences.py": {"gymnasium"},
     "core/operations/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
     "core/host/shortcut.py": {"gymnasium"},
-    "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
+    "core/processes/preload.py": {"gymnasium"},  # it must be loaded, no more
 }
 ANY_LAZILY = {"envs", "wrappers", "managers", "measurement", "cli"} | FRONT_ENDS
 
@@ -195,7 +195,7 @@ def violations(path: Path) -> Iterator[str]:
         top, *rest = name.split(".")
         if top == "vecenv":
             target = rest[0] if rest and rest[0] in {*MAY_IMPORT, "_native"} else "__init__"
-            if target not in allowed and part != "__init__":  # which imports all, for the type checker only
+            if target not in allowed and part != "__init__":  # `__init__` imports all, for the type checker only
                 yield f"{file}:{line} {part} may not import {name}"
             if not points_down(module_of(path), name):
                 yield f"{file}:{line} {name} stands in a room above"
@@ -322,6 +322,6 @@ def test_parts_read_no_private_attribute_of_another_part():
 
 
 def test_parts_of_the_pool_set_their_own_attributes_only():
-    values = ("error.args", "error.seed", "error.actions", "memory.flags.writeable")  # not parts
+    values = ("error.args", "error.seed", "error.actions", "memory.flags.writeable")  # these are values, no parts
     found = [text for path in (PACKAGE / "core/pool").glob("*.py") for text in foreign_assignments(path)]
     assert [text for text in found if not text.endswith(values)] == []

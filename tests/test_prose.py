@@ -1,6 +1,6 @@
 """Docstrings and comments are plain English: few sentences of a kind that readers have to decode.
 
-The count is a floor, not a goal. It finds clauses that stand in the place of a noun ("what came last is kept"), verbs
+The count is a floor, not a goal. It finds clauses that stand where a noun belongs ("what came last is kept"), verbs
 of speech for data ("the row says"), and words that are rare in technical English.
 """
 

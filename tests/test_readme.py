@@ -52,7 +52,7 @@ EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 EXAMPLES_OF_PAGES = {
     name: examples
     for name, page in PAGES.items()
-    if name != "ray.md"  # which needs a cluster: tests/integrations/ray runs it
+    if name != "ray.md"  # its examples need a cluster: tests/integrations/ray runs it
     and (examples := [block.text for block in _blocks(page) if block.language == "python"])
 }
 
@@ -111,7 +111,7 @@ def test_readme_links_every_page():
 
 
 def _modules_with_examples() -> list[str]:
-    package = Path(vecenv.__path__[0])  # which may be installed
+    package = Path(vecenv.__path__[0])  # this may be an installed package
     files = [file.relative_to(package.parent) for file in package.rglob("*.py") if ">>> " in file.read_text("utf-8")]
     return sorted(".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files)
 

@@ -257,7 +257,7 @@ def test_batched_statistics_count_single_envs() -> None:
 def test_managers_have_statistics(kind: Any) -> None:
     make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
     manager = kind([make] * 2, kind.default_config())
-    if kind is not vecenv.ding.GymVectorEnvManager:  # which builds its envs at once
+    if kind is not vecenv.ding.GymVectorEnvManager:  # that one builds its envs at once
         with pytest.raises(StateError, match="launch the manager first"):
             manager.statistics()
     manager.launch()

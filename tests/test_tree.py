@@ -112,7 +112,7 @@ def test_identifiers_do_not_collide():
 
 def test_list_of_empty_trees_stays_a_list():
     trees = [TreeArray(), TreeArray()]
-    assert TreeArray(infos=trees).infos is trees  # to NumPy it is an array of floats, (2, 0)
+    assert TreeArray(infos=trees).infos is trees  # NumPy takes it for an array of floats, (2, 0)
 
 
 def test_keys_of_trees_within_become_identifiers_too():

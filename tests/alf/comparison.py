@@ -51,7 +51,7 @@ def covered(env_id: int = 0, make: Any = counting, **kwargs: Any) -> AlfEnvironm
 
 
 def alternating(env_id: int = 0) -> AlfGymWrapper:
-    """Make an env that ends by truncation and termination in turn, with a different length each time."""
+    """Make an env that ends alternately by truncation and termination, with a different length each time."""
     return AlfGymWrapper(Alternating(), env_id)
 
 

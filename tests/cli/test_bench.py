@@ -415,7 +415,7 @@ def test_version_names_the_implementation(run, monkeypatch, value: str, text: st
 
 @pytest.mark.extended
 def test_too_many_envs_leave_gymnasium_out(run, monkeypatch):
-    """`--envs 60000` began to start as many processes."""
+    """`--envs 60000` began to start 60,000 processes."""
     monkeypatch.setattr(measure, "gymnasium_limit", lambda: 3)
     result = run(*SHORT, "--skip", "ceiling", "--skip", "async")
     assert result.code == 0
@@ -514,7 +514,7 @@ def test_termination_ends_a_forked_process_without_traceback(capfd):
 
 
 def test_ignored_hangup_does_not_end_a_command():
-    """A run under `nohup` goes on."""
+    """A run under `nohup` continues."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert run_command("here", lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0

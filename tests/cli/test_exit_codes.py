@@ -154,7 +154,7 @@ def test_benchmark_reports_missing_requirements_before_measuring(command, capsys
     monkeypatch.setattr(sys, "argv", [name, *options])
     try:
         code = run_command(name, importlib.import_module(f"benchmarks.{name}").main)
-    except SystemExit as error:  # of the parser of options
+    except SystemExit as error:  # raised by the parser of options
         code = error.code
     captured = capsys.readouterr()
     assert code == 2 and MISTAKES[command] in captured.err and captured.out == ""

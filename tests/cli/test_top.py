@@ -438,7 +438,7 @@ def test_stack_is_not_requested_of_another_process() -> None:
         table = opened_envs(envs.pool).plan.counters.workers(opened_envs(envs.pool).counters)
         (worker,) = reader.read().workers
         assert "serve" in reader.request_stack(worker) or "no stack" not in reader.request_stack(worker)
-        table["started"][0] += 1  # as if the pid belonged to another process by now
+        table["started"][0] += 1  # the pid now seems to belong to another process
         (worker,) = reader.read().workers
         assert "another process" in reader.request_stack(worker)
 

@@ -1,4 +1,4 @@
-"""`collect` and `Collector`: the rule of each argument, and where a later call goes on."""
+"""`collect` and `Collector`: the rule of each argument, and where a later call continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_flat_rows_are_ordered_by_round_and_env(mode: AutoresetMode):
 
 @MODES
 def test_time_major_columns_are_complete(mode: AutoresetMode):
-    """Envs that spend rounds on resets get as many transitions as the others."""
+    """Envs that spend rounds on resets get no fewer transitions than the others."""
     with toys(1, 2, None, autoreset_mode=mode) as envs:
         batch = collect(envs, zeros, steps=15, time_major=True, seed=0)
         assert batch.obs.shape == batch.next_obs.shape == (5, 3, 4)

@@ -62,7 +62,7 @@ class Policy:
 
 
 def check_lost(batch: Transitions, num_lost: int = 1) -> None:
-    """Fail unless so many rows are lost, each in step CRASH_STEP of env 1, and the other rows are transitions."""
+    """Fail unless `num_lost` rows are lost, each in step CRASH_STEP of env 1, and the other rows are transitions."""
     lost, ends = batch.lost, batch.terminated | batch.truncated
     assert lost.shape == batch.truncated.shape and lost.dtype == np.bool_ and lost.sum() == num_lost
     found = batch.env_id[lost], batch.episode[lost], batch.step[lost]

@@ -220,7 +220,7 @@ def test_evaluate_passes_objects_to_the_policy(space: Any, backend: str) -> None
     found = evaluate(functools.partial(SampleEnv, space), policy, seeds=range(5), num_envs=2, backend=backend)
     assert found.lengths.tolist() == [3] * 5
     single = SampleEnv(space)
-    # Envs take the seeds in turn: 0 and 1, then 2 and 3, then 4.
+    # Envs take the seeds in order: 0 and 1, then 2 and 3, then 4.
     for env_id, seeds in ((0, (0, 2, 4)), (1, (1, 3))):
         for number, seed in enumerate(seeds):
             for t in range(3):

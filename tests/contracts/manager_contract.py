@@ -219,7 +219,7 @@ class ManagerContract:
         assert manager.data_count == list(counts.values()) == [12, 12, 12]
         assert episodes == manager.env_episode_count == {0: 4, 1: 4, 2: 4}
         assert all(manager.env_state_done(env_id) for env_id in range(3))
-        assert manager.episodes == [4, 4, 4]  # and no further resets
+        assert manager.episodes == [4, 4, 4]  # no env is reset again
 
     def test_observations_are_not_overwritten(self, launched):
         manager = launched()
@@ -311,7 +311,7 @@ class ManagerContract:
         assert manager.ready_obs_id == [1] and list(self.ready(manager)) == [1]
         self.step(manager, {1: 0})
         assert manager.done and not manager.ready_obs_id
-        assert len(manager.ready_obs) == 0  # and returns at once
+        assert len(manager.ready_obs) == 0  # it returns at once
 
     # ---- resets -----------------------------------------------------------------------------
 

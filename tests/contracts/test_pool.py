@@ -308,7 +308,7 @@ class FailsToBegin(toys.CountEnv):
             return super().reset(**kwargs)
         if self.how == "raise":
             raise ValueError("no reset today")
-        return np.zeros(3, np.float32), {}  # of another shape
+        return np.zeros(3, np.float32), {}  # it has another shape
 
     def step(self, action: Any) -> Any:
         self.calls.append("step")
@@ -375,7 +375,7 @@ def test_step_that_raised_within_an_episode_is_followed_by_a_step(open_pool: Ope
 
 
 class RaisesOnce(toys.CountEnv):
-    """Raises in its second step, and goes on."""
+    """Raises in its second step only."""
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
@@ -547,7 +547,7 @@ def test_row_that_ends_an_episode_contains_its_length_and_time(
             batch = pool.step(np.zeros(1, np.int64))
             length = batch.lengths.item()
         assert 0 < batch.seconds.item() <= (now_ns() - began) / 1e9
-        began = before  # of the call in which a new one begins at the earliest
+        began = before  # the start of the call in which a new one begins at the earliest
         if autoreset == Autoreset.DISABLED:
             reset(pool)
 
@@ -1155,7 +1155,7 @@ def test_error_without_a_text_is_reported_and_its_worker_lives(open_pool: OpenPo
     error = pool.step(actions).errors()[1]
     assert isinstance(error, EnvError) and error.env_ids == (1,) and "Unspeakable" in str(error)
     assert not reset(pool).errors()
-    if isinstance(pool, SerialPool):  # whose envs' errors need not travel
+    if isinstance(pool, SerialPool):  # errors of its envs need not travel
         with pytest.raises(Unspeakable):
             pool.close()
     else:
@@ -1330,7 +1330,7 @@ def test_call_from_another_thread_is_refused_while_one_waits(open_pool: OpenPool
         except BaseException as error:
             caught.append(error)
 
-    with pool._lifecycle._lock:  # as a call has it that waits
+    with pool._lifecycle._lock:  # a call that waits has it
         thread = threading.Thread(target=intrude)
         thread.start()
         thread.join()
@@ -1415,7 +1415,7 @@ def test_calls_beyond_the_queue_are_all_refused(engine: Any) -> None:
         reset(pool)
         with pytest.raises(StateError, match="call: too many calls of env 1 are waiting; wait for their answers first"):
             pool.submit_calls([lambda env: env.step(0)] * 100, [1] * 100)
-        assert pool.call(lambda env: env.num_steps) == [0, 0]  # not even the first was made
+        assert pool.call(lambda env: env.num_steps) == [0, 0]  # the first call was not made either
 
 
 @pytest.mark.extended
@@ -1748,7 +1748,7 @@ def test_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str
     os.kill(parent.pid, signal.SIGSTOP)
     threading.Event().wait(1.3)  # the test depends on the length of the stop
     os.kill(parent.pid, signal.SIGCONT)
-    threading.Event().wait(0.2)  # it looks around before its worker goes on
+    threading.Event().wait(0.2)  # the parent checks its workers before this one continues
     os.kill(worker, signal.SIGCONT)
     out, _ = parent.communicate(timeout=30)
     assert (out, parent.returncode) == ("closed\n", 0)
@@ -1762,7 +1762,7 @@ def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> No
         gather = engine_of(pool).journal.gather_restore_points
 
         def late_gather() -> None:
-            hub_of(pool).wait(now_ns() + 10**9)  # until the answer is there
+            hub_of(pool).wait(now_ns() + 10**9)  # the answer is there then
             gather()
 
         engine_of(pool).journal.gather_restore_points = late_gather

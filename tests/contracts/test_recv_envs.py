@@ -57,7 +57,7 @@ def open_pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(params=WORKERS)
 def open_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPool]:
-    """Do the same with worker processes."""
+    """Open pools with worker processes."""
     yield from open_pools(request.param, monkeypatch)
 
 

@@ -158,7 +158,7 @@ def record(pool: Pool, autoreset: Autoreset, kills: dict[int, Callable[[], objec
     for number in range(NUM_ROUNDS):
         if number == 0:
             pool.reset(seeds=[11, 12, 13, 14])
-        elif number in (9, 27):  # by force, within episodes
+        elif number in (9, 27):  # resets within episodes
             pool.reset([2, 0], seeds=[number, None], kwargs=[{"options": {"level": number}}, None])
         elif number in (5, 20):
             calls = [functools.partial(give_bonus, number + env_id) for env_id in (1, 3)]

@@ -396,7 +396,7 @@ class VectorEnvContract:
         assert list(envs.seeds) == [envs.seeds[0] + i for i in range(3)]
         seeds = envs.seeds
         second, _ = envs.reset()
-        assert envs.seeds == seeds  # the generators went on
+        assert envs.seeds == seeds  # the generators were not seeded again
         assert not np.array_equal(first, second)
         again, _ = envs.reset(seed=seeds[0])
         assert_same(again, first)

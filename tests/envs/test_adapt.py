@@ -1,4 +1,4 @@
-"""Envs of every API through the one place that adapts them."""
+"""Envs of every API, adapted by `adapt`."""
 
 from __future__ import annotations
 

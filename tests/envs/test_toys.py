@@ -417,7 +417,7 @@ print(psutil.Process().memory_info().rss - before)
 def test_leaks_memory_keeps_its_allocations():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # it has no free memory to reuse
     done = run_python("-c", LEAK, env=environ)
-    assert int(done.stdout) > 28 << 20, done.stderr  # of 32 MiB
+    assert int(done.stdout) > 28 << 20, done.stderr  # the env has allocated 32 MiB
 
 
 def test_spawns_child_and_ends_it():

@@ -517,7 +517,7 @@ def test_infinite_timeout_is_no_limit():
 
 @pytest.mark.parametrize("by", ["policy", "on_episode"])
 def test_evaluated_envs_that_others_use_are_refused(by):
-    """Episodes went on from states that other code had left."""
+    """Episodes continued from states that other code had left."""
     with VectorEnv([SeedEnv] * 3, backend="serial") as envs:
 
         def use(*_):
@@ -581,7 +581,7 @@ def test_evaluation_drops_the_reset_of_an_env_that_the_last_one_has_cut():
             assert evaluate(envs, zeros, seeds=[2]).lengths.tolist() == [length_of(2)]
         evaluate(envs, zeros, seeds=[1], timeout=0.2)
         envs.recv()
-        envs.async_reset()  # of the caller
+        envs.async_reset()  # this request is the caller's
         with pytest.raises(StateError, match="evaluate: 1 envs owe the results"):
             evaluate(envs, zeros, seeds=[2])
 

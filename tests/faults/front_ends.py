@@ -43,7 +43,7 @@ def row_of(obs: Any, reward: Any, done: Any) -> Any:
 class FrontEnd:
     """One front end: a `VectorEnv`. Subclasses are the others.
 
-    The actions of a round are 0 and 1 in turn.
+    The actions of a round are 0 and 1 alternately.
 
     Args:
         env_fns: constructors of Gymnasium envs.
@@ -80,7 +80,7 @@ class FrontEnd:
             self.envs.close()
 
     def play(self, rounds: int = 9, before: Hook | None = None) -> None:
-        """Reset all envs and step each of them so many times; `before` is called before each round."""
+        """Reset all envs and step each of them `rounds` times; `before` is called before each round."""
         self.reset(self.seed)
         for number in range(rounds):
             if before is not None:

@@ -71,7 +71,7 @@ class Helpers:
         """
         before = _relays()
         end(self._pids(number)[at][1])
-        if at == -1 and before:  # with shards, the threads are in their processes
+        if at == -1 and before:  # the threads of shards are in other processes
             wait_until(lambda: len(_relays()) < len(before))
 
     def kill_worker(self, number: int) -> None:

@@ -286,7 +286,7 @@ def test_reset_too_large_to_keep_is_repeated_while_unanswered(is_answered: bool,
         pool.start()
         kwargs = [{"options": {"map": b"x" * 50_000}}] * 2
         pool.reset(seeds=[5, 6], kwargs=kwargs)
-        if is_answered:  # and reset again, so that the answer has certainly been recorded
+        if is_answered:  # another reset makes sure that the answer has been recorded
             pool.recv().raise_errors()
             pool.reset(seeds=[7, 8], kwargs=kwargs)
         kill(pool, 0)

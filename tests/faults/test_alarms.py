@@ -77,7 +77,7 @@ def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard)) as pool:
-        with stopped(pool.worker_pids):  # a worker that reads meanwhile may get the whole payload
+        with stopped(pool.worker_pids):  # a running worker might read the whole payload
             pool.send_objects([{"number": 1, "big": b"x" * BIG}], [0])
         signal_once_blocked(pool)
         wait_until(heard.exists)
@@ -92,7 +92,7 @@ def test_alarm_within_a_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.extended
 def test_alarm_within_a_message(tmp_path: Path, implementation: str) -> None:
-    """The answer with the error was once read as the rest of the message that it interrupted."""
+    """The answer with the error was once read as the end of the message that it interrupted."""
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard, BIG)) as pool:
         pool.send(np.array([1]))

@@ -249,7 +249,7 @@ def test_action_sent_while_its_env_is_restored_for_a_call_arrives(implementation
             pool.send(np.ones(2, np.int64))
             pool.recv()
         pool.submit_calls([die_once], [0])
-        while not pool.statistics()["restarts"]:  # a wait notices the death; env 1 continues meanwhile
+        while not pool.statistics()["restarts"]:  # a wait notices the death; env 1 continues during the restart
             pool.send(np.ones(1, np.int64), [1], ordered=False)
             pool.recv(timeout=60)
         wait_until(lambda: os.path.exists(tmp_path / "begun"))

@@ -32,7 +32,7 @@ def call(front_end: FrontEnd, number: int) -> None:
 
 
 def call_and_kill(front_end: FrontEnd, number: int, at: tuple[int, ...] = (4, 12)) -> None:
-    """Do the same; in these rounds a worker is killed after the calls."""
+    """Make the calls of a round; in the rounds `at`, a worker is killed after the calls."""
     call(front_end, number)
     if number in at:
         front_end.kill(0)
@@ -147,7 +147,7 @@ def test_hung_env_with_spare_envs_costs_its_neighbours_nothing(moment: str, tmp_
 
 
 class DiesInStep(Tasks):
-    """Ends its process in the third step of an episode if `scale` was called; in the given process it goes on."""
+    """Ends its process in the third step of an episode if `scale` was called; in the given process it continues."""
 
     def __init__(self, parent: int) -> None:
         super().__init__()

@@ -205,7 +205,7 @@ def test_env_whose_reset_raises_is_built_again(options: Any, mode: str) -> None:
         obs, _, _, _, infos = envs.step([0, 0, 0])
     else:
         obs, infos = envs.reset(options={"reset_mask": terminated})
-    assert obs[1].tolist() == [1000]  # of a new env
+    assert obs[1].tolist() == [1000]  # it is a new env
     assert infos["error"].tolist() == [None, "LookupError: reset 2", None]
     assert infos["recovered"].tolist() == [None, "restarted", None]
     assert envs.get_attr("length") == (100, 2, 100) and envs.get_attr("task") == (7, 7, 7)
@@ -285,7 +285,7 @@ def test_exceptions_and_deaths_have_one_limit() -> None:
     envs.reset(seed=1)
     for _ in range(3):
         envs.step([0, 0])
-    os.kill(envs.worker_pids[1], signal.SIGKILL)  # at rest: no env is to blame
+    os.kill(envs.worker_pids[1], signal.SIGKILL)  # the worker is idle: no env is to blame
     envs.step([0, 0])
     assert envs.statistics().exceptions == 2
     envs.close()
@@ -433,7 +433,7 @@ def test_reproducer_repeats_exceptions_before_the_crash(tmp_path: Any) -> None:
             envs.step([0])
     envs.close()
     episode = reproducer.load(caught.value.reproducer)
-    crash = episode.entries.pop()  # in this process
+    crash = episode.entries.pop()  # the crash would end this process
     events = list(episode.run())
     assert [event.op for event in events] == ["reset", "step", "step", "error", "autoreset", "step", "step"]
     assert events[3].info["error"] == "LookupError: step 3"

@@ -1,4 +1,4 @@
-"""A source file is edited while a run goes on: the run keeps its code, or one warning names the module."""
+"""A source file is edited during a run: the run keeps its code, or one warning names the module."""
 
 from __future__ import annotations
 

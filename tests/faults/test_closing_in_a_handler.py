@@ -1,4 +1,4 @@
-"""Signal handlers run in the middle of a call and may close its pool, as many SIGTERM handlers do."""
+"""Signal handlers run in the middle of a call and may close its pool, which SIGTERM handlers often do."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class BigRows(toys.NullEnv):
 
     def step(self, action: Any) -> Any:
         self._count += 1
-        self._big[::4099] = self._count % 251  # this part is checked; the rest makes the copy large
+        self._big[::4099] = self._count % 251  # this part is checked; the other pages make the copy large
         return self._big, float(self._count), False, False, {}
 
 
@@ -241,7 +241,7 @@ def test_worker_stopped_between_claim_and_commit_blocks_no_others_and_loses_noth
             batch = pool.recv(min_count=1)
             ids = batch.env_ids.copy()
             counts[ids] += 1
-            np.testing.assert_array_equal(batch.rewards, counts[ids])  # in order, once each
+            np.testing.assert_array_equal(batch.rewards, counts[ids])  # each one once, and in order
             for row, env_id in enumerate(ids.tolist()):
                 assert (batch.obs[row, ::4099] == counts[env_id] % 251).all(), "a torn row"
             pool.send(np.zeros(len(ids), np.int64), ids, ordered=False)
@@ -333,7 +333,7 @@ def test_envs_over_their_limit_are_all_named(open_pool: OpenPool) -> None:
     while not all(began):
         began = [hub_of(pool).state(slot).started_ns for slot in range(2)]
         os.sched_yield()
-    while time.monotonic_ns() < max(began) + 1.2e9 * pool.options.limits.step:  # the parent does not poll meanwhile
+    while time.monotonic_ns() < max(began) + 1.2e9 * pool.options.limits.step:  # the parent does not poll
         os.sched_yield()
     with pytest.raises(WorkerTimeoutError, match=r"step of env 0 \(command 3\) within") as caught:
         pool.recv()

@@ -27,7 +27,7 @@ from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
 
 class DiesWhenBuilt(gymnasium.Env[Any, Any]):
-    """Its constructor ends the process so many times, after a line of output.
+    """Its constructor ends the process `times` times, after a line of output.
 
     Args:
         file: how often it will end the process; None: never.
@@ -80,7 +80,7 @@ def _hang() -> None:
 
 
 def env_fns(file: Path, times: int, how: Callable[[], object] = _crash, *, num_envs: int = 2) -> list[Any]:
-    """Return constructors, the last of which ends its process so many times."""
+    """Return constructors, the last of which ends its process `times` times."""
     file.write_text(str(times))
     return [DiesWhenBuilt] * (num_envs - 1) + [functools.partial(DiesWhenBuilt, file, how)]
 

@@ -161,13 +161,13 @@ def test_interrupted_successor_start_is_repeated_by_the_next_wait(
     with interrupts(kind), pool_without_worker(file, "interrupt") as pool:
         with pytest.raises(kind) as caught:
             pool.recv(timeout=GENEROUS_TIMEOUT)
-        assert caught.type is kind  # not a WorkerTimeoutError
+        assert caught.type is kind  # a WorkerTimeoutError would be wrong
         file.unlink()
         if then == "call":
             assert pool.call(envs_steps, timeout=GENEROUS_TIMEOUT) == [3] * 4
         if then == "reset":
             pool.cancel()
-            pool.reset(kwargs=[{"options": {}}] * 4)  # as payloads, queued after earlier ones
+            pool.reset(kwargs=[{"options": {}}] * 4)  # these payloads are queued after earlier ones
             assert pool.recv(timeout=GENEROUS_TIMEOUT).lengths.tolist() == [0] * 4
             pool.send(np.zeros(4, np.int64))
         batch = pool.recv(timeout=GENEROUS_TIMEOUT)

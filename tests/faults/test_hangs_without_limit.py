@@ -173,7 +173,7 @@ def test_stop_of_parent_and_workers_is_not_reported() -> None:
     parent = subprocess.Popen([sys.executable, "-c", STOPPED_TOGETHER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline().split()[1])
-    threading.Event().wait(0.1)  # so that the parent waits
+    threading.Event().wait(0.1)  # the parent must wait
     for pid in (worker, parent.pid):
         os.kill(pid, signal.SIGSTOP)
     threading.Event().wait(2.0)

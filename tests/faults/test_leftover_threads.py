@@ -55,7 +55,7 @@ def close_after_a_step(env_fn: Any, start_method: str, close_timeout: float) -> 
 def test_thread_that_is_about_to_end_is_waited_for(start_method: str, tmp_path: Path) -> None:
     close_after_a_step(functools.partial(LeavesThread, tmp_path, 0.2), start_method, GENEROUS_TIMEOUT)
     assert (tmp_path / "thread").exists()
-    assert (tmp_path / "exit handler").exists() or start_method != "spawn"  # with the others Python runs none
+    assert (tmp_path / "exit handler").exists() or start_method != "spawn"  # Python runs none with the others
 
 
 @pytest.mark.extended

@@ -71,7 +71,7 @@ def limited(make: Callable[[], Any]) -> Any:
 
 
 def kill_at_the_end(make: Callable[[], Any], rounds: int, **options: Any) -> tuple[int, Any]:
-    """Kill the worker of two envs after so many steps, and compare 20 more; return repeated steps and marks."""
+    """Kill the worker of two envs after `rounds` steps, and compare 20 more; return repeated steps and marks."""
     envs = VectorEnv([make] * 2, num_workers=1, **options)
     plain = [make() for _ in range(2)]
     for env in plain:

@@ -174,7 +174,7 @@ def test_faults_lose_nothing_with_several_threads_per_worker(count: int, impleme
 def test_faults_lose_nothing_in_an_unordered_pool(implementation: str) -> None:
     expected = undisturbed([cart_pole] * 6, 60)
     with recovering_pool([cart_pole] * 6, num_workers=3) as pool:
-        # there are at least as many turns as rounds: with all answers in each of them
+        # all answers may come at once, so there are at least `rounds` of these receives
         got = play(pool, 60, kills({3: 0, 40: 1, 55: (0, 2)}), in_order=False)
         assert pool.statistics()["restarts"] >= 3
     assert got.rows == expected.rows

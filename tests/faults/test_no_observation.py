@@ -27,7 +27,7 @@ WHERE = [("NextStep", "serial"), ("SameStep", "serial"), ("Disabled", "serial"),
 
 
 class Forgets(toys.ToyEnv):
-    """Gives None in the place of the observation at one moment: (calls of reset, steps since)."""
+    """Gives None instead of the observation at one moment: (calls of reset, steps since)."""
 
     def __init__(self, moment: tuple[int, int], length: int | None = 3, **kwargs: Any) -> None:
         super().__init__(length, **kwargs)

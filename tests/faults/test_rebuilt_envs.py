@@ -20,7 +20,7 @@ MODES = ["NextStep", "SameStep", "Disabled"]
 
 
 class SeedsItself(toys.ToyEnv):
-    """Makes its generator when it gets a seed, as many envs do."""
+    """Makes its generator when it gets a seed, which is common."""
 
     rng: Any = None
 
@@ -32,7 +32,7 @@ class SeedsItself(toys.ToyEnv):
 
 
 class Busy(SeedsItself):
-    """Cannot be reset as many times as there are files in a folder."""
+    """Raises at a reset for each file in a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ def no_descriptors_left() -> Iterator[None]:
 
 
 class Refuses:
-    """Raises an exception in the place of the next starts of processes.
+    """Raises an exception instead of starting the next processes.
 
     Args:
         monkeypatch: puts it there.

@@ -127,7 +127,7 @@ def test_clock_of_a_command_not_begun_starts_when_it_is_sent(implementation: str
         play(pool, 2)
         with stopped(pool.worker_pids):
             pool.send(np.zeros(2, np.int64))
-            threading.Event().wait(2 * LIMITS.step)  # as a caller that does something else
+            threading.Event().wait(2 * LIMITS.step)  # the caller does something else
         assert pool.recv().lengths.tolist() == [3, 3]
 
 
@@ -167,7 +167,7 @@ def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..
 def test_slow_transfer_that_progresses_is_not_late(
     way: str, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # in pieces of 64 KiB; in frames of 15 kB, or as much as a socket takes
+    # pieces have 64 KiB; frames of 15 kB, or as much as a socket takes
     size = 4 << 20 if implementation == "native" else 1 << 20 if way == "up" else 12 << 20
     text, looks = b"x" * size, list[int]()
     with recovering_pool([toys.CountEnv] * 1, limits=LIMITS, on_failure="raise", num_workers=1) as pool:

@@ -1,4 +1,4 @@
-"""Envs that write to wrong places of the memory that their workers share: workers die, and the program goes on."""
+"""Envs that write to wrong addresses of the memory that their workers share: workers die, and the program continues."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def configs(**manager: Any) -> tuple[EasyDict, EasyDict]:
 
 def train(**manager: Any) -> str:
     """Run the serial pipeline of DQN for a few iterations; return a digest of the weights."""
-    # with reset_inplace a step waits for the resets, so that the program can be repeated
+    # a step with reset_inplace waits for the resets, so that the program can be repeated
     policy = serial_pipeline(configs(**manager, reset_inplace=True), seed=3, max_train_iter=6)
     return digest(policy.learn_mode.get_attribute("model"))
 

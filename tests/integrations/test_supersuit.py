@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-with warnings.catch_warnings():  # of libraries that it imports
+with warnings.catch_warnings():  # the libraries that it imports warn
     warnings.simplefilter("ignore")
     supersuit = pytest.importorskip("supersuit", exc_type=ImportError)
 pytest.importorskip("pettingzoo", exc_type=ImportError)

@@ -145,7 +145,7 @@ def test_spaces_equal_dummy_vector_env(env_fn):
 
 
 class RaggedEnv(ToyEnv):
-    """Its observations grow with each step, and its rewards are lists that it changes in place."""
+    """Its observations grow with each step, and its rewards are lists that it changes afterwards."""
 
     def __init__(self, length=4, is_ragged=True):
         super().__init__(length)
@@ -364,7 +364,7 @@ def test_step_returns_after_the_timeout(gated, gate):
 
 def test_partial_reset_keeps_the_results_of_other_envs(gated, gate):
     envs = gated(wait_num=1)
-    envs.step([0, 0, 0])  # at least one result arrives
+    envs.step([0, 0, 0])  # one result arrives, or more
     while envs.waiting_id:
         envs.step(None)
     envs.step([1, 0], [0, 1])

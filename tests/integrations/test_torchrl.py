@@ -137,7 +137,7 @@ def test_actions_of_a_dict_space_have_a_key_each() -> None:
 
 
 def test_rollouts_with_transforms_equal_gym_wrapper() -> None:
-    """StepCounter asks for resets of envs whose own episode goes on."""
+    """StepCounter asks for resets of envs whose own episode has not ended."""
     ours, others = (
         TransformedEnv(env, Compose(RewardSum(), StepCounter(max_steps=7)))
         for env in (VecenvEnv([CARTPOLE] * 3, backend="serial"), theirs([CARTPOLE] * 3))

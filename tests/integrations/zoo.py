@@ -15,7 +15,7 @@ SPACES = {
 
 
 class Walk(ParallelEnv):
-    """Each agent observes its sum of actions beside random numbers, and leaves after as many steps as its length.
+    """Each agent observes its sum of actions beside random numbers, and leaves when its number of steps is its length.
 
     Agents with an even number are truncated then, the others terminated.
     """
@@ -78,7 +78,7 @@ class Walk(ParallelEnv):
 
 
 class Count(AECEnv):
-    """The agents count up in turns, by 1 or 2; each leaves after its own number of moves.
+    """The agents count up alternately, by 1 or 2; each leaves after its own number of moves.
 
     A move has its number as reward, and all others get -1. The mask of legal actions is in the infos.
     """

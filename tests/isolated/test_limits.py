@@ -54,7 +54,7 @@ def test_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
 
 
 def run_with_mount(options: str, folder: Path, place: str = "/dev/shm") -> subprocess.CompletedProcess[str]:
-    """Run the folder's script.py with an empty file system of its own in this place, mounted with these options."""
+    """Run the folder's script.py with an empty file system of its own mounted at `place` with these options."""
     namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if subprocess.run([*namespace, f"mount -t tmpfs tmpfs {place}"], capture_output=True).returncode != 0:
         pytest.skip("the system gives no mounts of one's own")

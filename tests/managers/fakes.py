@@ -1,4 +1,4 @@
-"""The managers, and an env of DI-engine's dialect that fails as its actions and reset parameters say."""
+"""The managers, and an env with DI-engine's API that fails as its actions and reset parameters say."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Optional(ToyEnv):
 
 
 class Old(BaseEnv):
-    """The same in DI-engine's dialect; it seeds its episodes itself."""
+    """The same env with DI-engine's API; it seeds its episodes itself."""
 
     def __init__(self, length: int) -> None:
         self.inner = Optional(length)

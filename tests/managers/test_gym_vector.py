@@ -69,7 +69,7 @@ def test_filler_actions_leave_the_action_space_generator():
         manager.reset()
         manager.seed(5)
         twin = copy.deepcopy(manager.action_space)
-        for _ in range(4):  # an episode ends at the second step; the third one has a filler action
+        for _ in range(4):  # an episode ends at the second step; the action of the third one is not used
             manager.step(dict.fromkeys(manager.ready_obs, 0))
         assert [manager.action_space.sample() for _ in range(20)] == [twin.sample() for _ in range(20)]
 

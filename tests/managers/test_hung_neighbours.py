@@ -1,4 +1,4 @@
-"""Envs that share a worker with an env whose reset hangs: their episodes go on as if nothing had happened."""
+"""Envs that share a worker with an env whose reset hangs: their episodes continue unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are killed under a manager with `on_failure='recover'`: results do not change, and training goes on."""
+"""Workers killed under a manager with `on_failure='recover'`: results do not change, and training continues."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_killed_worker_with_reset_commands_changes_no_result():
 @pytest.mark.extended
 @pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"copy_on_get": False}], ids=repr)
 def test_abandoned_episode_ends_with_the_last_delivered_observation(tmp_path, cfg):
-    """Regression: it ended with zeros if other envs had been stepped meanwhile."""
-    gate = tmp_path / "gate"  # that is never opened
+    """Regression: it ended with zeros if other envs had made steps since."""
+    gate = tmp_path / "gate"  # nothing opens it
     os.mkfifo(gate)
     cfg = {"num_workers": 2, "wait_num": 1, "step_wait_timeout": 1e-3, "max_log_bytes": 0, **cfg}
     with AsyncSubprocessEnvManager(actors(2, length=1000), cfg) as manager:
@@ -243,7 +243,7 @@ class SeedsItself(ToyEnv):
 
 
 class OldSeedsItself(ActorEnv):
-    """The same in the old dialect."""
+    """The same env with the old API."""
 
     rng = None
 

@@ -159,7 +159,7 @@ def test_enable_save_replay_applies_from_each_envs_next_reset(manager_cls, tmp_p
         manager.reset({1: None})
         for _ in range(3):
             manager.step({1: 0})
-        (video,) = tmp_path.iterdir()  # of env 1 alone
+        (video,) = tmp_path.iterdir()  # only env 1 is recorded
         assert num_frames(video) == 4
 
 
@@ -271,7 +271,7 @@ def test_gym_vector_records_videos(backend, when, tmp_path):
         assert manager.elapsed_steps is not None and manager.env_ref.length == 2
     for env_id, length in enumerate((2, 4)):
         videos = [video for video in (tmp_path / str(env_id)).iterdir() if num_frames(video) == length + 1]
-        assert len(videos) >= 2  # and the steps of an env that is DONE while the other one is not
+        assert len(videos) >= 2  # there are also the steps of an env that is DONE while the other one is not
 
 
 def test_gym_vector_env_with_its_own_recording(tmp_path):

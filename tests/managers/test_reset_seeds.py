@@ -74,7 +74,7 @@ class Transient(CountEnv):
 
 
 class OldTransient(ActorEnv):
-    """The same in the old dialect, with a `seed` method without `dynamic_seed`."""
+    """The same env with the old API, with a `seed` method without `dynamic_seed`."""
 
     def __init__(self, fails):
         super().__init__({"length": 1})

@@ -64,7 +64,7 @@ class Pays(gymnasium.Env[Any, Any]):
 
 
 class PaysInTimesteps(BaseEnv):
-    """The same in DI-engine's dialect."""
+    """The same env with DI-engine's API."""
 
     def __init__(self, reward: Any, space: Any = None) -> None:
         self.inner = Pays(reward, space)

@@ -132,7 +132,7 @@ def test_automatic_reset_error_has_timesteps_of_earlier_attempts():
 
 
 def test_automatic_reset_error_has_no_timestep_of_a_failed_step():
-    """Its row has a filler."""
+    """The row of that step has zeros."""
     manager = make(BaseEnvManager, actors(2, length=1), max_retry=2, retry_waiting_time=0)
     manager.launch({0: None, 1: {"stat": "error_later"}})
     timesteps, error = step(manager, {0: "error", 1: 0})

@@ -234,7 +234,7 @@ def test_step_timeout_set_late_does_not_cover_the_autoreset(launched):
     manager.step({1: 0})
     set_step_timeout(manager, 1.0)
     for _ in range(2):
-        while EnvState.RESET in manager.env_states.values():  # of the asynchronous manager
+        while EnvState.RESET in manager.env_states.values():  # the asynchronous manager may need more steps
             manager.step({})
         manager.step({1: 0})
     while EnvState.RESET in manager.env_states.values():
@@ -253,7 +253,7 @@ def test_unseeded_first_reset_logs_its_seed(launched, caplog):
     first = int(re.findall(r"the seed (\d+) \+ i", caplog.text)[-1])
     assert manager.np_random_seed == [first, first + 1, first + 2] and manager.seed_given == [None] * 3
     manager.reset()
-    assert manager.np_random_seed == [first, first + 1, first + 2]  # and the generators continue
+    assert manager.np_random_seed == [first, first + 1, first + 2]  # the generators continue
 
 
 @pytest.mark.extended
@@ -366,7 +366,7 @@ class _FailsAfter(ActorEnv):
 @pytest.mark.parametrize("max_retry", [1, 2])
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 def test_reset_inplace_gives_the_very_last_timestep_its_own_obs(manager_cls, max_retry):
-    """Regression: without a next episode it was a filler."""
+    """Regression: it was zeros if there was no next episode."""
     cfg = {"episode_num": 2, "reset_inplace": True, "max_retry": max_retry}
     with manager_cls([functools.partial(CountEnv, 3)], cfg) as manager:
         manager.launch()

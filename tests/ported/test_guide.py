@@ -115,7 +115,7 @@ def start(env):
 
 @pytest.mark.extended
 def test_static_seeds_start_every_episode_alike_dynamic_ones_do_not(env_cls):
-    env = env_cls({"is_train": False})  # in training a lost life ends an episode, and a game continues over resets
+    env = env_cls({"is_train": False})  # a lost life ends an episode in training, and a game continues over resets
     env.seed(7, dynamic_seed=False)
     assert np.array_equal(start(env), start(env))
     env.seed(7)

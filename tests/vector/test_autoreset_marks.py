@@ -100,7 +100,7 @@ def test_rows_of_async_reset_are_not_marked(backend):
         assert envs.recv()[4]["autoreset"].tolist() == [False] * 2
         envs.send(np.zeros(2, np.int64))
         envs.recv()
-        envs.async_reset(0)  # in place of the autoreset
+        envs.async_reset(0)  # this replaces the autoreset
         envs.send(np.zeros(1, np.int64), [1])
         infos = envs.recv()[4]
         assert dict(zip(infos["env_id"].tolist(), infos["autoreset"].tolist())) == {0: False, 1: True}

@@ -149,7 +149,7 @@ def test_options_reach_the_envs():
 
     compare([Optional] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 4), "level": 4}
-    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # so that some masks are partial
+    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # some masks are partial then
     compare(env_fns, 2, AutoresetMode.DISABLED, options=options)
 
 

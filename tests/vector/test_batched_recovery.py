@@ -345,7 +345,7 @@ def test_lost_batch_resets_all_envs_whatever_the_mask(mode: AutoresetMode, is_re
             envs.step(np.zeros(6, np.int64))
         mask = np.array([False, True, False] + [True] * 3)
         _, infos = envs.reset(options={"reset_mask": mask})
-        if not (is_reported and mode == SAME):  # in this case the step has reset all of them
+        if not (is_reported and mode == SAME):  # the step has reset all of them then
             assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
             assert envs.call("get_wrapper_attr", "elapsed_steps") == (0,) * 6
         assert not envs.step(np.zeros(6, np.int64))[3].any()

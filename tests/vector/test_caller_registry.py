@@ -173,7 +173,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def import_and_make(module: str, name: str) -> Any:
-    if module not in sys.modules:  # as seen in a worker
+    if module not in sys.modules:  # this is a worker
         __import__(module)
     return gymnasium.make(name)
 

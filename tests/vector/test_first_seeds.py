@@ -150,7 +150,7 @@ def ready() -> gymnasium.Env:
 
 def entropic() -> gymnasium.Env:
     env = cartpole()
-    _ = env.unwrapped.np_random  # from the system's entropy
+    _ = env.unwrapped.np_random  # its seed is the system's entropy
     return env
 
 

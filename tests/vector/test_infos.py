@@ -271,7 +271,7 @@ AS_GYMNASIUM = {
 @pytest.mark.parametrize(("mode", "backend"), [("NextStep", "serial"), ("SameStep", "serial"), ("NextStep", "process")])
 @pytest.mark.parametrize("name", AS_GYMNASIUM)
 def test_infos_equal_sync_vector_env(name, mode, backend, implementation):
-    # in SAME_STEP Gymnasium reserves the key of the final observations at the end of an episode
+    # Gymnasium reserves in SAME_STEP the key of the final observations at the end of an episode
     length = None if "final_obs" in name else 3
     env_fns = [functools.partial(GivesInfos, info, length=length) for info in AS_GYMNASIUM[name]]
     mode = gymnasium.vector.AutoresetMode(mode)

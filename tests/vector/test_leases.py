@@ -202,7 +202,7 @@ def test_lease_of_partial_batches(env_fn):
         ours.reset(seed=1)
         ours.send([0] * 8)
         kept = []
-        least = 4 if env_fn is Frames else 2  # that is 16 KiB
+        least = 4 if env_fn is Frames else 2  # rows of 16 KiB
         for i in range(A_RING):
             obs, rewards, _, _, infos = ours.recv(4 if i % 3 else 1)
             assert is_lent(ours, obs) == (len(rewards) >= least)
@@ -312,7 +312,7 @@ def test_lease_in_a_forked_child_does_not_change():
         pid = os.fork()
         if pid == 0:
             os.close(go_on[1])
-            os.read(go_on[0], 1)  # until the parent has used every block of the ring
+            os.read(go_on[0], 1)  # the parent has then used every block of the ring
             os._exit(0 if np.array_equal(obs, before) else 1)
         del obs
         results = [is_lent(envs, envs.step([0] * 6)[0]) for _ in range(A_RING)]

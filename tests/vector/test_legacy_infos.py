@@ -71,7 +71,7 @@ def test_infos_are_those_of_gymnasium_0_29(backend: str, env_class: Callable[...
                     continue
                 assert infos["_final_info"][env_id] == infos["_final_observation"][env_id] == ended[env_id]
                 np.testing.assert_array_equal(infos["final_observation"][env_id], final_obs)
-                if final_info is not None:  # as CleanRL's programs read it
+                if final_info is not None:  # CleanRL's programs read it so
                     final_info["episode"].pop("t"), infos["final_info"][env_id]["episode"].pop("t")
                     num_ends += 1
                 assert infos["final_info"][env_id] == final_info

@@ -12,7 +12,7 @@ import pytest
 
 from vecenv import BatchedVectorEnv, VectorEnv, evaluate
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")  # of its spaces
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")  # its spaces
 
 ENVS = ["deep-sea-treasure-v0", "resource-gathering-v0", "fruit-tree-v0", "four-room-v0"]
 NUM_ENVS, NUM_STEPS = 3, 120

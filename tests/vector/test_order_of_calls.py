@@ -64,7 +64,7 @@ def outcome_of(envs, state, call):
     """Return Gymnasium's class of the error of a call in a state, and its `name`; (None, None) if it succeeds."""
     envs.reset(seed=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of `close`, see below
+        warnings.simplefilter("ignore")  # `close` warns, see below
         try:
             STATES[state](envs)
             try:

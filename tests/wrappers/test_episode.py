@@ -77,7 +77,7 @@ class TestFireReset:
     def test_game_that_firing_ends_is_reset_again(self):
         inner = numbers_env(1)
         obs, _ = FireResetWrapper(inner).reset(seed=3)
-        assert obs[0] == 0 and inner.seeds == [3, None]  # with the same seed the game would end again
+        assert obs[0] == 0 and inner.seeds == [3, None]  # the game would end again with the same seed
 
     @pytest.mark.parametrize("meanings", [["NOOP", "LEFT", "RIGHT"], ["NOOP", "FIRE"]])
     def test_action_one_must_be_fire_of_three(self, meanings):
@@ -86,7 +86,7 @@ class TestFireReset:
 
 
 class Lives(Scripted):
-    """Loses a life at the steps in `losses`; its attribute `lives` holds the rest."""
+    """Loses a life at the steps in `losses`; its attribute `lives` has the remaining ones."""
 
     def __init__(self, losses, length=10, start=3):
         super().__init__([np.array([float(i)], np.float32) for i in range(length + 1)])

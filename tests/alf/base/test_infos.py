@@ -122,7 +122,7 @@ def test_infos_that_make_no_array_become_objects():
 
 
 class GrowingInfos(ToyEnv):
-    """Gives `place` at each reset, also `speed` and `text` in later steps, and a dict `episode` at the end."""
+    """Gives the info `place` at each reset, also `speed` and `text` in later steps, and a dict `episode` at the end."""
 
     def make_info(self):
         info = {"place": 4.5}

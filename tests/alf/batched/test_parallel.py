@@ -247,7 +247,7 @@ def test_reset_during_episodes_restarts_all(ahead):
         for _ in range(3):
             first = env.reset()
             assert first.is_first().all() and first.observation[:, 0].tolist() == [0.0] * 3
-            for _ in range(4):  # with pending resets in one of them
+            for _ in range(4):  # resets are pending in one of them
                 env.step(np.zeros(3, np.int64))
 
 

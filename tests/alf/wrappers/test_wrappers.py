@@ -431,7 +431,7 @@ def test_tasks_must_be_alike_and_have_unique_names():
 
 @pytest.mark.parametrize("cut", [lambda env: TimeLimit(env, 2), lambda env: _cut_after_two(env)])
 def test_task_change_is_not_truncated_at_its_first_step(cut):
-    """The original keeps counting across tasks; its LAST in place of FIRST would end an episode before it began."""
+    """The original keeps counting across tasks; its LAST instead of FIRST would end an episode before it began."""
     env = cut(MultitaskWrapper([toy(length=9), toy(length=9)], ["one", "other"]))
     env.reset()
     types = [int(env.step({"task_id": task, "action": 0}).step_type) for task in (0, 1, 1, 1, 1, 1)]

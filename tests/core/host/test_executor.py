@@ -43,7 +43,7 @@ class CountEnv(ToyEnv):
 
 
 class Scene:
-    """One executor with env 0, and the envs that are built in its place; rewards of resets are -1."""
+    """One executor with env 0, and the envs that replace it; rewards of resets are -1."""
 
     def __init__(self, autoreset: Autoreset, *envs: Any) -> None:
         self.rngs, self.touched, self.spares = GlobalRngs(), list[int](), list(envs[1:])

@@ -355,7 +355,7 @@ def test_step_that_is_replaced_within_a_step_is_used_from_the_next_one(change: C
 
     def reset() -> None:
         stand_in.reset()
-        steps[:] = [stand_in.step]  # as a slot does
+        steps[:] = [stand_in.step]  # a slot does the same
 
     assert stream_of(lambda action: steps[0](action), reset) == expected
 

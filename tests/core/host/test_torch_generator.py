@@ -92,7 +92,7 @@ def play_in_new_process(moment: str, options: dict[str, Any]) -> str:
 @pytest.mark.parametrize("moment", ["step", "reset", "construct"])
 @pytest.mark.parametrize("implementation", ["native", "python"], indirect=True)
 def test_numbers_do_not_depend_on_who_imports_torch(moment: str, implementation: str) -> None:
-    """In a new process: one worker's envs import torch in turn, and those of the serial backend in the caller."""
+    """In a new process: one worker's envs import torch one by one, and those of the serial backend in the caller."""
     expected = play_in_new_process(moment, {"num_workers": 4})
     assert play_in_new_process(moment, {"num_workers": 1}) == expected
     assert play_in_new_process(moment, {"backend": "serial"}) == expected

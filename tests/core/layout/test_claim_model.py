@@ -16,7 +16,7 @@ import pytest
 
 ROWS, CLAIMERS, CHAIN, BLOCKS = 2, 3, 2, 3
 SEALS = 3  # enough for block 0 to be opened a second time
-CLAIMS = 1  # of each claimer
+CLAIMS = 1  # number of each claimer's claims
 SEAL = -1  # the mark with which the parent takes the row where it seals
 LONGEST_OPERATION = 40  # maximum number of steps of an actor that runs alone
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
     """Shared memory, the actors, and the parent's own state."""
 
     open: RowRef
-    owners: tuple[Owner, ...]  # of all rows of all blocks
+    owners: tuple[Owner, ...]  # the rows of all blocks
     cells: tuple[int, ...]
     links: tuple[RowRef, ...]
     claimers: tuple[Actor, ...]
@@ -162,7 +162,7 @@ class Model:
                 parent=actor._replace(at="start"),
             )
         if actor.at == "start" and state.open[0] != state.chain[0][0]:
-            return self._finish_seal(state, ROWS)  # the block was filled, and claimers went on to the next one
+            return self._finish_seal(state, ROWS)  # the block was filled, and claimers use the next one
         state, actor = self.take(state, actor, SEAL)
         if actor.at == "done":
             return self._finish_seal(state, actor.row_ref[2])

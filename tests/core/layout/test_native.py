@@ -177,7 +177,7 @@ def test_stub_names_the_whole_module():
         if isinstance(node, ast.ClassDef):
             methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)} - {"__new__"}
             kind = getattr(_native, node.name)
-            # those of the protocol are compared in core/fallback/test_interfaces.py
+            # constants of the protocol are compared in core/fallback/test_interfaces.py
             inherited = {name for name in vars(events.Slot) if name[0] != "_"} if node.bases else set()
             assert methods | inherited == {name for name in vars(kind) if not name.startswith("__")}
             for name in methods:
@@ -228,7 +228,7 @@ def test_missing_extension_does_not_warn_in_workers(capfd):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "vecenv._native", None)
             patch.delenv("VECENV_IMPLEMENTATION", raising=False)
-            assert native.implementation() == "python"  # as if the env had a pool of its own
+            assert native.implementation() == "python"  # the env seems to have a pool of its own
         return toys.CountEnv()
 
     pool = ProcessPool([make], PoolOptions())
@@ -603,7 +603,7 @@ def test_final_info_refused_or_cancelled_is_not_in_a_later_row(ends):
     slot.host(1, lambda action: [])
     hub.send((np.zeros(2, np.int64),), None, False, 0)
     assert slot.serve()[:2] == (_native.EVENT_RESULT, 0)
-    slot.finish()  # as after Ctrl-C
+    slot.finish()  # Ctrl-C has this effect
     assert slot.serve()[:2] == (_native.EVENT_RESULT, 1)
     odd = (obs_of(0), 1.0, True, False, {"a": "text"}, FINAL, obs_of(1), {"a": 1})
     assert not slot.publish(*odd)

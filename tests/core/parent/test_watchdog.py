@@ -182,9 +182,9 @@ def test_stopped_slot_is_not_late_for_time_without_polls(scene: Scene) -> None:
 def test_thread_that_others_of_its_worker_wait_for_is_the_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, 3)
     scene.run(0, 7, Op.CALL)
-    scene.assign(1, 8)  # of the same worker
+    scene.assign(1, 8)  # a slot of the same worker
     assert scene.advance(30.0) == []
-    scene.assign(2, 9)  # of another worker
+    scene.assign(2, 9)  # a slot of another worker
     assert scene.advance(1.0) == []
     (late,) = scene.advance(0.1)
     assert late.startswith("slot 2 has not begun")

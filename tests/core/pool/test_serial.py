@@ -46,7 +46,7 @@ def test_failed_start_closes_the_built_envs_and_raises_the_reason() -> None:
 
 @pytest.mark.parametrize("seconds", [30.0, 0.001])
 def test_timer_of_the_program_continues(seconds: float) -> None:
-    """Limits of envs need the timer. If it was due meanwhile, it fires afterwards."""
+    """Limits of envs need the timer. If the program's timer was due during that time, it fires afterwards."""
     came: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
     try:

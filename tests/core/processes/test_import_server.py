@@ -100,7 +100,7 @@ def test_modules_are_imported_once_for_all_workers_and_pools(tmp_path: Path) -> 
         print(import_client.servers() != [server])
     """
     assert lines_of(source, tmp_path) == ["True", "True True", "True"]
-    assert num_imports("one", tmp_path) == num_imports("two", tmp_path) == 2  # in the program and in a server
+    assert num_imports("one", tmp_path) == num_imports("two", tmp_path) == 2  # the program and a server import it
 
 
 @pytest.mark.extended

@@ -349,7 +349,7 @@ def test_start_interrupted_by_a_handler_leaves_nothing() -> None:
 
 
 def test_closed_pool_rings_no_foreign_doorbell() -> None:
-    """A second closer can be late: it has found the pool open, but the pool is closed meanwhile."""
+    """A second closer can be late: it has found the pool open, but another thread has closed it since."""
     pool = opened()
     number = worker_group_of(pool).wake_event.descriptor.number
     pool.close()

@@ -304,7 +304,7 @@ def test_sys_path_entries_keep_their_order(tmp_path: Any, monkeypatch: pytest.Mo
     for then, wanted in (
         ([a, *standard, b], [a, *standard, b]),
         ([a, c, b, *standard], [a, c, b, *standard]),
-        ([c, d, str(tmp_path / "gone")], [*standard, c, d]),  # of another Python version, so nothing matches
+        ([c, d, str(tmp_path / "gone")], [*standard, c, d]),  # another Python version: nothing matches
     ):
         episode.path = then
         events = episode.run()

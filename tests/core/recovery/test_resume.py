@@ -167,7 +167,7 @@ def test_resumed_pool_gives_the_same_rows(open_pool: OpenPool, implementation: s
     begin(run)
     for worker_id in range(2):
         kill(run.pool, worker_id)
-    ask(run)  # of dead workers, so that nothing of it is answered
+    ask(run)  # the workers are dead, so no request is answered
     run.pool = open_pool(ENVS, implementation, resume=lose(run.pool), num_workers=3, **options)
     assert run.pool.outstanding() == 5
     assert finish(run) == [7]

@@ -121,7 +121,7 @@ def test_moved_env_keeps_its_commands(ends: Ends, ordered: bool) -> None:
     assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
     assert len(hub.requeue(0, ())) == 2
     assert hub.recv(1, 1, 0)[0] == "timeout", "their rows are theirs to write"
-    hub.move(0, 0)  # to its own slot
+    hub.move(0, 0)  # the target is its own slot
     hub.move(0, 1)
     assert (hub.pending(0), hub.pending(1)) == ((Op.STEP, 1, 2), (Op.STEP, 0, 1))
     for number, env_id in ((1, 0), (0, 1)):

@@ -35,7 +35,7 @@ class ModelCarrier:
     Attributes:
         executed: (shard, seq) of each call of `Shard.execute`, in their order.
         num_started: processes that were started so far.
-        missing: the resources that processes wait for which are being started; '' if they have a place.
+        missing: the resources that processes wait for which are being started; '' if nodes have room for them.
     """
 
     def __init__(self, fault: Fault = no_fault) -> None:

@@ -24,7 +24,7 @@ def plan_for(space: Any, num_envs: int, *, has_final: bool = True, reward_shape:
 
 
 def random_rows(plan: ArenaPlan, row_flags: int, seed: int = 0) -> RowRange:
-    """Return a block full of random bytes, whose rows have these flags in turns with 0."""
+    """Return a block full of random bytes, whose rows have these flags and 0 alternately."""
     rng = np.random.default_rng(seed)
     views = BlockRows(plan, rng.bytes(plan.words["block_stride"]), PRIVATE_BLOCK)
     views = BlockRows(plan, bytearray(views.data.tobytes()), PRIVATE_BLOCK)

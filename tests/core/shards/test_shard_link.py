@@ -75,7 +75,7 @@ def test_pause_before_a_repetition_is_doubled_until_a_reply_comes(link: ShardLin
     pauses, now = [], 0
     for _ in range(7):
         link.repeat_after_pause(now)
-        link.repeat_after_pause(now + 1)  # of the other request
+        link.repeat_after_pause(now + 1)  # this is a pause of the other request
         due = link.advance(now)
         assert carrier.numbers() == []
         pauses.append((due - now) / 1e9)

@@ -201,7 +201,7 @@ def test_log_records_beyond_the_bound_are_counted(caplog: Log, implementation: s
 
 @pytest.mark.extended
 def test_env_that_floods_the_log_does_not_wait_for_the_caller(implementation: str) -> None:
-    """The caller reads no messages meanwhile."""
+    """The caller reads no messages during the flood."""
 
     def act(call: str) -> None:
         if call == "step":

@@ -202,7 +202,7 @@ def test_process_forked_by_another_thread_receives_signals(delivered: list[int])
 
     thread = threading.Thread(target=lambda: exitcodes.append(in_a_child(child)))
     with signals_deferred():
-        signal.raise_signal(signal.SIGINT)  # of the parent only
+        signal.raise_signal(signal.SIGINT)  # only the parent gets it
         thread.start()
         thread.join()
         _pending_signals.clear()

@@ -24,7 +24,7 @@ def random_game(env: BoardEnv, generator: random.Random, **reset: Any) -> Iterat
 
 
 def match(env: BoardEnv, num_games: int, seed: int, seats: tuple[int, ...] = (0, 1)) -> Counter[int]:
-    """Let the env's bot play a random player from both seats in turn; count games by the bot's result, 1, 0 or -1."""
+    """Let the env's bot play a random player, from both seats alternately; count games by its result, 1, 0 or -1."""
     env.seed(seed)
     generator = random.Random(seed)
     results: Counter[int] = Counter()

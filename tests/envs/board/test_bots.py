@@ -89,7 +89,7 @@ def test_bots_see_a_win_and_a_threat(game, name):
     }
     board, action = boards[game]
     bot = game({"bot_action_type": name, "num_simulation": 400}).bot
-    bot._generator = random.Random(1)  # with random entropy MCTS would sometimes miss the threat
+    bot._generator = random.Random(1)  # MCTS with random entropy would sometimes miss the threat
     assert bot.get_actions(board, player_index=0) == action
     assert bot.get_rule_bot_action(board, player=2) == action
 

@@ -37,7 +37,7 @@ def test_spaces_contain_every_step_of_many_games(game, mode, form):
                 assert env.reward_space.contains(timestep.reward)
                 assert type(timestep.done) is bool
                 assert timestep.done == (not legal)
-                assert ("eval_episode_return" in timestep.info) == timestep.done  # and not before the end: D20
+                assert ("eval_episode_return" in timestep.info) == timestep.done  # D20: not before the end
         assert type(timestep.info["eval_episode_return"]) is float
 
 

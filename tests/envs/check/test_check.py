@@ -81,7 +81,7 @@ def test_check_prints_nothing(capsys):
 
 
 class ManyViolations(Ding):
-    """Breaks as many rules as one env can."""
+    """Breaks all rules that one env can break."""
 
     def __init__(self, cfg=None):
         super().__init__(cfg)

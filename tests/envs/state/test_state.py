@@ -221,7 +221,7 @@ def test_fresh_env_continues_exactly(name):
     SNAPSHOTTER.restore(twin, snapshot.state)
     assert snapshot.is_complete == (name in STACKS), uncovered_layers(env)
     assert continue_run(twin) == continue_run(env)
-    # and once more, from the restored env
+    # the restored env is captured and restored again
     third = make_stack()
     SNAPSHOTTER.restore(third, SNAPSHOTTER.capture(twin).state)
     assert continue_run(third, 30) == continue_run(env, 30)

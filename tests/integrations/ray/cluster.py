@@ -35,9 +35,9 @@ def wait_until_free(cluster: SimulatedCluster) -> None:
 
 
 def reserve(bundles: list[dict[str, float]], **options: Any) -> Any:
-    """Return a placement group whose bundles have their places.
+    """Return a placement group whose bundles are reserved.
 
-    If Ray removes a group while it looks for places, the resources of one bundle may stay reserved.
+    If Ray removes a group while it looks for nodes, the resources of one bundle may stay reserved.
     """
     import ray
 

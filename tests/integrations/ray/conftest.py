@@ -21,7 +21,7 @@ def cluster() -> Iterator[SimulatedCluster]:
 def leak_guard(cluster: SimulatedCluster) -> Iterator[None]:
     """Fail a test that leaves an actor, a placement group, a process of a pool or an object in the cluster.
 
-    In the place of the guard of all other tests: Ray keeps processes, threads and descriptors of its own.
+    This replaces the guard of all other tests: Ray keeps processes, threads and descriptors of its own.
     """
     yield
     left: list[str] = []

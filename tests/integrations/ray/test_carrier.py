@@ -31,7 +31,7 @@ _NS = 1_000_000_000
 
 
 class EchoShard:
-    """Returns as many bytes as a request wants, and the number of bytes of the request."""
+    """Returns a reply of the size that a request names, and the size of the request."""
 
     is_closed = False
 
@@ -71,7 +71,7 @@ def carrier(cluster: Any, num_shards: int) -> Iterator[RayCarrier]:
 
 
 def wait_for(carrier: RayCarrier, count: int = 1, seconds: float = 60.0) -> list[Any]:
-    """Return so many events."""
+    """Return `count` events."""
     until_ns = now_ns() + int(seconds * _NS)
     events: list[CarrierEvent] = []
     while len(events) < count and now_ns() < until_ns:
@@ -104,7 +104,7 @@ def test_requests_and_replies_of_every_size_arrive_whole(carrier: RayCarrier) ->
             assert isinstance(event, Replied) and event.shard == 0
             mail = unpack_bare(event.data).mail
             assert len(mail) == 8 + nbytes and int.from_bytes(mail[:8], "little") == size
-    ask(carrier, 0, 300_000, most_nbytes=1000)  # with mail that is larger than expected
+    ask(carrier, 0, 300_000, most_nbytes=1000)  # its messages are larger than expected
     assert len(unpack_bare(wait_for(carrier)[0].data).mail) == 8 + 300_000
 
 

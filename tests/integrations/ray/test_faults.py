@@ -63,7 +63,7 @@ def test_actors_killed_at_any_moment_lose_no_step(cluster: SimulatedCluster, cap
     def amid(pool: Pool, number: int) -> None:
         if number in (0, 5):  # 0: the first reset
             kill(pool, 1)
-        if number == 11:  # and its successor while that is built
+        if number == 11:  # its successor is lost while it is built
             kill(pool, 0)
             while (shard := pool.shards()[0]).restarts < 3 or not shard.pid:
                 hub_of(pool).wait_briefly(now_ns() + 10_000_000)
@@ -286,6 +286,6 @@ def test_end_of_the_driver_ends_everything(cluster: SimulatedCluster, end: str) 
     program = _DRIVER.replace("END", repr(end))
     output = run_program(cluster, program, returncode=-signal.SIGKILL if end == "kill" else 0)
     pids = [int(word) for word in output.split()]
-    assert len(pids) == 2  # the leak guard waits for the rest
+    assert len(pids) == 2  # the leak guard waits for the other processes
     for pid in pids:
         wait_for_end(pid)
