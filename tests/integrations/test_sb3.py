@@ -8,7 +8,6 @@ import functools
 import os
 import pickle
 import signal
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -26,6 +25,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 
 from tests.scripted import Plain
 from tests.vector.comparison import assert_same
+from tests.vector.test_batched import GivesOptions, InfoEnv
 from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
 from vecenv.integrations.sb3 import SB3VecEnv
@@ -57,17 +57,6 @@ def compare(env_fns, num_steps=60, options=None, **kwargs):
             assert_same(ours.step(action), theirs.step(action), f"step {i}")
             assert_same(list(ours.reset_infos), list(theirs.reset_infos), f"reset_infos {i}")
         assert_same(ours.reset(), theirs.reset(), "second reset")
-
-
-class InfoEnv(ToyEnv):
-    """Gives infos of every type; their keys differ from step to step and from env to env."""
-
-    def make_info(self):
-        draw = int(self.np_random.integers(4))
-        info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2, "flag": draw > 1}
-        if draw & 1:
-            info.update(small=np.float32(draw), name=f"env {draw}", nested={"array": np.arange(draw)})
-        return info if draw else {}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -278,13 +267,8 @@ def test_large_observations_stay_owned_by_the_caller(backend):
 
 
 def test_options_reach_the_envs_once():
-    class Optional(ToyEnv):
-        def reset(self, *, seed=None, options=None):
-            obs, _ = super().reset(seed=seed)
-            return obs, {"given": repr(options)}
-
-    compare([functools.partial(Optional, 3)] * 2, num_steps=8, options={"level": 1}, backend="process")
-    compare([functools.partial(Optional, 3)] * 2, num_steps=8, options=[{"level": 1}, {}], backend="serial")
+    compare([functools.partial(GivesOptions, 3)] * 2, num_steps=8, options={"level": 1}, backend="process")
+    compare([functools.partial(GivesOptions, 3)] * 2, num_steps=8, options=[{"level": 1}, {}], backend="serial")
 
 
 # ---- calls ------------------------------------------------------------------------------------

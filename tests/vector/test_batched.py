@@ -141,15 +141,18 @@ def test_seeds_must_be_integers(make, seed):
         envs.reset(seed=seed)
 
 
-def test_options_reach_the_envs():
-    class Optional(ToyEnv):
-        def reset(self, *, seed=None, options=None):
-            obs, _ = super().reset(seed=seed)
-            return obs, {"given": repr(options)}
+class GivesOptions(ToyEnv):
+    """Has the options of its reset in the info."""
 
-    compare([Optional] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, {"given": repr(options)}
+
+
+def test_options_reach_the_envs():
+    compare([GivesOptions] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 4), "level": 4}
-    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # some masks are partial then
+    env_fns = [functools.partial(GivesOptions, length) for length in (3, 2, 3, 3)]  # some masks are partial then
     compare(env_fns, 2, AutoresetMode.DISABLED, options=options)
 
 

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.spaces import ALL_SPACES
 from tests.vector.comparison import assert_same
+from tests.vector.test_batched import GivesOptions, HasGenerator
 from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
 from vecenv.values.nested import flatten
@@ -309,27 +310,15 @@ def test_gymnasiums_vector_env_is_a_direct_base_class(vector_env):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", [None, 0, [4, None, 9], np.int64(3)], ids=["none", "int", "list", "numpy"])
 def test_seeds_equal_gymnasium(seed, mode):
-    class HasGenerator(ToyEnv):
-        """Has its generator from the start, so an unseeded reset is not random."""
-
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.np_random = np.random.default_rng(8)
-
     seed = int(seed) if isinstance(seed, np.integer) else seed
     compare(functools.partial(HasGenerator, length=4), backend="process", mode=mode, seed=seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_options_reach_the_envs(backend):
-    class Optional(ToyEnv):
-        def reset(self, *, seed=None, options=None):
-            obs, _ = super().reset(seed=seed)
-            return obs, {"given": repr(options)}
-
-    compare(Optional, backend=backend, mode=AutoresetMode.NEXT_STEP, options={"level": 3})
+    compare(GivesOptions, backend=backend, mode=AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 3), "level": 4}
-    compare(Optional, backend=backend, mode=AutoresetMode.DISABLED, options=options)
+    compare(GivesOptions, backend=backend, mode=AutoresetMode.DISABLED, options=options)
 
 
 @pytest.mark.parametrize("mode", MODES)
