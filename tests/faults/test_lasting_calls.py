@@ -208,16 +208,11 @@ def run_program(seed: int, *, kills: bool = True, **options: Any) -> set[str]:
         pooled.envs.close()
 
 
-@pytest.mark.parametrize("first", [0])
-def test_programs_with_calls_equal_a_plain_loop(first: int) -> None:
-    marks = set().union(*(run_program(seed) for seed in range(first, first + 6)))
-    assert marks <= {"replayed", "unproven"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 500, 50))
-def test_many_programs_with_calls_equal_a_plain_loop(first: int) -> None:
-    marks = set().union(*(run_program(seed) for seed in range(first, first + 50)))
+@pytest.mark.parametrize(
+    "first, number", [(0, 6), *(pytest.param(first, 50, marks=pytest.mark.slow) for first in range(0, 500, 50))]
+)
+def test_programs_with_calls_equal_a_plain_loop(first: int, number: int) -> None:
+    marks = set().union(*(run_program(seed) for seed in range(first, first + number)))
     assert marks <= {"replayed", "unproven"}
 
 
@@ -408,14 +403,9 @@ def count_reads(num_calls: int, num_kills: int) -> tuple[int, list[float]]:
 
 
 @pytest.mark.extended
-def test_calls_that_only_read_take_no_room_and_no_time() -> None:
-    nbytes, seconds = count_reads(20_000, 3)
-    assert nbytes < 1_000_000 and max(seconds) < 0.5
-
-
-@pytest.mark.slow
-def test_a_million_calls_that_only_read_take_no_room_and_no_time() -> None:
-    nbytes, seconds = count_reads(1_000_000, 10)
+@pytest.mark.parametrize("num_calls, rounds", [(20_000, 3), pytest.param(1_000_000, 10, marks=pytest.mark.slow)])
+def test_calls_that_only_read_take_no_room_and_no_time(num_calls: int, rounds: int) -> None:
+    nbytes, seconds = count_reads(num_calls, rounds)
     assert nbytes < 1_000_000 and max(seconds) < 0.5
 
 

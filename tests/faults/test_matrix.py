@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import time
-import warnings
 from typing import Any
 
 import psutil
@@ -131,25 +130,22 @@ def _params(chosen: list[FaultCase]) -> list[Any]:
     return [pytest.param(case, id=str(case)) for case in chosen]
 
 
-def _ignore_conversions() -> None:
-    # observations of another dtype are converted, with one warning
-    warnings.filterwarnings("ignore", ".*float64.*", UserWarning)
+# Observations of another dtype are converted, with one warning.
+converts = pytest.mark.filterwarnings("ignore:.*float64.*:UserWarning")
 
 
+@converts
 @pytest.mark.extended
 @pytest.mark.parametrize("case", _params(fault_cases.pairwise_cases()))
 def test_matrix_pairwise(case: FaultCase, tmp_path: Any) -> None:
-    with warnings.catch_warnings():
-        _ignore_conversions()
-        run_case(case, tmp_path)
+    run_case(case, tmp_path)
 
 
+@converts
 @pytest.mark.slow
 @pytest.mark.parametrize("case", _params(fault_cases.possible_cases()))
 def test_matrix_all(case: FaultCase, tmp_path: Any) -> None:
-    with warnings.catch_warnings():
-        _ignore_conversions()
-        run_case(case, tmp_path)
+    run_case(case, tmp_path)
 
 
 def test_matrix_cells_run_or_have_a_reason() -> None:

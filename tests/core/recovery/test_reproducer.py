@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.contracts.test_pool import RaisesOnce
 from tests.faults.traces import play, recovering_pool, undisturbed
 from tests.inside import engine_of, waiter_of
 from vecenv import VectorEnv
@@ -347,18 +348,8 @@ def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: 
         assert engine_of(pool).reproduce(0, Op.STEP, 3).seed == 0
 
 
-class RaisesInBetween(toys.CountEnv):
-    """Raises in its second step; the caller may continue."""
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        if self.elapsed_steps == 2:
-            raise ValueError("a bad move")
-        return result
-
-
 def test_error_raised_earlier_is_an_event(tmp_path: Any) -> None:
-    with recovering_pool([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([RaisesOnce], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
         last = engine_of(pool).journal.history(0, ()).attempts[0].entries[-1].step_id
         path = engine_of(pool).reproduce(0, Op.STEP, last).save("because")
