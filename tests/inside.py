@@ -116,7 +116,7 @@ def config_of(owner: Any) -> Any:
 
 
 def call_envs(manager: Any, name: str, *args: Any, env_ids: Sequence[int] | None = None) -> list[Any]:
-    """Call a method of these envs of a launched manager (default: all) without a look whether they have it."""
+    """Call a method of these envs of a launched manager (default: all); it is not checked first that they have it."""
     return list(manager._call_envs(CallEnvMethod(name, args, {}), name, env_ids))
 
 
@@ -125,8 +125,8 @@ def set_step_timeout(manager: Any, seconds: float) -> None:
     manager._step_timeout = seconds
 
 
-def seed_of(env: Any) -> tuple[int | None, bool]:
-    """Return the seed of an env of DI-engine and whether it is a dynamic one, as managers and programs read them."""
+def seed_of(env: Any) -> tuple[Any, Any]:
+    """Return the seed of an env of DI-engine and whether it is a dynamic one; of a manager, lists of these by env."""
     return env._seed, env._dynamic_seed
 
 
