@@ -22,6 +22,7 @@ import itertools
 import random
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ __all__ = [
     "WatchedWords",
     "entropy_of",
     "global_accessor",
-    "is_exact",
     "parts_of",
 ]
 
@@ -92,10 +92,9 @@ def entropy_of(python: int, numpy: int, torch: int) -> int:
     return python | numpy << _PART_BITS | torch << 2 * _PART_BITS
 
 
-def _words_of(entropy: int) -> tuple[bytes, ...]:
-    """Return the 624 words of each generator, of torch's too, that begin from its part of an entropy."""
-    parts = enumerate(parts_of(entropy))
-    return tuple(hashlib.shake_128(b"%d %d" % (number, part)).digest(4 * _WORDS) for number, part in parts)
+def _words_of(entropy: int, number: int) -> bytes:
+    """Return the 624 words of a generator that begin from its part of an entropy: of `random`, NumPy's or torch's."""
+    return hashlib.shake_128(b"%d %d" % (number, parts_of(entropy)[number])).digest(4 * _WORDS)
 
 
 def _refilled(words: bytes | bytearray) -> bytes:
@@ -140,22 +139,17 @@ class MemoryAccessor:
             self._first_words.append(torch_address + torch_generator.WORDS)
         self._places = _PLACES[: len(self._positions)]
         self._nbytes = sum(nbytes for _, nbytes in areas)
-        native = load()
-        if native is None:
-            self._exchange = functools.partial(_exchange, [_memory_at(*area) for area in areas])
-        else:
-            self._exchange = functools.partial(
-                native.exchange, struct.pack(f"={2 * len(areas)}Q", *itertools.chain(*areas))
-            )
+        self._exchange = _exchange_of(areas)
         self.window_addresses = tuple(address + 4 * _POSITION for address in self._first_words)
+        self._exchange_windows = _exchange_of([(address, _WINDOW_NBYTES) for address in self.window_addresses])
 
     def state_of(self, entropy: int) -> State:
         """Return the state that begins from a number."""
-        python, numpy, torch = _words_of(entropy)
+        python, numpy = _words_of(entropy, 0), _words_of(entropy, 1)
         position = struct.pack("=i", _POSITION)
         words = bytearray(b"".join((position, python, numpy, position, bytes(_GAUSS_NBYTES))))
         if self.has_torch:
-            words += torch_generator.state_of_words(torch, _POSITION)
+            words += torch_generator.state_of_words(_words_of(entropy, 2), _POSITION)
         return words, None
 
     def save(self) -> State:
@@ -181,8 +175,7 @@ class MemoryAccessor:
 
     def load_window(self, window: bytes) -> None:
         """Replace the next words of the neutral state; as the slot does in C."""
-        for number, address in enumerate(self.window_addresses):
-            ctypes.memmove(address, window[number * _WINDOW_NBYTES :], _WINDOW_NBYTES)
+        self._exchange_windows(None, window)
 
     def continued(self, own: State, seen: State, neutral: State) -> State:
         """Return the state of an env after its first draws from the neutral state with the window of its own state.
@@ -228,7 +221,19 @@ class MemoryAccessor:
         return bytes(part), None
 
 
-def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray | None) -> None:
+def _exchange_of(areas: list[tuple[int, int]]) -> Callable[[bytearray | None, bytes | bytearray | None], None]:
+    """Return the function (keep, fill) that copies areas of memory into `keep`, then fills them from `fill`.
+
+    Args:
+        areas: (address, bytes) of each.
+    """
+    native = load()
+    if native is None:
+        return functools.partial(_exchange, [_memory_at(*area) for area in areas])
+    return functools.partial(native.exchange, struct.pack(f"={2 * len(areas)}Q", *itertools.chain(*areas)))
+
+
+def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytes | bytearray | None) -> None:
     """Copy areas of memory into `keep`, then fill them from `fill`; None skips a part. As `_native.exchange`."""
     start = 0
     for area in areas:
@@ -240,11 +245,35 @@ def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray |
         start = stop
 
 
-class CallAccessor:
-    """Saves and loads the state through the generators' own functions, for an unknown memory layout."""
+class _SlowAccessor:
+    """Base of accessors that read no memory: the state of an env is swapped in at every call, so it has no window."""
 
     window_addresses = ()
     has_cuda = False
+
+    def save(self) -> State:
+        raise NotImplementedError
+
+    def load(self, state: State) -> None:
+        raise NotImplementedError
+
+    def swap(self, state: State) -> State:
+        saved = self.save()
+        self.load(state)
+        return saved
+
+    def window_of(self, state: State) -> bytes:
+        return b""
+
+    def load_window(self, window: bytes) -> None:
+        raise AssertionError("every call swaps the state")
+
+    def watched_words(self, state: State) -> WatchedWords:
+        return ()
+
+
+class CallAccessor(_SlowAccessor):
+    """Saves and loads the state through the generators' own functions, for an unknown memory layout."""
 
     def __init__(self, python: random.Random, numpy: Any, torch: Any) -> None:
         self._python, self._numpy, self._torch = python, numpy, torch
@@ -262,31 +291,16 @@ class CallAccessor:
         if self._torch is not None:
             _load_bytes(self._torch, state[2])
 
-    def swap(self, state: State) -> State:
-        saved = self.save()
-        self.load(state)
-        return saved
-
     def state_of(self, entropy: int) -> State:
-        python, numpy, torch = _words_of(entropy)
-        words = struct.unpack(f"={_WORDS}I", python)
-        state: State = (3, (*words, _POSITION), None), ("MT19937", numpy, _POSITION, 0, 0.0)
+        words = struct.unpack(f"={_WORDS}I", _words_of(entropy, 0))
+        state: State = (3, (*words, _POSITION), None), ("MT19937", _words_of(entropy, 1), _POSITION, 0, 0.0)
         if self._torch is not None:
-            generator = type(self._torch)().manual_seed(int.from_bytes(torch[:8], "little"))
+            generator = type(self._torch)().manual_seed(int.from_bytes(_words_of(entropy, 2)[:8], "little"))
             state = *state, _bytes_of(generator)
         return state
 
-    def window_of(self, state: State) -> bytes:
-        return b""
-
-    def load_window(self, window: bytes) -> None:
-        raise AssertionError("every call swaps the state")
-
     def continued(self, own: State, seen: State, neutral: State) -> State:
         return seen
-
-    def watched_words(self, state: State) -> WatchedWords:
-        return ()
 
     def torch_parts(self, state: State) -> TorchParts:
         return (state[2] if len(state) > 2 else None), None
@@ -301,7 +315,7 @@ class CallAccessor:
         return own
 
 
-class CudaAccessor:
+class CudaAccessor(_SlowAccessor):
     """Adds torch's generators of CUDA devices to those of another accessor.
 
     A state consists of the other accessor's state and a tuple of bytes, one item per device. The memory of these
@@ -312,7 +326,6 @@ class CudaAccessor:
         devices: the generators of the devices.
     """
 
-    window_addresses = ()
     has_torch = has_cuda = True
 
     def __init__(self, base: MemoryAccessor | CallAccessor, devices: tuple[Any, ...]) -> None:
@@ -326,11 +339,6 @@ class CudaAccessor:
         for device, words in zip(self._devices, state[1]):
             _load_bytes(device, words)
 
-    def swap(self, state: State) -> State:
-        saved = self.save()
-        self.load(state)
-        return saved
-
     def state_of(self, entropy: int) -> State:
         part, states = parts_of(entropy)[2], []
         for number, device in enumerate(self._devices):
@@ -339,17 +347,8 @@ class CudaAccessor:
             states.append(_bytes_of(generator))
         return self._base.state_of(entropy), tuple(states)
 
-    def window_of(self, state: State) -> bytes:
-        return b""
-
-    def load_window(self, window: bytes) -> None:
-        raise AssertionError("every call swaps the state")
-
     def continued(self, own: State, seen: State, neutral: State) -> State:
         return self._base.continued(own[0], seen[0], neutral[0]), seen[1]
-
-    def watched_words(self, state: State) -> WatchedWords:
-        return ()
 
     def torch_parts(self, state: State) -> TorchParts:
         return self._base.torch_parts(state[0])[0], state[1]
@@ -402,11 +401,6 @@ def _gauss_offset() -> int | None:
         return None
     numpy.standard_normal()  # uses up the second Gaussian
     return offset if bytes(_memory_at(id(numpy) + offset, 4)) == bytes(4) else None
-
-
-def is_exact() -> bool:
-    """Return whether the memory layout of the generators is known, so that draws are detected exactly."""
-    return _gauss_offset() is not None
 
 
 def global_accessor() -> Accessor:

@@ -49,7 +49,7 @@ import numpy as np
 
 from ..system.fork_guard import ForkGuard
 from . import torch_generator
-from .generator_states import NO_TORCH, Accessor, State, TorchParts, entropy_of, global_accessor, parts_of
+from .generator_states import NO_TORCH, Accessor, State, TorchParts, WatchedWords, entropy_of, global_accessor, parts_of
 
 __all__ = [
     "EnvRngs",
@@ -348,7 +348,7 @@ class GlobalRngs:
         self.entropy = entropy
         self.generators = _present_accessor()
         self.neutral_state = self.generators.state_of(entropy)
-        self.watched_words = self.generators.watched_words(self.neutral_state)
+        self._watch(self.generators.watched_words(self.neutral_state))
         self.is_active = False
         self.is_threaded = False
         self.fork_guard = ForkGuard()
@@ -360,6 +360,10 @@ class GlobalRngs:
         self._callers_state: State | None = None
         self._lock = _process_lock
         self._env_rngs: dict[int, EnvRngs] = {}
+
+    def _watch(self, words: WatchedWords) -> None:
+        self.watched_words = words
+        self._words = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
 
     def __enter__(self) -> GlobalRngs:
         global _innermost
@@ -401,7 +405,7 @@ class GlobalRngs:
             self._callers_state = generators.with_torch(generators.without_torch(generators.save()), parts)
         self.generators = generators
         self.neutral_state = generators.state_of(self.entropy)
-        self.watched_words = generators.watched_words(self.neutral_state)
+        self._watch(generators.watched_words(self.neutral_state))
         for env_rngs in self._env_rngs.values():
             env_rngs.take_up_torch(generators)
         if running is not None and running.rngs is not self:
@@ -410,7 +414,7 @@ class GlobalRngs:
         if plain is not None and generators.has_cuda:
             # Draws from CUDA's generators are not noticed, so this call counts as one that draws.
             self._has_drawn_unseen.value = 1
-            self.watched_words = ((ctypes.addressof(self._has_drawn_unseen), 0),)
+            self._watch(((ctypes.addressof(self._has_drawn_unseen), 0),))
         self.on_torch()
         if plain is not None:
             return generators.with_torch_window(self.neutral_state, generators.torch_parts(plain.state))
@@ -495,7 +499,7 @@ class GlobalRngs:
 
     def has_moved(self) -> bool:
         """Return whether a watched word has changed: an env has drawn from the neutral state, or seeded."""
-        return any(ctypes.c_uint32.from_address(address).value != value for address, value in self.watched_words)
+        return any(word.value != value for word, value in self._words)
 
     def disable_swapping(self, env_id: int) -> None:
         """Stop swapping, because several threads call envs at once; continue from this env's state, and detect draws.
@@ -505,7 +509,7 @@ class GlobalRngs:
         """
         self.is_active, self.is_threaded = False, True
         self.generators.load(self.of(env_id).state)
-        self.watched_words = self.generators.watched_words(self.generators.save())
+        self._watch(self.generators.watched_words(self.generators.save()))
 
     def forget(self, env_id: int) -> None:
         """Drop the RNG state of an env that is going to be rebuilt; it starts again from its seed."""

@@ -173,12 +173,8 @@ def load(data: bytes | bytearray | Payload) -> Any:
 
 def copy_payload(payload: Payload) -> Payload:
     """Copy a message down for envs in this process."""
-    return replace(
-        payload,
-        kwargs=copy_value(payload.kwargs),
-        action=copy_value(payload.action),
-        function=copy_value(payload.function),
-    )
+    kwargs, action, function = map(copy_value, (payload.kwargs, payload.action, payload.function))
+    return Payload(kwargs, action, function, payload.name)
 
 
 def copy_reply(reply: Reply) -> Reply:

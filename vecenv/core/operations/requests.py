@@ -400,7 +400,7 @@ class Requests:
         """
         for env_id in env_ids:
             step_id = self._calls.get(env_id)
-            if step_id is not None and not self._inbox.has_call(step_id):
+            if step_id is not None and self._inbox.awaits_call(step_id):
                 error = pack_error(error_of(env_id, step_id))
                 self._inbox.reply_to_call(Reply(step_id, env_id, error=error))
         self._inbox.forget_calls_of(env_ids)
@@ -457,8 +457,9 @@ class Requests:
         self._command(Op(commands.op).name.lower(), commands, False, superseded, awaited)
 
     def _note_reset(self, env_ids: Array, is_seeded: Array) -> None:
-        self._is_new[env_ids] = False
-        self._checks_steps = self._bounds is not None or bool(self._is_new.any())
+        if self._checks_steps:
+            self._is_new[env_ids] = False
+            self._checks_steps = self._bounds is not None or bool(self._is_new.any())
         self._may_lack_generator[env_ids] = False
         self._is_seeded[env_ids] |= is_seeded
 
