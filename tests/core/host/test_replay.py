@@ -141,7 +141,7 @@ def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
     records: list[Any] = [(0, 0), (0, 0)]
     slot: Any = SimpleNamespace(records=lambda env_id: (99, *records))
     rngs = GlobalRngs()
-    restorer = Restorer(Executor({}, Autoreset.NEXT_STEP, rngs), slot, np.asarray, float, None, rngs)
+    restorer = Restorer(Executor({}, Autoreset.NEXT_STEP, rngs), slot, np.asarray, float, None, rngs, lambda _: None)
     assert restorer.last_record(0, 5) == (0, 0)
     records[:] = (5, 50), (4, 40)
     assert restorer.last_record(0, 5) == (4, 40) and restorer.last_record(0, 6) == (5, 50)

@@ -138,7 +138,15 @@ class Scene:
         self.slot, self.asked, self.length = Slot(*records), list[str](), length
         rngs = GlobalRngs()
         self.executor = Executor({}, autoreset, rngs)
-        self.restorer = Restorer(self.executor, self.slot, lambda obs: obs, lambda reward: reward, Snapshotter(), rngs)
+        self.restorer = Restorer(
+            self.executor,
+            self.slot,
+            lambda obs: obs,
+            lambda reward: reward,
+            Snapshotter(),
+            rngs,
+            lambda _: self.build(),
+        )
 
     def build(self, wrong: bool = False) -> Log:
         return Log(self.asked, self.length, wrong)
@@ -146,7 +154,7 @@ class Scene:
     def run(self, *attempts: RestorePlan, wrong: bool = False, **how: Any) -> tuple[bool, Any]:
         job = RestoreJob(list(attempts), **how)
         self.executor.envs[0] = self.build(wrong)
-        outcome = self.restorer.run(0, job, BEFORE, lambda _: self.build())
+        outcome = self.restorer.run(0, job, BEFORE)
         return self.executor.needs_reset, outcome
 
 

@@ -12,7 +12,7 @@ import pytest
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.snapshots import Snapshots
 from vecenv.core.layout.flags import Autoreset
-from vecenv.core.layout.messages import Reply
+from vecenv.core.layout.messages import Reply, load_reply
 from vecenv.core.options import RECOVERING, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
@@ -66,13 +66,12 @@ class Scene:
     """A Snapshots object and its collaborators."""
 
     def __init__(self, snapshotter: Snapshotter | None) -> None:
-        self.slot, self.snapshotter = Slot(), snapshotter
         self.sent: list[Reply] = []
+        self.slot, self.snapshotter = Slot(), snapshotter
+        self.slot.send_message = lambda data: self.sent.append(load_reply(data))
         self.warned: list[tuple[str, str]] = []
         self.rngs = GlobalRngs()
-        self.snapshots = Snapshots(
-            self.slot, snapshotter, self.rngs, self.sent.append, lambda key, text: self.warned.append((key, text))
-        )
+        self.snapshots = Snapshots(self.slot, snapshotter, self.rngs, lambda key, text: self.warned.append((key, text)))
 
     def reset(self, step_id: int, env: Any = 5, **how: bool) -> None:
         self.snapshots.before_reset(0, step_id, env, **{"seeded": False, **how})

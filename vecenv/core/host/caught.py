@@ -11,23 +11,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import StateError, add_notes
 from ...own_log import own_logger
 from ..layout import messages
-from ..layout.commands import Changes, LastingCall
+from ..layout.commands import LastingCall
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .failure_budget import FailureBudget
 from .global_rngs import GlobalRngs
 
+if TYPE_CHECKING:
+    from .replay import Snapshotter
+
 __all__ = ["CaughtExceptions", "UnbuiltEnv", "describe", "repeat_call"]
-
-#: Sets attributes of an env, see `Snapshotter.set_attributes`.
-SetAttributes = Callable[[Any, Changes], None]
-
 
 #: Log lines about the exceptions of an env within the window; further ones are counted only.
 _MOST_LINES = 3
@@ -63,7 +62,7 @@ class CaughtExceptions:
         build: builds a new env for an env_id.
         rngs: the RNG states of the envs.
         timings: of all envs, where caught exceptions are counted, see `CountersPlan.timings`; None: nowhere.
-        set_attributes: sets the attributes that a call has changed; None: calls are only repeated.
+        snapshotter: sets the attributes that a call has changed; None: calls are only repeated.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class CaughtExceptions:
         build: Callable[[int], Any],
         rngs: GlobalRngs,
         timings: Array | None,
-        set_attributes: SetAttributes | None = None,
+        snapshotter: Snapshotter | None = None,
     ) -> None:
         self._budget = FailureBudget(*limit)
         self._build = build
         self._rngs = rngs
         self._timings = timings
-        self._set_attributes = set_attributes
+        self._snapshotter = snapshotter
         self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
         self._calls = LastingCalls(0)  # the least number of bytes
 
@@ -146,21 +145,19 @@ class CaughtExceptions:
         env = self._build(env_id)
         self._calls.settle(env_id, step_id)
         for call in self._calls.all_of(env_id, ()):
-            repeat_call(env_id, env, call, self._rngs, self._set_attributes)
+            repeat_call(env_id, env, call, self._rngs, self._snapshotter)
         text = b"%d %d %d" % (self._rngs.first_env_id + env_id, step_id, attempt)
         digest = hashlib.blake2b(text, digest_size=4).digest()
         return env, int.from_bytes(digest, "little") >> 1
 
 
-def repeat_call(
-    env_id: int, env: Any, call: LastingCall, rngs: GlobalRngs, set_attributes: SetAttributes | None
-) -> None:
+def repeat_call(env_id: int, env: Any, call: LastingCall, rngs: GlobalRngs, snapshotter: Snapshotter | None) -> None:
     """Repeat a call in a new env, and set the attributes that it changed; its exceptions were already its reply."""
     with suppress(Exception, SystemExit):
         if call.payload is not None:
             rngs.call_swapped(env_id, messages.load(call.payload).function, env)
-    if call.changes is not None and set_attributes is not None:
-        set_attributes(env, call.changes)
+    if call.changes is not None and snapshotter is not None:
+        snapshotter.set_attributes(env, call.changes)
 
 
 def describe(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,6 @@ _THREADED_DRAW = (
     "envs draw from the global random generators while several threads of their worker step envs at once: their "
     "random values depend on each other. Draw from self.np_random, or use threads_per_worker=1"
 )
-
-
-@dataclass
-class _Restoring:
-    """The envs that are still to restore."""
-
-    restore_jobs: dict[int, RestoreJob]
-    restorer: Restorer
-    rebuild: Callable[[int], Any]
 
 
 class Host:
@@ -112,7 +103,8 @@ class Host:
         self._snapshots: Snapshots | None = None
         self._effects: CallEffects | None = None
         self._effect: tuple[str, Changes | None, bool, bool] | None = None  # of this call; see `CallEffect`
-        self._restoring: _Restoring | None = None
+        self._restore_jobs: dict[int, RestoreJob] = {}  # by env_id, of the envs that are still to restore
+        self._restorer: Restorer | None = None
         self._marks: dict[int, dict[str, str]] = {}  # by env_id: "recovered" and "error" in the info of the next reply
         self._abandoned: dict[int, Any] = {}  # by env_id: the last delivered observation of an abandoned episode
         self._last_objects: dict[int, list[Any]] = {}  # by env_id: object leaves of its last observation
@@ -133,11 +125,7 @@ class Host:
             final_offset: of the columns of final observations in a block, in bytes.
         """
         self._snapshots = self._executor.snapshots = Snapshots(
-            self._slot,
-            snapshotter,
-            self._rngs,
-            lambda reply: self._slot.send_message(messages.dump_reply(reply)),
-            lambda *w: self._warnings.append(w),
+            self._slot, snapshotter, self._rngs, lambda *warning: self._warnings.append(warning)
         )
         self._effects = CallEffects(snapshotter, self._rngs)
         self._slot.keep_records(final_offset, self._take_snapshot)
@@ -165,17 +153,13 @@ class Host:
             rebuild: builds a new env for an env_id, for a second attempt.
             snapshotter: restores states; None if there are no states.
         """
-        restorer = Restorer(self._executor, self._slot, self._obs.conform, self._reward, snapshotter, self._rngs)
-        self._restoring = _Restoring(
-            {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}, restorer, rebuild
+        self._restorer = Restorer(
+            self._executor, self._slot, self._obs.conform, self._reward, snapshotter, self._rngs, rebuild
         )
-        for env_id in self._restoring.restore_jobs:
-            self._route_through_host(env_id)
-
-    def _route_through_host(self, env_id: int) -> None:
-        """Let the slot pass the env's next command to the host, even if it is a plain step."""
-        self._slot.resume(env_id, 0, True)
-        self._slot.host(env_id, self._envs[env_id].step, None)
+        self._restore_jobs = {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}
+        for env_id in self._restore_jobs:  # the slot passes their next commands to the host, plain steps too
+            self._slot.resume(env_id, 0, True)
+            self._slot.host(env_id, self._envs[env_id].step, None)
 
     def serve(self) -> int:
         """Execute commands until the slot stops or, if it does not wait, is idle. Blocks.
@@ -238,10 +222,11 @@ class Host:
         is_caught = caught.accept(env_id, error, *self._describe_request())
         if is_caught and self._snapshots is not None:  # the parent counts it, too
             outcome = Outcome("exception", reason=describe(error))
-            self._slot.send_message(
-                messages.dump_reply(messages.Reply(self._executor.command[2], env_id, outcome=outcome))
-            )
+            self._send(messages.Reply(self._executor.command[2], env_id, outcome=outcome))
         return is_caught
+
+    def _send(self, reply: messages.Reply) -> None:
+        self._slot.send_message(messages.dump_reply(reply))
 
     def _is_of_caller(self, error: BaseException) -> bool:
         """Return whether an exception probably came from a signal handler of the caller, not from the env."""
@@ -279,11 +264,11 @@ class Host:
 
         After a failure, and if there is nothing to restore, return the env unchanged.
         """
-        job = None if self._restoring is None else self._restoring.restore_jobs.pop(env_id, None)
-        if self._restoring is None or job is None or job.marks_recovery:  # after a failure, close at once
+        job = self._restore_jobs.pop(env_id, None)
+        if self._restorer is None or job is None or job.marks_recovery:  # after a failure, close at once
             return env
         self._envs[env_id], after_all = env, 2**63 - 1
-        self._restoring.restorer.run(env_id, job, after_all, self._restoring.rebuild)
+        self._restorer.run(env_id, job, after_all)
         return self._envs.pop(env_id)
 
     # ---- commands ---------------------------------------------------------------------
@@ -304,7 +289,7 @@ class Host:
             return
         payload: Any = None if data is None else messages.load(data)
         executor.needs_reset = op == Op.STEP and argument == STEP_BEGINS
-        if self._restoring is not None and env_id in self._restoring.restore_jobs:
+        if env_id in self._restore_jobs:
             self._restore_env(env_id, step_id)
             executor.begin(env_id, op, step_id)
             self._slot.touch(op)  # the new command has its own time limit, without the replay
@@ -397,11 +382,10 @@ class Host:
 
         The next episode of an abandoned env starts from a new env, so it differs from the one without the failure.
         """
-        restoring, executor = self._restoring, self._executor
-        assert restoring is not None
-        job = restoring.restore_jobs.pop(env_id)
+        restorer, executor, job = self._restorer, self._executor, self._restore_jobs.pop(env_id)
+        assert restorer is not None
         try:
-            outcome = restoring.restorer.run(env_id, job, step_id, restoring.rebuild)
+            outcome = restorer.run(env_id, job, step_id)
         except Exception as error:  # of a constructor
             if executor.caught is not None:
                 self._envs[env_id] = UnbuiltEnv(error)
@@ -410,9 +394,9 @@ class Host:
         is_abandoned = outcome.kind == "truncated"
         if job.last_delivered_message is not None:
             self._last_objects[env_id] = messages.load_reply(job.last_delivered_message).objects or []
-        last_id, _ = restoring.restorer.last_record(env_id, step_id)
+        last_id, _ = restorer.last_record(env_id, step_id)
         was_over = self._slot.resume(env_id, last_id, executor.needs_reset or is_abandoned)
-        if restoring.restorer.starts_digest:
+        if restorer.starts_digest:
             self._slot.start_digest(env_id)
         if is_abandoned:
             executor.fresh_seeds[env_id] = job.fresh_seed
@@ -434,7 +418,7 @@ class Host:
         self._register_env(env_id)
         if self._snapshots is not None and outcome.kind != "fresh":
             self._snapshots.resume(env_id, self._envs[env_id], is_newly_built=is_abandoned)
-        self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
+        self._send(messages.Reply(step_id, env_id, outcome=outcome))
 
     # ---- global random generators: see `global_rngs` for the rules ------------------------
 
@@ -460,8 +444,7 @@ class Host:
     def _register_all(self) -> None:
         """Pass the present generators and windows of all envs to the slot."""
         self._watch_generators()
-        waiting = {} if self._restoring is None else self._restoring.restore_jobs  # registered after their restoration
-        for env_id in self._envs.keys() - waiting.keys():
+        for env_id in self._envs.keys() - self._restore_jobs.keys():  # the others after their restoration
             self._register_env(env_id)
 
     def _called_env(self) -> int | None:
@@ -488,8 +471,7 @@ class Host:
         self._rngs.fork_guard.check(error)
         if self._rngs.is_threaded:
             self._slot.watch(self._rngs.fork_guard.watched_words, self._note_draw)
-            reply = messages.Reply(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
-            self._slot.send_message(messages.dump_reply(reply))
+            self._send(messages.Reply(0, env_id, warnings=[("global generators", _THREADED_DRAW)]))
         else:
             self._rngs.note_draw(env_id)
             self._register_env(env_id)

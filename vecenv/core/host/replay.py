@@ -167,6 +167,7 @@ class Restorer:
         reward: converts a reward to the form of `exact_reward`.
         snapshotter: restores states; None if there are no states.
         rngs: the RNG states of the envs.
+        rebuild: builds a new env for an env_id, for each attempt after the first.
 
     Attributes:
         starts_digest: whether the digest of the env that was restored last starts with its next reply.
@@ -180,6 +181,7 @@ class Restorer:
         reward: Callable[[Any], Any],
         snapshotter: Snapshotter | None,
         rngs: GlobalRngs,
+        rebuild: Callable[[int], Any],
     ) -> None:
         self._executor = executor
         self._slot = slot
@@ -187,12 +189,13 @@ class Restorer:
         self._reward = reward
         self._snapshotter = snapshotter
         self._rngs = rngs
+        self._rebuild = rebuild
         self._calls: dict[int, LastingCall] = {}  # of the present job, by step_id
         self._reports_calls = False
         self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
 
-    def run(self, env_id: int, job: RestoreJob, before: int, rebuild: Callable[[int], Any]) -> Outcome:
+    def run(self, env_id: int, job: RestoreJob, before: int) -> Outcome:
         """Restore an env to its state before a command.
 
         The executor has the env, and whether its next step resets it.
@@ -201,7 +204,6 @@ class Restorer:
             env_id: the env, which is newly built, without any call since.
             job: the restore plans to try, in this order.
             before: step_id of the command for which the env must be ready.
-            rebuild: builds a new env for an env_id, for each further attempt.
 
         Returns:
             The `Outcome`. Its kind is 'truncated' if all attempts failed: then the env has only had the lasting calls,
@@ -218,7 +220,7 @@ class Restorer:
                 # SystemExit too: the worker continues
                 with suppress(BaseException), replaying(), self._rngs.fork_guard:
                     envs[env_id].close()
-                envs[env_id] = rebuild(env_id)
+                envs[env_id] = self._rebuild(env_id)
             share = 1.0 if number == len(job.attempts) else _SHARE_OF_FIRST
             left = deadline.seconds_left()
             try:

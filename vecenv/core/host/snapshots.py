@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..layout.messages import Reply
+from ..layout.messages import Reply, dump_reply
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
 from .replay import Snapshotter
@@ -46,10 +46,9 @@ class Snapshots:
     """Takes snapshots of the envs of one slot.
 
     Args:
-        slot: measures the envs' busy time.
+        slot: measures the envs' busy time, and sends states to the parent.
         snapshotter: captures states; None: only seeded resets are restore points.
         rngs: the RNG states of the envs. After a first draw, an RNG state spans episodes.
-        send: sends a reply to the parent.
         warn: called with (key, text) to show a warning to the user, once per key.
     """
 
@@ -58,13 +57,11 @@ class Snapshots:
         slot: Slot,
         snapshotter: Snapshotter | None,
         rngs: GlobalRngs,
-        send: Callable[[Reply], None],
         warn: Callable[[str, str], None],
     ) -> None:
         self._slot = slot
         self._snapshotter = snapshotter
         self._rngs = rngs
-        self._send = send
         self._warn = warn
         self._spans_episodes: dict[int, bool] = {}  # by env_id, of envs that have been reset
         self._opaque: set[int] = set()  # envs whose state cannot be captured
@@ -171,7 +168,8 @@ class Snapshots:
         state = self._rngs.pack_state(env_id, snapshot.state)
         # The state of a newly built env is complete: a new env does not depend on earlier calls.
         is_complete = snapshot.is_complete or is_newly_built
-        self._send(Reply(step_id, env_id, snapshot=(state, is_complete, is_mid_episode, snapshot.holds_calls)))
+        reply = Reply(step_id, env_id, snapshot=(state, is_complete, is_mid_episode, snapshot.holds_calls))
+        self._slot.send_message(dump_reply(reply))
         self._slot.start_digest(env_id)
         # If the system ran another process during a snapshot, its time is too long. The next snapshot would be seconds
         # later, with all commands until then kept and repeated. The time may therefore grow by at most a quarter.

@@ -91,7 +91,8 @@ class _LocalHub(NativeHub):
         return super().command(commands, ordered)
 
     def _send_payloads(self, commands: Commands) -> None:
-        self._box.down.update((one.step_id, one.payload) for one in commands if one.payload is not None)
+        pairs = zip(commands.table["step_id"].tolist(), commands.payloads)
+        self._box.down.update((step_id, payload) for step_id, payload in pairs if payload is not None)
 
     def take_messages(self, slot: int) -> list[Any]:
         """Return the messages that have arrived."""
@@ -107,7 +108,7 @@ class SerialEngine(Engine):
         env_fns: one constructor per env.
         options: of the pool; those about processes and failures have no effect.
         adapt: adapts the result of a constructor to the interface of Gymnasium.
-        snapshotter: as for `SerialPool`.
+        snapshotter: compares an env before and after a call; its calls are repeated when the env is built again.
     """
 
     runs_here = True
@@ -123,7 +124,7 @@ class SerialEngine(Engine):
         super().__init__(env_fns, options)
         self._adapt = adapt or _identity
         self._snapshotter = snapshotter
-        self._check_not_closing: Callable[[str], None] = _ignore
+        self._check_not_closing: Callable[[str], object] = _ignore
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
         self._rngs: GlobalRngs | None = None
@@ -133,7 +134,7 @@ class SerialEngine(Engine):
         self._watchdog: Watchdog | None = None
         self._event_fd = Descriptor()
         self._epoll: select.epoll | None = None
-        self._end_monitor: Callable[[], None] = _end_nothing
+        self._end_monitor: Callable[[], object] = _ignore
 
     # ---- start and end ---------------------------------------------------------------------
 
@@ -172,8 +173,7 @@ class SerialEngine(Engine):
         limit = options.failures.exception_limit
         if limit is not None:
             timings = plan.counters.timings(counters)
-            set_attributes = None if self._snapshotter is None else self._snapshotter.set_attributes
-            caught = CaughtExceptions(limit, self._build_again, rngs, timings, set_attributes)
+            caught = CaughtExceptions(limit, self._build_again, rngs, timings, self._snapshotter)
             self._host.catch_exceptions(caught, self._snapshotter)
         return OpenedEnvs(
             spaces=spaces,
@@ -322,21 +322,12 @@ class SerialPool(Pool):
     """A pool with all envs in this process: for debugging, for envs that step in no time, and as a reference.
 
     Args:
-        env_fns: one constructor per env.
-        options: those about processes and failures have no effect.
-        adapt: adapts the result of a constructor to the interface of Gymnasium.
-        snapshotter: compares an env before and after a call; its calls are repeated when the env is built again.
+        env_fns, options: as for `SerialEngine`.
+        others: keyword arguments of `SerialEngine`.
     """
 
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        options: PoolOptions | None = None,
-        *,
-        adapt: Callable[[Any], Any] | None = None,
-        snapshotter: Snapshotter | None = None,
-    ) -> None:
-        super().__init__(SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any) -> None:
+        super().__init__(SerialEngine(env_fns, options, **others))
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
@@ -352,12 +343,8 @@ def _identity(env: Any) -> Any:
     return env
 
 
-def _ignore(what: str) -> None:
-    """Check nothing before the start."""
-
-
-def _end_nothing() -> None:
-    """End no monitor: the pool has none."""
+def _ignore(*args: object) -> None:
+    """Do nothing: there is nothing to check before the start, and no monitor to end."""
 
 
 def _end_monitor(counters: Segment, file: MonitorFile) -> None:

@@ -420,8 +420,7 @@ def _catch_exceptions(
 ) -> None:
     snapshotter: Snapshotter | None = load_with_main(boot.snapshotter)
     for host in hosts:
-        set_attributes = None if snapshotter is None else snapshotter.set_attributes
-        caught = CaughtExceptions(limit, functools.partial(_build, boot, rngs), rngs, timings, set_attributes)
+        caught = CaughtExceptions(limit, functools.partial(_build, boot, rngs), rngs, timings, snapshotter)
         for env_id, job in attach.restore_jobs.items():
             caught.note_earlier_failures(env_id, job.num_failures)
         host.catch_exceptions(caught, snapshotter)

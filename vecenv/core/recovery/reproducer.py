@@ -148,13 +148,12 @@ class Reproducer:
         with self._original_cwd_and_path(), torch_imports, contextlib.ExitStack() as settings:
             executor, snapshotter = self._build(rngs, settings)
             try:
-                set_attributes = None if snapshotter is None else snapshotter.set_attributes
                 with replaying():
                     for call in self.lasting_calls:
                         if executor.caught is not None:
                             executor.caught.note_call(env_id, call)
                         with rngs:
-                            repeat_call(env_id, executor.envs[env_id], call, rngs, set_attributes)
+                            repeat_call(env_id, executor.envs[env_id], call, rngs, snapshotter)
                     if self.restore_point.state is not None and snapshotter is not None:
                         state = rngs.unpack_state(env_id, self.restore_point.state)
                         snapshotter.restore(executor.envs[env_id], state)
@@ -223,8 +222,7 @@ class Reproducer:
         except ImportError as error:
             raise DependencyError(f"{prefix}: {error}", package=error.name) from error
         if self.exception_limit is not None:
-            set_attributes = None if snapshotter is None else snapshotter.set_attributes
-            executor.caught = CaughtExceptions(self.exception_limit, build, rngs, None, set_attributes)
+            executor.caught = CaughtExceptions(self.exception_limit, build, rngs, None, snapshotter)
         return executor, snapshotter
 
     def _repeat(
