@@ -30,7 +30,7 @@ def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
     """Stop a worker; `between`: while no operation runs."""
     pid = pool.worker_pids[worker_id]
     if between:
-        slots = [slot for slot in range(opened_envs(pool).num_slots) if engine_of(pool).worker_of(slot) == worker_id]
+        slots = [slot for slot in range(hub_of(pool).num_slots) if engine_of(pool).worker_of(slot) == worker_id]
         wait_until(lambda: all(hub_of(pool).state(slot).op == Op.NONE for slot in slots))
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)

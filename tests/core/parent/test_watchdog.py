@@ -35,7 +35,8 @@ class Scene:
         self.warned: list[str] = []
         monkeypatch.setattr(reports, "warn_caller", self.warn)
         hub: Any = self
-        self.dog = Watchdog(hub, num_slots, Limits(step=1.0), self, replaces_overdue=True)
+        self.num_slots = num_slots
+        self.dog = Watchdog(hub, Limits(step=1.0), self, replaces_overdue=True)
 
     def run(self, slot: int, step_id: int, op: Op = Op.STEP) -> None:
         """Make a slot begin an operation now."""

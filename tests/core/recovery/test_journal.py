@@ -265,7 +265,7 @@ def test_lasting_calls_are_known_without_a_restore_point() -> None:
 def test_call_that_changed_nothing_is_not_kept() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
-    journal.note_effect(0, 9, CallEffect("read", {}))
+    journal.calls.note_effect(0, 9, CallEffect("read", {}))
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
     assert lasting(journal) == []

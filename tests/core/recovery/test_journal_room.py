@@ -429,6 +429,7 @@ def test_calls_of_an_env_without_a_restore_point_take_no_room_from_others() -> N
     assert repeated(journal, 1) == [(first, [f"reset {first}", 8])] and repeated(journal, 0) == []
     (last,) = journal.history(0, ()).lasting_calls
     assert last.step_id == journal.next_step_id - 2, "what lasts is known"
+    assert len(journal.calls.all_of(0, ())) < 100
 
 
 def test_pending_restore_point_is_kept_when_older_entries_go() -> None:

@@ -18,7 +18,7 @@ from tests.inside import engine_of, opened_envs, waiter_of
 from tests.spaces import FIXED_SPACES
 from vecenv.core.layout.commands import Commands, Effect, RestorePoint
 from vecenv.core.layout.flags import Autoreset, CommandFlag, Op
-from vecenv.core.layout.messages import Outcome, Payload, dump
+from vecenv.core.layout.messages import Payload, Reply, dump
 from vecenv.core.layout.native import load
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
@@ -363,11 +363,11 @@ class Reports:
         self.points: list[tuple[int, RestorePoint]] = []
         self.outcomes: list[tuple[int, str]] = []
 
-    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        self.points.append((env_id, restore_point))
-
-    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        self.outcomes.append((env_id, outcome.kind))
+    def __call__(self, reply: Reply, is_answered: bool) -> None:
+        if reply.snapshot is not None:
+            self.points.append((reply.env_id, RestorePoint(reply.step_id, *reply.snapshot)))
+        if reply.outcome is not None:
+            self.outcomes.append((reply.env_id, reply.outcome.kind))
 
 
 @pytest.mark.extended

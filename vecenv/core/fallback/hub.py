@@ -35,7 +35,7 @@ class FallbackHub(Hub):
 
     def __init__(self, plan: ArenaPlan, memory: Any, counters: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
-        self._slot_of = list(slot_of)
+        self._slot_of, self.num_slots = list(slot_of), max(slot_of) + 1
         self._words = SharedWords(plan, memory, counters)
         self._outstanding = Outstanding(plan.num_envs)
         self._next_step_id = 1  # 0 means that no reply is outstanding
@@ -246,6 +246,7 @@ class FallbackHub(Hub):
 
     def move(self, env_id: int, slot: int) -> None:
         self._slot_of[env_id] = slot
+        self.num_slots = max(self.num_slots, slot + 1)
 
     def state(self, slot: int) -> SlotState:
         state = SlotState(*self._words.progress[slot].tolist())._replace(unblocked_ns=self._unblocked_ns[slot])

@@ -16,6 +16,8 @@ a cache line, every block on a page.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,17 +192,18 @@ class ArenaPlan:
 
     def row_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per row) of every column that is copied with a row: all but owner and cell."""
-        named = [(self.words[column.name], column.nbytes) for column in self.columns if column.group != Group.PRIVATE]
-        leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
-        finals = [(offset, leaf.nbytes) for offset, leaf in zip(self.final_offsets, self.obs.leaves)]
-        return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
+        names = [column.name for column in self.columns if column.group != Group.PRIVATE]
+        return self._places(names, self.obs_offsets + self.final_offsets)
 
     def saved_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per row) of each column of a saved row: step_id, env_id, episode counters, obs."""
-        names = ("step_id", "env_id", "episode_counters")
-        named = [(self.words[column.name], column.nbytes) for column in self.columns if column.name in names]
-        leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
-        return tuple(pair for pair in named + leaves if pair[1] > 0)
+        return self._places(("step_id", "env_id", "episode_counters"), self.obs_offsets)
+
+    def _places(self, names: Collection[str], offsets: list[int]) -> tuple[tuple[int, int], ...]:
+        """Return (offset, bytes per row) of these columns, and of the leaves of observations at these offsets."""
+        found = [(self.words[column.name], column.nbytes) for column in self.columns if column.name in names]
+        found += [(offset, leaf.nbytes) for offset, leaf in zip(offsets, itertools.cycle(self.obs.leaves))]
+        return tuple(pair for pair in found if pair[1] > 0)
 
     def action_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per env) of each action leaf."""

@@ -11,7 +11,6 @@ The journal in the parent creates the restore plans; workers and reproducers use
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -141,11 +140,6 @@ class Commands:
         rows = list(commands)
         table = np.array([row[:-2] for row in rows], _COMMAND)
         return cls(table, [row.key for row in rows], [row.payload for row in rows])
-
-    @staticmethod
-    def concat(parts: Sequence[Commands]) -> Commands:
-        """Return the commands of all parts, in this order."""
-        return Commands.listed(itertools.chain(*parts))
 
     def __len__(self) -> int:
         return len(self.table)

@@ -11,7 +11,8 @@ cells travel in messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class Column(NamedTuple):
     def read(self, cells: Array, tag: int) -> Array:
         """Return the values in cells (B, ...) as a copied array (B, *shape) with the dtype of the tag."""
         dtype = dtype_of(tag)
-        own = cells[:, self.first : self.first + _size_of(self.shape)]
+        own = cells[:, self.first : self.first + math.prod(self.shape)]
         # A value is in the first bytes of its cell. These are the low bytes on the platforms with an extension.
         return own.astype(f"<u{dtype.itemsize}").view(dtype).reshape(len(cells), *self.shape)
 
@@ -140,7 +141,7 @@ class InfoColumns:
         first = add_key(name)
         if first < 0:
             return  # the name is too long, or all cells are in use
-        more = [add_key(_MORE) for _ in range(_size_of(shape) - 1)]
+        more = [add_key(_MORE) for _ in range(math.prod(shape) - 1)]
         self._shapes.update({path[:depth]: _DICT for depth in range(1, len(path))})
         self._shapes[path] = shape
         if -1 in more:  # workers do not use an array if its last cells have no name
@@ -178,13 +179,6 @@ def _shape_of(value: Any) -> Shape | None:
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fiub" and dtype.itemsize <= 8 and dtype.isnative
-
-
-def _size_of(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _can_be_named(key: str) -> bool:

@@ -105,9 +105,7 @@ class LastingCalls:
         elif not effect.changes:
             self._drop(mine, step_id)
         else:
-            self.nbytes -= _nbytes_of(call)
-            mine.calls[step_id] = call._replace(changes=effect.changes)
-            self.nbytes += _nbytes_of(mine.calls[step_id])
+            self._replace(mine, call._replace(changes=effect.changes))
 
     def settle(self, env_id: int, first_needed: int) -> None:
         """Drop what is not needed of the calls before an env's restore point."""
@@ -206,6 +204,10 @@ class LastingCalls:
         for step_id in uncompared[:count]:
             self._drop(mine, step_id)
 
+    def _replace(self, mine: _EnvCalls, call: LastingCall) -> None:
+        self.nbytes += _nbytes_of(call) - _nbytes_of(mine.calls[call.step_id])
+        mine.calls[call.step_id] = call
+
     def _drop(self, mine: _EnvCalls, step_id: int) -> None:
         call = mine.calls.pop(step_id)
         self.nbytes -= _nbytes_of(call)
@@ -222,9 +224,7 @@ class LastingCalls:
             return False
         mine.lost[_FATAL.format(name)] = step_id
         if call.changes:
-            self.nbytes -= _nbytes_of(call)
-            mine.calls[step_id] = call._replace(payload=None)
-            self.nbytes += _nbytes_of(mine.calls[step_id])
+            self._replace(mine, call._replace(payload=None))
         else:
             self._drop(mine, step_id)
         return True

@@ -96,6 +96,9 @@ class EnvSpaces:
             envs_per_slot: most envs that one slot serves.
             options: depth, leases, room for final observations.
         """
+        # Lending small blocks gains nothing, and in debug mode expired batches are overwritten.
+        nbytes = num_envs * sum(leaf.nbytes for leaf in self.obs.leaves)
+        may_lend = nbytes >= MIN_NBYTES and not self.obs.num_objects and not options.debug
         return ArenaPlan(
             num_envs=num_envs,
             num_slots=num_slots,
@@ -105,15 +108,9 @@ class EnvSpaces:
             depth=options.depth,
             has_final=options.final_obs or options.autoreset == Autoreset.SAME_STEP,
             envs_per_slot=envs_per_slot,
-            leases=self._count_leases(num_envs, options),
+            leases=options.leases if may_lend else 0,
             is_timed=options.timings,
         )
-
-    def _count_leases(self, num_envs: int, options: PoolOptions) -> int:
-        """Return how many blocks may be lent: none in debug mode, which overwrites expired batches."""
-        nbytes = num_envs * sum(leaf.nbytes for leaf in self.obs.leaves)
-        is_worth_it = nbytes >= MIN_NBYTES and not self.obs.num_objects
-        return options.leases if is_worth_it and not options.debug else 0
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,6 @@ class OpenedEnvs:
         counters: the buffer that the counters of the arena lie in, `plan.counters.nbytes` long.
         hub: commands go in, rows and messages come out. A slot of the hub runs some envs one after the other: it is a
             thread of a worker, or a whole machine.
-        num_slots: how many slots, from 0 on, serve envs now. `plan.num_slots` may be more: reserves.
         slots: which slot serves an env, and which worker has a slot; None: one slot serves all envs.
         journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
@@ -147,7 +143,6 @@ class OpenedEnvs:
     memory: Any
     counters: Any
     hub: Hub
-    num_slots: int
     slots: SlotTable | None = None
     journal: Journal | None = None
     listener: Listener | None = None

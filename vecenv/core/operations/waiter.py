@@ -73,11 +73,10 @@ class Waiter:
     """
 
     def __init__(self, envs: OpenedEnvs, engine: Engine, lifecycle: Lifecycle, options: PoolOptions) -> None:
-        self.inbox = Inbox(envs.hub, envs.num_slots, engine.worker_of, envs.listener)
+        self.inbox = Inbox(envs.hub, engine.worker_of, envs.listener)
         failures = options.failures
         self.watchdog = Watchdog(
             envs.hub,
-            envs.num_slots,
             options.limits,
             engine,
             replaces_overdue=failures.recovers and failures.recover_hangs and not engine.runs_here,
@@ -154,7 +153,10 @@ class Waiter:
         """Wait for the rows of these envs; see `Pool.recv`."""
         ids = env_id_array(env_ids)
         check_timeout("timeout", timeout)
-        self._check_owing(ids.tolist())
+        check_distinct_envs("recv", ids.tolist(), self._num_envs)
+        idle = [env_id for env_id in ids.tolist() if self._hub.owed(env_id)[0] == Op.NONE]
+        if idle:
+            refuse_idle_envs(idle)
         if len(ids) < self._hub.outstanding():
             self._count_unchecked()
         if self._serve is not None:
@@ -170,13 +172,6 @@ class Waiter:
         else:
             self._engine.repair()
         return self._make_batch(*self._wait(poll, f"not all answers of the envs {ids.tolist()}", timeout))
-
-    def _check_owing(self, ids: list[int]) -> None:
-        """Raise unless these are ids of envs that owe an answer, each once."""
-        check_distinct_envs("recv", ids, self._num_envs)
-        idle = [env_id for env_id in ids if self._hub.owed(env_id)[0] == Op.NONE]
-        if idle:
-            refuse_idle_envs(idle)
 
     def _count_unchecked(self) -> None:
         """Count a receive that may never wait, since only waits check limits; check them after several of these."""
@@ -230,14 +225,12 @@ class Waiter:
         """Make leases of blocks; see `Pool.lend`."""
         if self._leases is not None:
             raise StateError("lend: the pool lends already")
-        hub, spec, infos = self._hub, self._spec, self._infos
-        if not isinstance(hub, NativeHub) or not self._plan.leases:
+        spec, infos = self._spec, self._infos
+        if not isinstance(self._hub, NativeHub) or not self._plan.leases:
             return None
-
-        def views_of(rows: AnyRows) -> _Views:
-            return make_views(Batch(rows, 0, spec, infos, _NO_REPLIES))
-
-        self._leases = leases = Leases(hub, self._plan, self._memory, views_of)
+        self._leases = leases = Leases(
+            self._hub, self._plan, self._memory, lambda rows: make_views(Batch(rows, 0, spec, infos, _NO_REPLIES))
+        )
         return leases
 
     def end(self) -> None:
@@ -313,7 +306,8 @@ class Waiter:
             self._handle(got, deadline)
             if is_due:
                 if deadline.is_over():
-                    self._raise_timeout(shortfall, timeout, fate)
+                    text = f"{shortfall} within {timeout} s; {self.watchdog.describe()}. {fate}"
+                    raise WorkerTimeoutError(text, timeout=timeout)
                 next_poll = min(self._check_limits(), self._next_poll(deadline))
 
     def _next_poll(self, deadline: Deadline) -> int:
@@ -365,9 +359,6 @@ class Waiter:
             self._hub.pump()
             self._handle(Event("timeout", -1), Deadline(None))  # a slot may be waiting for these two
             self._check_limits(after_pause=True)
-
-    def _raise_timeout(self, shortfall: str, timeout: float | None, fate: str) -> NoReturn:
-        raise WorkerTimeoutError(f"{shortfall} within {timeout} s; {self.watchdog.describe()}. {fate}", timeout=timeout)
 
 
 def env_id_array(env_ids: Sequence[int] | Array) -> Array:

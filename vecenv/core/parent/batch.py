@@ -155,21 +155,13 @@ class Batch:
 
     def infos(self) -> list[dict[str, Any]]:
         """Return each row's info as the dict that its env returned."""
-        result = self._read_cells(INFO_CELLS)
-        for row, reply in self.replies().items():
-            if reply.info:
-                result[row].update(reply.info)
-        return result
+        return self._read_infos(INFO_CELLS, "info")
 
     def final_infos(self) -> list[dict[str, Any]]:
         """Return, for each row flagged FINAL, the info of the step that ended the episode; {} for other rows."""
-        result = self._read_cells(FINAL_CELLS)
-        for row, reply in self.replies().items():
-            if reply.final_info:
-                result[row].update(reply.final_info)
-        return result
+        return self._read_infos(FINAL_CELLS, "final_info")
 
-    def _read_cells(self, cells: CellColumns) -> list[dict[str, Any]]:
+    def _read_infos(self, cells: CellColumns, name: str) -> list[dict[str, Any]]:
         result: list[dict[str, Any]] = [{} for _ in range(len(self))]
         if self.flags & cells.flag:
             tags, values = self.rows.column(cells.tags), self.rows.column(cells.values)
@@ -181,6 +173,8 @@ class Batch:
                     for info, kind, value in zip(result, kinds, objects):
                         if kind == tag:
                             _put(info, column.path, value)
+        for row, reply in self.replies().items():
+            result[row].update(getattr(reply, name) or {})
         return result
 
     def replies(self) -> dict[int, Reply]:

@@ -68,7 +68,13 @@ class SlotState(NamedTuple):
 
 
 class Hub:
-    """The parent's end; a subclass overrides the methods that concern it. One thread uses it at a time."""
+    """The parent's end; a subclass overrides the methods that concern it. One thread uses it at a time.
+
+    Attributes:
+        num_slots: how many slots, from 0 on, serve envs now.
+    """
+
+    num_slots: int
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
@@ -273,7 +279,7 @@ class NativeHub(Hub):
         soon_spin_ns: int = 0,
     ) -> None:
         native: Any = load()
-        self._slots = list(slots)
+        self._slots, self.num_slots = list(slots), max(slots) + 1
         self._views = tuple(BlockRows(plan, memory, block) for block in range(plan.words["num_blocks"]))
         saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # takes memory only when it is used
         self._saved_rows = BlockRows(plan, saved_rows, PRIVATE_BLOCK)
@@ -323,12 +329,7 @@ class NativeHub(Hub):
 
     def _send_payloads(self, commands: Commands) -> None:
         for env_id, payload in zip(commands.table["env_id"].tolist(), commands.payloads):
-            if payload is not None:
-                self._queue_payload(self._slots[env_id], payload)
-
-    def _queue_payload(self, slot: int, payload: bytes) -> None:
-        self._payloads.setdefault(slot, deque()).append(memoryview(payload))
-        self.pump()
+            self.resend_payloads(self._slots[env_id], (payload,))
 
     def pump(self) -> bool:
         """Write as much of the pending payloads as fits; return whether some are left.
@@ -380,26 +381,30 @@ class NativeHub(Hub):
         return has_notice
 
     def reap(self, slot: int) -> None:
-        self._fragments.pop(slot, None)
-        self._payloads.pop(slot, None)
-        self._delayed.discard(slot)
+        self._drop_parts(slot)
         self._hub.reap(slot)
 
-    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
+    def _drop_parts(self, slot: int) -> None:
+        """Drop the messages of a slot that have arrived in part, and the payloads that are not written."""
         self._fragments.pop(slot, None)
         self._payloads.pop(slot, None)
         self._delayed.discard(slot)
+
+    def requeue(self, slot: int, unanswered: Collection[int]) -> Commands:
+        self._drop_parts(slot)
         left = self._hub.requeue(slot, unanswered)
         return Commands.listed(Command(step_id, env_id, op, flags) for op, env_id, step_id, flags in left)
 
     def move(self, env_id: int, slot: int) -> None:
         self._hub.move(env_id, slot)
         self._slots[env_id] = slot
+        self.num_slots = max(self.num_slots, slot + 1)
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
         for payload in payloads:
             if payload is not None:
-                self._queue_payload(slot, payload)
+                self._payloads.setdefault(slot, deque()).append(memoryview(payload))
+                self.pump()
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         found = self._newest_row(env_id, before)

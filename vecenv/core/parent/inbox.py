@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import numpy as np
 
 from ...errors import warn_caller
 from ..layout import messages
-from ..layout.commands import CallEffect, Command, Commands, RestorePoint
+from ..layout.commands import Command, Commands
 from ..layout.flags import RowFlag
 from ..layout.info_cells import InfoColumns
-from ..layout.messages import Outcome, Reply
+from ..layout.messages import Reply
 from ..layout.rows import AnyRows
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .hub import Hub
 from .pickled_infos import PickledInfos
 
-__all__ = ["Inbox", "Listener", "Listeners"]
+__all__ = ["Inbox", "Listener"]
 
-
-class Listener(Protocol):
-    """Receives the reports of workers about restore points and restored envs."""
-
-    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        """Note the state of an env before the reset of a command, and whether that command was answered."""
-
-    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        """Note how restoring an env has ended."""
-
-    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Record the changes that a call made in its env."""
-
-
-class Listeners:
-    """Passes the reports of workers to several listeners, in this order."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
-
-    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        for listener in self._listeners:
-            listener.note_restore_point(env_id, restore_point, is_answered)
-
-    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        for listener in self._listeners:
-            listener.note_outcome(env_id, outcome)
-
-    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        for listener in self._listeners:
-            listener.note_effect(env_id, step_id, effect)
+#: Called with a message that has a snapshot, an outcome or the effect of a call, and whether its command is answered.
+Listener = Callable[[Reply, bool], object]
 
 
 class Inbox:
@@ -59,25 +29,20 @@ class Inbox:
 
     Args:
         hub: where messages arrive.
-        num_slots: number of slots that may send messages.
         worker_of: returns the worker_id of a slot, or None.
-        listener: receives reports about restored envs.
+        listener: receives the reports about restore points, restored envs and calls; None: there are no reports.
 
     Attributes:
         infos: the table of info cells, to which new keys are added here.
-        num_slots: number of slots that may send messages, from slot 0 on.
         unanswered_calls: every call that is not answered yet, by step_id, abandoned ones included. Empty without a
             listener, because calls are then never sent again.
         pickled_infos: counts of the infos that have arrived here.
     """
 
-    def __init__(
-        self, hub: Hub, num_slots: int, worker_of: Callable[[int], int | None], listener: Listener | None = None
-    ) -> None:
+    def __init__(self, hub: Hub, worker_of: Callable[[int], int | None], listener: Listener | None = None) -> None:
         self._hub = hub
         self._worker_of = worker_of
         self._listener = listener
-        self.num_slots = num_slots
         self._replies: dict[int, Reply] = {}
         # Pickled replies whose observations have values without a column; the caller may change unpickled ones.
         self._packed: dict[int, bytes] = {}  # of rows, by step_id
@@ -104,10 +69,6 @@ class Inbox:
         if queued:
             receiver(messages.dump_reply(Reply(0, 0, warnings=queued)))
 
-    def add_slot(self) -> None:
-        """Take messages from one more slot, the next one."""
-        self.num_slots += 1
-
     def poll(self, delivered: Collection[int] = ()) -> None:
         """Take all messages that have arrived; keep those that are owed, registered as calls, or `delivered`.
 
@@ -118,7 +79,7 @@ class Inbox:
             delivered: step_ids of rows that are being delivered.
         """
         with signals_deferred():  # a message that was taken must not be lost
-            for slot in range(self.num_slots):
+            for slot in range(self._hub.num_slots):
                 for data in self._hub.take_messages(slot):
                     self._take(slot, data, delivered)
 
@@ -132,12 +93,12 @@ class Inbox:
             reply.worker_id = self._worker_of(slot)
         if self._relay is None:
             self._queued_warnings += reply.warnings
-        if reply.snapshot is not None or reply.outcome is not None:
-            self._notify_listener(reply)
+        is_report = reply.snapshot is not None or reply.outcome is not None
+        if self._listener is not None and (is_report or reply.effect is not None):
+            self._listener(reply, self._hub.owed(reply.env_id)[1] != reply.step_id)
+        if is_report:
             return
         self.unanswered_calls.pop(reply.step_id, None)
-        if reply.effect is not None and self._listener is not None:
-            self._listener.note_effect(reply.env_id, reply.step_id, CallEffect(*reply.effect))
         if self._relay is not None:
             self._relay(data)
         if self._is_awaited(reply, delivered):
@@ -167,15 +128,6 @@ class Inbox:
         step_id = reply.step_id
         return step_id in delivered or step_id in self._calls or self._hub.owed(reply.env_id)[1] == step_id
 
-    def _notify_listener(self, reply: Reply) -> None:
-        if self._listener is None:
-            return
-        if reply.snapshot is not None:
-            is_answered = self._hub.owed(reply.env_id)[1] != reply.step_id
-            self._listener.note_restore_point(reply.env_id, RestorePoint(reply.step_id, *reply.snapshot), is_answered)
-        if reply.outcome is not None:
-            self._listener.note_outcome(reply.env_id, reply.outcome)
-
     def register_calls(self, calls: Commands, awaited: Collection[int] | None = None) -> None:
         """Keep the replies to these calls when they arrive, and until then keep the calls.
 
@@ -191,10 +143,6 @@ class Inbox:
         """Drop all unanswered calls of these envs, because the calls will not be made."""
         for call in [call for call in self.unanswered_calls.values() if call.env_id in env_ids]:
             del self.unanswered_calls[call.step_id]
-
-    def has_call(self, step_id: int) -> bool:
-        """Return whether a registered call has been answered."""
-        return step_id in self._calls and step_id in self._replies
 
     def awaits_call(self, step_id: int) -> bool:
         """Return whether a registered call has not been answered."""

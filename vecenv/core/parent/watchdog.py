@@ -66,7 +66,6 @@ class Watchdog:
 
     Args:
         hub: the slots.
-        num_slots: see below.
         limits: of operations.
         workers: names and stacks of workers.
         replaces_overdue: whether a worker over its limit is replaced; else the caller gets an error.
@@ -74,13 +73,11 @@ class Watchdog:
 
     Attributes:
         poll_interval_ns: longest time that a wait may sleep before it calls `check`, in nanoseconds.
-        num_slots: number of slots that are checked, from slot 0 on.
     """
 
     def __init__(
         self,
         hub: Hub,
-        num_slots: int,
         limits: Limits,
         workers: WorkerDirectory,
         *,
@@ -88,7 +85,6 @@ class Watchdog:
         first_env_id: int = 0,
     ) -> None:
         self._hub = hub
-        self.num_slots = num_slots
         self._workers = workers
         self._replaces_overdue = replaces_overdue
         self._first_env_id = first_env_id
@@ -106,10 +102,6 @@ class Watchdog:
         """Use these limits from now on."""
         self._limits = limits
         self.poll_interval_ns = POLL_NS if limits.has_any() else _LAZY_POLL_NS
-
-    def add_slot(self) -> None:
-        """Check one more slot, the next one."""
-        self.num_slots += 1
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
         """Extend every deadline by `late_ns` if this process woke much later than planned.
@@ -201,7 +193,7 @@ class Watchdog:
         busy = {self._workers.worker_of(slot) for slot, _ in running}
         slots = {slot for slot, _ in running}
         found = []
-        for slot in range(self.num_slots):
+        for slot in range(self._hub.num_slots):
             op, env_id, step_id = self._hub.pending(slot) if slot not in slots else (int(Op.NONE), 0, 0)
             if op == Op.NONE or self._workers.worker_of(slot) in busy or not self._workers.is_alive(slot):
                 self._waiting.pop(slot, None)
@@ -224,7 +216,7 @@ class Watchdog:
         return "; ".join(busy) or "all workers are idle"
 
     def _running(self) -> list[tuple[int, SlotState]]:
-        states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
+        states = [(slot, self._hub.state(slot)) for slot in range(self._hub.num_slots)]
         return [(slot, state) for slot, state in states if state.op != Op.NONE and self._workers.is_alive(slot)]
 
     def _name_of(self, state: SlotState) -> str:

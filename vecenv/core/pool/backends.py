@@ -15,10 +15,9 @@ from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
 from ..operations.engine import Engine
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
-from ..processes.measure import Measurement
 from ..spares.resets import SpareRule
 from .pool import Pool
-from .process import ProcessEngine, ProcessPool
+from .process import ProcessEngine, ProcessPool, measure_first_env
 from .serial import SerialEngine, SerialPool
 
 __all__ = ["BACKENDS", "CHOOSING_BACKENDS", "make_pool", "measure_first_env"]
@@ -94,25 +93,6 @@ def make_pool(
     return Pool(engine, spares, mode)
 
 
-def measure_first_env(
-    env_fns: Sequence[Callable[[], Any]],
-    options: PoolOptions,
-    *,
-    adapt: Callable[[Any], Any] | None,
-    snapshotter: Snapshotter,
-) -> Measurement:
-    """Build env 0 in a worker of its own, measure it there, close it, and end the worker.
-
-    Args:
-        env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
-
-    Raises:
-        Exception: the exception of the constructor of env 0.
-    """
-    options = dataclasses.replace(options, num_workers=1)
-    return ProcessEngine(env_fns[:1], options, adapt=adapt, snapshotter=snapshotter).measure(_ignore)
-
-
 def _is_debugged() -> bool:
     """Return whether `VECENV_DEBUG=1` is set.
 
@@ -123,7 +103,3 @@ def _is_debugged() -> bool:
     if value not in ("", "0", "1"):
         raise ConfigError(f"{_DEBUG_VARIABLE}: expected 0 or 1, got {value!r}", key=_DEBUG_VARIABLE)
     return value == "1"
-
-
-def _ignore(what: str) -> None:
-    """Check nothing: the pool does not exist yet, so it cannot be closed."""

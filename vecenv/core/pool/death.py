@@ -215,7 +215,7 @@ class Supervisor:
         assert self._recovery is not None
         with signals_deferred():
             calls = self._inbox.unanswered_calls
-            queued = Commands.concat([self._hub.requeue(slot, calls) for slot in worker.slots])
+            queued = Commands.listed(one for slot in worker.slots for one in self._hub.requeue(slot, calls))
             first = queued.first_by_env()
             jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in worker.env_ids}
             self._recovery.plan(jobs, queued, marks_recovery=failure.is_failure)
@@ -247,8 +247,6 @@ class Supervisor:
         if self._slots.shares_slot(isolated_env, worker.env_ids):
             slot = self._slots.take_reserve(isolated_env)
             self._hub.move(isolated_env, slot)
-            self._inbox.add_slot()
-            self._waiter.watchdog.add_slot()
         slot = self._slots.slot_of(isolated_env)
         self._slots.give_to(slot, worker_id)
         parts = []

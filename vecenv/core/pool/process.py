@@ -30,7 +30,7 @@ from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import History
-from ..layout.messages import unpack_error
+from ..layout.messages import Reply, unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
@@ -38,7 +38,7 @@ from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Event, Hub, NativeHub
-from ..parent.inbox import Listener, Listeners
+from ..parent.inbox import Listener
 from ..processes.measure import Measurement
 from ..processes.shared_generators import find_generator
 from ..processes.slots import SlotTable, split_evenly
@@ -61,7 +61,7 @@ from .pool import Pool
 from .starting import common_names
 from .worker_starts import WorkerStarts, compare_spaces, note_place
 
-__all__ = ["ProcessEngine", "ProcessPool"]
+__all__ = ["ProcessEngine", "ProcessPool", "measure_first_env"]
 
 #: The parent spins for shorter waits than the workers do, until one of them has done its share. While it spins alone on
 #: a core, two workers may stay on the other one for long: all three look busy, so the system moves none of them. On two
@@ -147,7 +147,16 @@ class ProcessEngine(Engine):
         """Start all workers at once and wait until they serve."""
         self._implementation = implementation()
         if self.options.num_workers == AUTO:
-            self._choose_setting(check_not_closing)
+            found = measure_first_env(
+                self.env_fns,
+                self.options,
+                adapt=self._adapt,
+                snapshotter=self._snapshotter,
+                first_env_id=self._first_env_id,
+                check_not_closing=check_not_closing,
+            )
+            self.options = choose_options(self.options, self.num_envs, found)
+            self.num_workers = self._count_workers()
         self._open_recovery()
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
@@ -209,29 +218,10 @@ class ProcessEngine(Engine):
             self.recovery = Recovery(
                 policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
             )
-            self._restore_journal(self.journal)
-
-    def _restore_journal(self, journal: Journal) -> None:
-        """Continue the journal of the pool that is resumed, if there is one."""
-        if self._resume is None:
-            return
-        histories = {
-            env_id: History(job.attempts, job.lasting_calls, job.lost_calls)
-            for env_id, job in self._resume.restore_jobs.items()
-        }
-        journal.restore(histories, self._resume.next_step_id)
-
-    def _choose_setting(self, check_not_closing: Callable[[str], None]) -> None:
-        """Measure env 0 in a worker of its own, and choose workers and threads for all envs."""
-        prober = ProcessEngine(
-            self.env_fns[:1],
-            dataclasses.replace(self.options, num_workers=1),
-            adapt=self._adapt,
-            snapshotter=self._snapshotter,
-            first_env_id=self._first_env_id,
-        )
-        self.options = choose_options(self.options, self.num_envs, prober.measure(check_not_closing))
-        self.num_workers = self._count_workers()
+            if self._resume is not None:
+                jobs = self._resume.restore_jobs.items()
+                histories = {i: History(job.attempts, job.lasting_calls, job.lost_calls) for i, job in jobs}
+                self.journal.restore(histories, self._resume.next_step_id)
 
     def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
         """Build env 0 in a worker, measure it there, close it, and end the worker; in the place of `open`.
@@ -292,20 +282,20 @@ class ProcessEngine(Engine):
             memory=segment.memory,
             counters=counters.memory,
             hub=self._make_hub(plan, segment, counters, spin_ns),
-            num_slots=num_used,
             slots=self._slots,
             journal=self.journal,
-            listener=self._listeners(),
+            listener=None if self.recovery is None else self._note_report,
             dump_payload=functools.partial(messages.dump, known=self._known),
             before_request=self._recycle if self.recovery is not None and self.options.failures.recycle_after else None,
             waiting_check=self._make_waiting_check(plan, counters),
             first_env_id=self._first_env_id,
         )
 
-    def _listeners(self) -> Listener | None:
-        if self.recovery is None or self._listener is None:
-            return self.recovery
-        return Listeners(self.recovery, self._listener)
+    def _note_report(self, reply: Reply, is_answered: bool) -> None:
+        assert self.recovery is not None
+        self.recovery.note_report(reply, is_answered)
+        if self._listener is not None:
+            self._listener(reply, is_answered)
 
     def _make_waiting_check(self, plan: ArenaPlan, counters: Segment) -> WaitingCheck | None:
         timings = plan.counters.timings(counters.memory)
@@ -517,6 +507,26 @@ class ProcessPool(Pool):
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None = None, **others: Any) -> None:
         super().__init__(ProcessEngine(env_fns, options, **others))
+
+
+def measure_first_env(
+    env_fns: Sequence[Callable[[], Any]],
+    options: PoolOptions,
+    *,
+    check_not_closing: Callable[[str], None] = lambda what: None,
+    **others: Any,
+) -> Measurement:
+    """Build env 0 in a worker of its own, measure it there, close it, and end the worker.
+
+    Args:
+        env_fns, options, others: as for `ProcessEngine`.
+        check_not_closing: as for `Engine.open`.
+
+    Raises:
+        Exception: the exception of the constructor of env 0.
+    """
+    options = dataclasses.replace(options, num_workers=1)
+    return ProcessEngine(env_fns[:1], options, **others).measure(check_not_closing)
 
 
 def _warn_of_generators(modules: Iterable[str]) -> None:

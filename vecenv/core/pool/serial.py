@@ -183,7 +183,6 @@ class SerialEngine(Engine):
             memory=memory,
             counters=counters,
             hub=hub,
-            num_slots=1,
             dump_payload=copy_payload,
         )
 

@@ -141,19 +141,13 @@ class WorkerStarts:
 
         If workers are started by a fork server, the modules of the env factories are imported for all of them.
         """
-        self._common = self._read_common()
-        if self._options.context == "forkserver":
-            self._prepare_server()
-
-    def _read_common(self) -> dict[str, Any]:
-        """Return the fields of `Boot` that are the same for all workers."""
         parent_started = started_at(os.getpid())
         if not parent_started and os.path.exists("/proc/self/stat"):
             raise start_error("worker 0", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         if not parent_started:
             raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
         running, sources = running_modules(), find_sources()
-        return {
+        common = self._common = {
             "adapt": dump_with_main(self._adapt),
             "registrations": pickle_registrations(),
             "environ": dict(os.environ),
@@ -178,19 +172,17 @@ class WorkerStarts:
             "settings": self._options.settings,
             "is_forked": self._options.context != "spawn",
         }
-
-    def _prepare_server(self) -> None:
-        common = self._common
-        server = prepare_server(
-            common["modules"],
-            common["imports"],
-            common["sources"],
-            surroundings_of(common["environ"], common["cwd"], common["path"]),
-            self._options.limits.construct,
-            functools.partial(self._check_not_closing, "construct"),
-        )
-        if server is not None:
-            self._group.keep_server(server)
+        if self._options.context == "forkserver":
+            server = prepare_server(
+                common["modules"],
+                common["imports"],
+                sources,
+                surroundings_of(common["environ"], common["cwd"], common["path"]),
+                self._options.limits.construct,
+                functools.partial(self._check_not_closing, "construct"),
+            )
+            if server is not None:
+                self._group.keep_server(server)
 
     def pickle_functions(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the fields of `Boot` with the functions that a worker of these envs calls.
@@ -254,9 +246,9 @@ class WorkerStarts:
         try:
             reports = self._take_reports(workers)
             has_failed = False
+            return reports
         finally:
             self._output.finish(self.present(workers), has_failed=has_failed)
-        return reports
 
     def _take_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
         reports: dict[int, BuildReport] = {}

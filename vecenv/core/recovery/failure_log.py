@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...own_log import own_logger
+from ..host.failure_budget import FailureBudget
 
 __all__ = ["FailureLog"]
 
 _LOG = own_logger()
 #: Failures within a minute after which lines about an env are left out.
-_MOST_FAILURES, _WINDOW_NS = 3, 60_000_000_000
+_MOST_FAILURES, _WINDOW_SECONDS = 3, 60.0
 #: Most envs that the summary names.
 _MOST_NAMED = 5
 
@@ -26,7 +27,7 @@ class FailureLog:
 
     def __init__(self, first_env_id: int = 0) -> None:
         self._first_env_id = first_env_id
-        self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of the newest failures
+        self._newest = FailureBudget(_MOST_FAILURES, _WINDOW_SECONDS)
         self._failures: Counter[int] = Counter()  # by env_id: failures while it was at work
         self._left_out: Counter[int] = Counter()  # by env_id: lines that were left out since its last line
         self.num_left_out = 0
@@ -39,7 +40,7 @@ class FailureLog:
         """
         before = [env_id for env_id in env_ids if self._is_frequent(env_id, now)]
         for env_id in env_ids:
-            self._failure_times.setdefault(env_id, deque(maxlen=_MOST_FAILURES + 1)).append(now)
+            self._newest.note(env_id, now)
             self._failures[env_id] += are_at_work
         found = [env_id for env_id in env_ids if self._is_frequent(env_id, now) and env_id not in before]
         if found:
@@ -48,8 +49,7 @@ class FailureLog:
             _LOG.warning(text, self._first_env_id + found[0], others, _MOST_FAILURES + 1)
 
     def _is_frequent(self, env_id: int, now: int) -> bool:
-        times = self._failure_times.get(env_id, ())
-        return sum(time > now - _WINDOW_NS for time in times) > _MOST_FAILURES
+        return self._newest.count(env_id, now) > self._newest.most
 
     def write(self, env_ids: Sequence[int], now: int, text: str, *args: Any) -> None:
         """Log a warning about these envs, or count it if one of them often fails."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from ...own_log import own_logger
-from ..layout.commands import CallEffect, Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.commands import Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
 from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
@@ -60,6 +60,7 @@ class Journal:
     Attributes:
         next_step_id: step_id of the next command.
         was_reset: by env: whether a reset was ever sent to it.
+        calls: those that may have changed envs.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -70,7 +71,7 @@ class Journal:
         self._open_page: Page | None = None  # last page of requests to all envs, while it has room
         self._open_mixed_page: Page | None = None  # the same for requests to some envs
         self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
-        self._calls = LastingCalls(max_nbytes)
+        self.calls = LastingCalls(max_nbytes)
         self._has_warned = False
         self.was_reset = [False] * num_envs
         self._points = [RestorePoints(RestorePoint(0)) for _ in range(num_envs)]
@@ -91,7 +92,7 @@ class Journal:
     @property
     def nbytes(self) -> int:
         """Bytes kept now."""
-        return self._nbytes + self._calls.nbytes
+        return self._nbytes + self.calls.nbytes
 
     # ---- writing -------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class Journal:
                     num_sharing = len(payloads) if payload is payloads[0] is payloads[-1] else 1
                     is_first = not self.was_reset[env_id]
                     call = LastingCall(step_id, payload, flags, key, num_sharing=num_sharing, is_first=is_first)
-                    self._calls.note(env_id, call)
+                    self.calls.note(env_id, call)
                 continue
             self._confirm_one(env_id)
             self.was_reset[env_id] = True
@@ -232,7 +233,7 @@ class Journal:
         self._points[env_id].begin_at(RestorePoint(self.next_step_id))
         self._update(env_id, has_dropped=True)
         if not keeps_calls:
-            self._calls.forget(env_id)
+            self.calls.forget(env_id)
         self.was_reset[env_id] = False
 
     def _confirm(self, env_ids: Array | None) -> None:
@@ -263,7 +264,7 @@ class Journal:
         if rare_entries and rare_entries[0].step_id < first_needed:
             self._rare_entries[env_id] = [entry for entry in rare_entries if entry.step_id >= first_needed]
             self._nbytes -= sum(_nbytes_of(entry) for entry in rare_entries if entry.step_id < first_needed)
-        self._calls.settle(env_id, first_needed)
+        self.calls.settle(env_id, first_needed)
 
     # ---- continuing another journal --------------------------------------------------------
 
@@ -283,7 +284,7 @@ class Journal:
         self.next_step_id = next_step_id
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
         for env_id, history in histories.items():
-            self._calls.restore(env_id, history.lasting_calls, history.lost_calls)
+            self.calls.restore(env_id, history.lasting_calls, history.lost_calls)
             self.was_reset[env_id] = _has_reset(history)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
@@ -328,7 +329,7 @@ class Journal:
         while self._free_pages and excess > 0:
             excess -= self._free_pages.pop().nbytes
         if self._is_over(1.0):
-            self._calls.drop_uncompared()
+            self.calls.drop_uncompared()
             self._limit_calls()
             self._compact()
             while self._is_over(_TARGET_FILL) and self._drop_oldest_restore_points():
@@ -337,7 +338,7 @@ class Journal:
         self._dropped_before = max(self._dropped_before, self.next_step_id)
 
     def _limit_calls(self) -> None:
-        env_id, count = self._calls.limit()
+        env_id, count = self.calls.limit()
         if count and not self._has_warned:
             self._has_warned = True
             _LOG.warning(_GIVEN_UP, env_id, count)
@@ -345,12 +346,12 @@ class Journal:
     def _is_over(self, fill: float) -> bool:
         """Return whether more than this part of `max_nbytes` is used; calls count for half of it at most."""
         most = self._max_nbytes
-        return self._calls.is_over() or self._nbytes + min(self._calls.nbytes, most // 2) > fill * most
+        return self.calls.is_over() or self._nbytes + min(self.calls.nbytes, most // 2) > fill * most
 
     def _drop_unreachable(self) -> None:
         """Drop the commands of envs without a restore point, except those from a pending one on."""
         for env_id in np.flatnonzero(self._first_needed == _NEVER).tolist():
-            if self._rare_entries[env_id] or self._calls.has_unsettled(env_id):
+            if self._rare_entries[env_id] or self.calls.has_unsettled(env_id):
                 self._update(env_id, has_dropped=True)
 
     def _compact(self) -> None:
@@ -403,23 +404,15 @@ class Journal:
         mine.note_requeued(queued)
         self._update(env_id, has_dropped=False)
         points = mine.choose(queued)
-        history = History([], self._calls.all_of(env_id, queued), self._calls.lost(env_id))
+        history = History([], self.calls.all_of(env_id, queued), self.calls.lost(env_id))
         oldest = min((point.step_id for point in points), default=_NEVER)
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
         entries = mine.mark(entries, points)
         for point in points:
             rest = [entry for entry in entries if entry.step_id >= point.step_id]
-            calls = self._calls.before(env_id, point.step_id, queued)
-            history.attempts.append(RestorePlan(point, rest, calls, self._calls.doubt(env_id, point, calls)))
+            calls = self.calls.before(env_id, point.step_id, queued)
+            history.attempts.append(RestorePlan(point, rest, calls, self.calls.doubt(env_id, point, calls)))
         return history
-
-    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Record what the worker has found out about the effect of a call."""
-        self._calls.note_effect(env_id, step_id, effect)
-
-    def give_up_call(self, env_id: int, step_id: int, name: str) -> bool:
-        """Stop repeating a call of function `name`, because it ends its worker; return False if it is not repeated."""
-        return self._calls.give_up(env_id, step_id, name)
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""
@@ -429,13 +422,13 @@ class Journal:
         for entry in reversed(self._rare_entries[env_id]):
             if entry.step_id == step_id and isinstance(entry.payload, bytes):
                 return entry.payload
-        call = self._calls.find(env_id, step_id)
+        call = self.calls.find(env_id, step_id)
         return None if call is None else call.payload
 
     def _entries(self, env_id: int, first_needed: int) -> list[Entry]:
         """Return the commands to an env from `first_needed` on, in order."""
         found = [entry for entry in self._rare_entries[env_id] if entry.step_id >= first_needed]
-        found += self._calls.since(env_id, first_needed)
+        found += self.calls.since(env_id, first_needed)
         for page in self._pages:
             if page.stop > first_needed:
                 for row in page.rows_of(env_id):

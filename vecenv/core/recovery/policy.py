@@ -28,7 +28,7 @@ from ..host.failure_budget import FailureBudget
 from ..host.replay import RestoreJob
 from ..layout.commands import CallEffect, Commands, RestorePoint
 from ..layout.flags import Op
-from ..layout.messages import Outcome
+from ..layout.messages import Outcome, Reply
 from ..layout.spec import Array
 from ..options import Limits, PoolFailurePolicy
 from ..parent.hub import SlotState
@@ -54,6 +54,18 @@ _UNPROVEN = (
     "unknown or has state that cannot be read, and its steps since its last seeded reset are too many to be repeated "
     "or not kept. `vecenv check ENV --determinism` names what is not covered"
 )
+#: Log lines by `Outcome.kind`, with the reason after them.
+_OUTCOMES = {
+    "truncated": "its episode could not be brought back, it ends truncated",
+    "restarted": "its episode was over, the next one is restarted",
+    "unproven": "its rows are marked 'unproven'",
+}
+#: Parts of the summary of a replaced worker, by `Outcome.kind`.
+_LOSSES = {
+    "truncated": "ended truncated",
+    "restarted": "were over, the next ones are restarted",
+    "unproven": "go on from a state that may lack something, or with changed code",
+}
 #: Seconds that the repetition of a step takes beside the step itself.
 _REPEAT_SECONDS = 15e-6
 _LONG_HISTORY = (
@@ -239,7 +251,7 @@ class Recovery:
     def _give_up_call(self, env_id: int, error: WorkerError) -> bool:
         """Keep the call no longer that was repeated for an env when its worker failed; False if there was none."""
         step_id, name = self._repeated_calls.pop(env_id, (0, ""))
-        if not (step_id and self.journal.give_up_call(env_id, step_id, name)):
+        if not (step_id and self.journal.calls.give_up(env_id, step_id, name)):
             return False
         first_line, where = str(error).partition("\n")[0], self._first_env_id + env_id
         text = "env %d: its call of %r is not repeated any more, because it ends its worker: %s"
@@ -438,13 +450,14 @@ class Recovery:
             self._progress_of[env_id] = progress
         self._counts["restarts" if is_failure else "recycled"] += 1
 
-    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        """Record a point from which an env can be restored."""
-        self.journal.note_restore_point(env_id, restore_point, is_answered)
-
-    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Record the changes that a call made in its env."""
-        self.journal.note_effect(env_id, step_id, effect)
+    def note_report(self, reply: Reply, is_answered: bool) -> None:
+        """Record the report of a worker about an env: a restore point, an outcome or the effect of a call."""
+        if reply.snapshot is not None:
+            self.journal.note_restore_point(reply.env_id, RestorePoint(reply.step_id, *reply.snapshot), is_answered)
+        if reply.outcome is not None:
+            self.note_outcome(reply.env_id, reply.outcome)
+        if reply.effect is not None:
+            self.journal.calls.note_effect(reply.env_id, reply.step_id, CallEffect(*reply.effect))
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Record the result of restoring an env; after the last env of its worker, log a summary.
@@ -477,17 +490,10 @@ class Recovery:
             _LOG.info("%s", _summary(progress))
 
     def _log_outcome(self, env_id: int, outcome: Outcome) -> None:
-        name = self._first_env_id + env_id
-        if outcome.kind == "truncated":
-            text = "env %d: its episode could not be brought back, it ends truncated: %s"
-            self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "restarted":
-            text = "env %d: its episode was over, the next one is restarted: %s"
-            self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        if outcome.kind == "unproven" and outcome.reason:
-            text = "env %d: its rows are marked 'unproven': %s"
-            self._log.write([env_id], now_ns(), text, name, outcome.reason)
-        elif outcome.kind == "unproven" and self._counts["unproven"] == 1:
+        name, text = self._first_env_id + env_id, _OUTCOMES.get(outcome.kind)
+        if text is not None and (outcome.reason or outcome.kind != "unproven"):
+            self._log.write([env_id], now_ns(), f"env %d: {text}: %s", name, outcome.reason)
+        elif text is not None and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, name)
 
     def log_summary(self) -> None:
@@ -518,17 +524,9 @@ class Recovery:
 def _summary(progress: _RestoreProgress) -> str:
     seconds = (now_ns() - progress.began_ns) / _NS
     steps = sum(outcome.num_steps for outcome in progress.outcomes)
-    truncated = sum(outcome.kind == "truncated" for outcome in progress.outcomes)
-    restarted = sum(outcome.kind == "restarted" for outcome in progress.outcomes)
-    unproven = sum(outcome.kind == "unproven" for outcome in progress.outcomes)
-    end = "nothing was lost"
-    if truncated or restarted or unproven:
-        parts = (
-            (truncated, "ended truncated"),
-            (restarted, "were over, the next ones are restarted"),
-            (unproven, "go on from a state that may lack something, or with changed code"),
-        )
-        end = f"of {len(progress.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
+    counts = Counter(outcome.kind for outcome in progress.outcomes)
+    lost = ", ".join(f"{counts[kind]} {what}" for kind, what in _LOSSES.items() if counts[kind])
+    end = f"of {len(progress.outcomes)} episodes {lost}" if lost else "nothing was lost"
     return f"{progress.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
 
 

@@ -22,9 +22,9 @@ from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
 from ...gymnasium_api.registrations import apply_registrations
 from ...values.pickling import adopt_main, dump_message, load_with_main
 from ..layout import messages
-from ..layout.commands import CallEffect, Commands, RestorePoint
+from ..layout.commands import Commands, RestorePoint
 from ..layout.flags import Form
-from ..layout.messages import Outcome
+from ..layout.messages import Reply
 from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..pool.pool import Pool
@@ -117,7 +117,7 @@ class Shard:
             first_env_id=boot.first_env_id,
             resume=boot.resume,
             files=boot.files,
-            listener=self,
+            listener=self._mail_report,
         )
         pool = Pool(self._engine)
         pool.start()
@@ -337,16 +337,13 @@ class Shard:
         if not self._has_tasks or not step_id:  # rows of tasks stay here; warnings do not
             self._mail.messages.append(messages.renumber(message, step_id, env_id + self._first_env_id))
 
-    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        """Send a new restore point to the driver, too."""
-        self._mail.restore_points.append((env_id + self._first_env_id, restore_point))
-
-    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        """Send the result of restoring an env to the driver, too."""
-        self._mail.outcomes.append((env_id + self._first_env_id, outcome))
-
-    def note_effect(self, env_id: int, step_id: int, effect: CallEffect) -> None:
-        """Do nothing: the answer to the call, which the driver gets, contains the effect."""
+    def _mail_report(self, reply: Reply, is_answered: bool) -> None:
+        """Send a new restore point, or the result of restoring an env, to the driver; it gets effects with answers."""
+        env_id = reply.env_id + self._first_env_id
+        if reply.snapshot is not None:
+            self._mail.restore_points.append((env_id, RestorePoint(reply.step_id, *reply.snapshot)))
+        if reply.outcome is not None:
+            self._mail.outcomes.append((env_id, reply.outcome))
 
 
 class _TimeLimit(contextlib.AbstractContextManager[Any, bool]):

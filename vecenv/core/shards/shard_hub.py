@@ -87,7 +87,8 @@ class ShardHub(Hub):
         self._layout = layout = FrameLayout(plan, has_records=journal is not None)
         self._journal = journal
         self._log_records = log_records
-        self.links = [ShardLink(shard, carrier) for shard in range(len(shares))]
+        self.num_slots = len(shares)
+        self.links = [ShardLink(shard, carrier) for shard in range(self.num_slots)]
         self.info_keys: list[str] = []
         self._has_cells = has_cells
         self._slices = [slice(share[0], share[-1] + 1) for share in shares]

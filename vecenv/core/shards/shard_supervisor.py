@@ -243,7 +243,7 @@ class ShardSupervisor:
         if self._recovery is not None:
             for env_id, point in mail.restore_points:
                 is_answered = self._hub.owed(env_id)[1] != point.step_id
-                self._recovery.note_restore_point(env_id, point, is_answered)
+                self._recovery.journal.note_restore_point(env_id, point, is_answered)
             for env_id, outcome in mail.outcomes:
                 self._recovery.note_outcome(env_id, outcome)
         if mail.counts is not None:

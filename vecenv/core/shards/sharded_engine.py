@@ -139,9 +139,8 @@ class ShardedEngine(Engine):
             memory=memory,
             counters=counters,
             hub=hub,
-            num_slots=len(self._shards),
             journal=None if recovery is None else recovery.journal,
-            listener=recovery,
+            listener=None if recovery is None else recovery.note_report,
             dump_payload=functools.partial(messages.dump, known=self._starts.known),
         )
 
