@@ -102,8 +102,7 @@ class PoolOptions:
             own, and workers and threads are chosen.
         threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
             stay on that core while their envs mostly wait; processes that envs start may run on any core.
-        build: 'parallel' or 'serial': whether the threads of a worker build their envs at the same time or one after
-            the other; see `processes.builder`.
+        build, timings, monitor, worker_output, worker_init: as in `EngineOptions`, with the defaults filled in.
         autoreset: how the worker begins the next episode.
         depth: number of blocks in the ring, at least 2: a view is valid until `depth - 1` later batches have been
             received.
@@ -117,14 +116,9 @@ class PoolOptions:
         context: start method, 'forkserver', 'spawn' or 'fork'.
         num_threads: threads that numeric libraries may use in a worker, unless the environment variables of these
             libraries (`OMP_NUM_THREADS` and others) are set.
-        spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
+        spin: longest busy wait in seconds before a wait sleeps, with a yield every few polls; only while recent
             waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.
-        timings: whether workers write how long steps and resets take, see `Pool.statistics`.
-        monitor: whether a file announces the pool, so that `vecenv top` finds it.
-        worker_output: the standard output and error of workers. 'once': lines that are equal while envs are
-            built are shown once, later ones as they are written; 'all': all as they are written; 'none': nothing,
-            except while envs are built in a start that fails.
         warns_of_views: in debug mode, warn if observations of an expired batch are still referenced when its memory is
             used again; for callers that refer to a batch only until the next one has been received.
         limits: time limits of operations.
@@ -132,7 +126,6 @@ class PoolOptions:
         rng_entropy: the number of 384 bits from which the states of the global random generators of each env begin;
             see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
         settings: settings of the program's process that workers take over, as they are when the pool is made.
-        worker_init: a function without arguments that each worker calls before it builds envs; None: there is none.
         choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
     """
 

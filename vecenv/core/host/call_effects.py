@@ -42,15 +42,15 @@ class CallEffects:
     def __init__(self, snapshotter: Snapshotter | None, rngs: GlobalRngs) -> None:
         self._snapshotter = snapshotter
         self._rngs = rngs
-        self._streaks: dict[tuple[int, str], int] = {}  # by env_id and name: calls in a row without any change
-        self._skipped: set[tuple[int, str]] = set()  # with calls that were not compared
-        self._costs_ns: dict[int, int] = {}  # by env_id: CPU time of its last comparison, with limited growth
-        self._compared_ns: dict[int, int] = {}  # by env_id: when that was
+        self._streaks: dict[tuple[int, str], int] = {}  # calls in a row without any change, by env_id and name
+        self._skipped: set[tuple[int, str]] = set()  # (env_id, name) of calls that were not compared
+        self._costs_ns: dict[int, int] = {}  # CPU time of the last comparison, with limited growth, by env_id
+        self._compared_ns: dict[int, int] = {}  # instant of that comparison, by env_id
         self._watch: Any = None
         self._name = ""
         self._is_deep = False
         self._spent_ns = 0
-        self._rng_state: Any = None  # of the global generators, with the number of pools that began from it
+        self._rng_state: Any = None  # state of the global generators, and the number of pools that began from it
 
     def begin(self, env_id: int, env: Any, function: Callable[[Any], Any]) -> None:
         """Read the attributes of an env before a call."""

@@ -78,7 +78,7 @@ class CaughtExceptions:
         self._rngs = rngs
         self._timings = timings
         self._snapshotter = snapshotter
-        self._attempts: dict[int, tuple[int, int]] = {}  # by env_id: the command that it was built in last; how often
+        self._attempts: dict[int, tuple[int, int]] = {}  # last command with a construction, and how many it had
         self._calls = LastingCalls(0)  # the least number of bytes
 
     @property
@@ -91,13 +91,9 @@ class CaughtExceptions:
         self._budget.note(env_id, now_ns(), count)
 
     def accept(self, env_id: int, error: Exception, doing: str, details: str) -> bool:
-        """Count an exception of an env; return whether the policy accepts it.
+        """Count and log an exception of an env; return whether the policy accepts it. Else the exception gets a note.
 
-        Args:
-            env_id: the env.
-            error: gets a note if there were too many.
-            doing: the operation that has raised it.
-            details: its action or seed as text.
+        `doing` is the operation that has raised it, and `details` its action or seed as text.
         """
         count, name = self._budget.note(env_id, now_ns()), f"env {self._rngs.first_env_id + env_id}"
         if count > self.most:
@@ -125,11 +121,7 @@ class CaughtExceptions:
         self._calls.forget(env_id)
 
     def rebuild(self, env_id: int, env: Any, step_id: int) -> tuple[Any, int]:
-        """Close an env, and return a new one that has had the calls that may have changed the old one.
-
-        Args:
-            env_id, env: the env.
-            step_id: the command during which its reset has raised.
+        """Close an env whose reset has raised, and build it again, with the calls that may have changed the old one.
 
         Returns:
             The new env, and a seed for its generator, which differs between two attempts in one command.

@@ -37,7 +37,7 @@ class Answer(NamedTuple):
         flags: `RowFlag` bits.
         final_obs, final_info: SAME_STEP: of the step that ended the episode, whose reward and ends these are.
         seed: the one from which a reset has made the env's generators; None: they are older, or it is unknown.
-        is_rebuilt: whether it is the first observation of an env in the place of one that was lost.
+        is_rebuilt: whether it is the first observation of an env that replaces a lost one.
         needs_autoreset: SAME_STEP: the episode is over; `Executor.autoreset` completes the answer.
     """
 
@@ -112,7 +112,7 @@ class Executor:
         self.command, self.doing = (env_id, op, step_id), _NAMES[op]
         self.given: tuple[Any, ...] = ()
         self._end = self._no_end  # SAME_STEP: of the episode that this command has ended
-        self._reset_arguments = _NO_ARGUMENTS  # of `_reset`, for another attempt at a reset that raised
+        self._reset_arguments = _NO_ARGUMENTS  # the arguments of `_reset`, for another attempt
 
     def execute(self, flags: int = 0, argument: int = 0, given: Any = None) -> Answer:
         """Call the env for the current command.
@@ -140,12 +140,7 @@ class Executor:
         return self._answer_step(self._call_lazily(env_id, env.step, given))
 
     def continue_step(self, origin: int, result: Any, raised: bool) -> Answer:
-        """Go on with a step that the slot has begun.
-
-        Args:
-            origin, result: of the slot's event; see `slot.RESULT_OF_STEP`.
-            raised: whether the event is RAISED.
-        """
+        """Continue a step that the slot has begun, from its event RESULT or RAISED; see `slot.RESULT_OF_STEP`."""
         if origin != RESULT_OF_STEP:
             self.doing, self._reset_arguments = "autoreset", ("autoreset", {}, None, False)
         if origin == RESULT_OF_BOTH:  # the slot has kept the final observation and info
@@ -234,7 +229,7 @@ class Executor:
             if fresh is None or env_id not in self.seed_takers or seed is not None:
                 raise
             result = self._rngs.call_swapped(env_id, env.reset, **{**kwargs, "seed": fresh})
-        self.fresh_seeds.pop(env_id, None)  # only after success: a failed reset needs the seed again
+        self.fresh_seeds.pop(env_id, None)  # a failed reset would need the seed again
         if seed is None and drawn is not None and is_seeded_by(env, drawn):
             seed = drawn
         return self._answer_reset(result, seed, fresh is not None)

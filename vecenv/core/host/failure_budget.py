@@ -20,7 +20,7 @@ class FailureBudget:
     def __init__(self, most: int, window: float) -> None:
         self.most, self.window = most, window
         self._window_ns = int(min(window, MOST_SECONDS) * 1e9)
-        self._times: dict[int, deque[int]] = {}  # by env_id, on the monotonic clock
+        self._times: dict[int, deque[int]] = {}  # instants on the monotonic clock, by env_id
 
     def note(self, env_id: int, now: int, count: int = 1) -> int:
         """Count failures at an instant of the monotonic clock; return how many the env has had within the window."""

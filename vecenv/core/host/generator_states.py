@@ -48,14 +48,14 @@ _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
 _GAUSS_NBYTES = 16  # has_gauss, padding, gauss
 _HEADER_NBYTES = object.__basicsize__
-_PART_BITS = 128  # of an entropy
+_PART_BITS = 128  # size of each part of an entropy
 
 # Position of every state that no env has drawn from. A draw and seeding both move it.
 _POSITION = 6
 #: Words of an env's own state that a plain step finds in the neutral state, so that its first draws are its own.
 _WINDOW_WORDS = 8
 _WINDOW_NBYTES = 4 * _WINDOW_WORDS
-_WINDOW = slice(4 * _POSITION, 4 * _POSITION + _WINDOW_NBYTES)  # in the words of a generator
+_WINDOW = slice(4 * _POSITION, 4 * _POSITION + _WINDOW_NBYTES)  # bytes within the words of a generator
 #: How often a call may have refilled a generator; beyond that, it is taken for a seeded one.
 _MOST_REFILLS = 100
 # Offsets in a saved state: position and words of `random`; words and position of NumPy's generator.

@@ -102,12 +102,12 @@ class Host:
         self._executor = Executor(envs, autoreset, rngs, zeros, slot.touch, self._call_lazily)
         self._snapshots: Snapshots | None = None
         self._effects: CallEffects | None = None
-        self._effect: tuple[str, Changes | None, bool, bool] | None = None  # of this call; see `CallEffect`
-        self._restore_jobs: dict[int, RestoreJob] = {}  # by env_id, of the envs that are still to restore
+        self._effect: tuple[str, Changes | None, bool, bool] | None = None  # the fields of its `CallEffect`
+        self._restore_jobs: dict[int, RestoreJob] = {}  # jobs of the envs that are still to restore
         self._restorer: Restorer | None = None
-        self._marks: dict[int, dict[str, str]] = {}  # by env_id: "recovered" and "error" in the info of the next reply
-        self._abandoned: dict[int, Any] = {}  # by env_id: the last delivered observation of an abandoned episode
-        self._last_objects: dict[int, list[Any]] = {}  # by env_id: object leaves of its last observation
+        self._marks: dict[int, dict[str, str]] = {}  # "recovered" and "error" of the next info, by env_id
+        self._abandoned: dict[int, Any] = {}  # last delivered observations of abandoned episodes, by env_id
+        self._last_objects: dict[int, list[Any]] = {}  # object leaves of the last observation, by env_id
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
@@ -192,14 +192,14 @@ class Host:
         """Reply to the current command after an exception; raise those that are not replies."""
         while True:
             command = self._slot.current()
-            if command is None:  # of a signal handler, before a command has begun or after its reply
+            if command is None:  # a signal handler raised it between two commands
                 raise error
             env_id, op, _ = command
             if self._is_callers and self._is_of_caller(error):
                 self._slot.finish()
                 self._interrupted = env_id
                 raise error
-            if command != self._executor.command:  # of a signal handler, or of a replay
+            if command != self._executor.command:  # a signal handler or a replay raised it
                 self._executor.begin(*command)
             if not self._is_caught(env_id, op, error):
                 self._answer_error(op, error)
@@ -209,7 +209,7 @@ class Host:
             try:
                 self._answer(self._executor.answer_exception, True)
                 return
-            except BaseException as another:  # of the reset, or of the constructor
+            except BaseException as another:  # raised by the reset or the constructor
                 error = another
 
     def _is_caught(self, env_id: int, op: int, error: BaseException) -> bool:
@@ -217,7 +217,7 @@ class Host:
         caught = self._executor.caught
         if caught is None or op == Op.CALL or not isinstance(error, Exception):
             return False
-        if self._is_callers and isinstance(error, WorkerTimeoutError):  # of the timer: a hang is no exception
+        if self._is_callers and isinstance(error, WorkerTimeoutError):  # raised by the timer: a hang is no exception
             return False
         is_caught = caught.accept(env_id, error, *self._describe_request())
         if is_caught and self._snapshots is not None:  # the parent counts it, too
@@ -316,11 +316,7 @@ class Host:
         return answer
 
     def _take_snapshot(self, env_id: int, step_id: int) -> bool:
-        """Take a snapshot before an autoreset of the slot, which finds that one is due.
-
-        Returns:
-            Whether the host must reply to the autoreset, because there are warnings to send.
-        """
+        """Take a snapshot before an autoreset of the slot; return whether the host must reply: there are warnings."""
         if self._snapshots is not None:
             self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=False)
         return bool(self._warnings)
@@ -362,7 +358,7 @@ class Host:
             if effects is not None:
                 self._effect = effects.end(env_id, env)[:]  # without its class, it is pickled in less time
             self._note_call(env_id, payload.name, data)
-        self._register_env(env_id)  # as after a reset
+        self._register_env(env_id)  # the call may have replaced the inner env, as a reset may
         reply = messages.Reply(step_id, env_id, value=value, effect=self._effect)
         reply.is_rebuilt = env_id in self._abandoned
         self._slot.send_message(self._dump_reply(reply))
@@ -386,7 +382,7 @@ class Host:
         assert restorer is not None
         try:
             outcome = restorer.run(env_id, job, step_id)
-        except Exception as error:  # of a constructor
+        except Exception as error:  # raised by a constructor
             if executor.caught is not None:
                 self._envs[env_id] = UnbuiltEnv(error)
                 self._register_env(env_id)
@@ -497,16 +493,16 @@ class Host:
             restarted = {"recovered": RESTARTED} if is_rebuilt else {}
             info = {**info, **restarted, **self._marks.pop(env_id, {})}
             has_text = True
-        no_mail = not self._obs.num_objects and not has_text  # with Infos.COLUMNS the slot would omit text
-        is_plain = no_mail and not self._warnings
+        has_cells = not self._obs.num_objects and not has_text  # the slot would omit text with Infos.COLUMNS
+        is_plain = has_cells and not self._warnings
         if is_plain and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
             return
         # A value needs conversion or a message. Convert all values here, once.
         exact_obs = None if repeats else self._obs.conform(obs)
         exact_final = None if final_obs is None else self._obs.conform(final_obs)
         reward_given = self._reward(reward)
-        no_mail = no_mail and not self._warnings
-        if no_mail and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
+        is_plain = has_cells and not self._warnings
+        if is_plain and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
             return
         reply = messages.Reply(
             step_id, env_id, info=writable_copy(info), final_info=writable_copy(final_info), warnings=self._warnings[:]

@@ -12,13 +12,13 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...gymnasium_api.replaying import replaying
 from ...values.nested import copy_arrays
 from ..layout import messages
-from ..layout.commands import Changes, Entry, LastingCall, RestorePlan
+from ..layout.commands import Changes, Entry, History, LastingCall, RestorePlan
 from ..layout.flags import FORM_MASK, CommandFlag, Op, RowFlag
 from ..layout.messages import Outcome
 from ..layout.spec import Array
@@ -77,13 +77,10 @@ class Snapshotter(Protocol):
 
 
 @dataclass
-class RestoreJob:
-    """The instructions for a new worker to restore one env.
+class RestoreJob(History):
+    """The instructions for a new worker to restore one env, beside its history.
 
     Attributes:
-        attempts: the restore plans, the most reliable one first.
-        lasting_calls: calls that may have changed the env, for an env whose episode is abandoned.
-        lost_calls: those that were given up; see `History.lost_calls`.
         marks_recovery: whether the next info marks the env as recovered.
         has_changed_code: whether the new worker has loaded other code than the one that failed.
         code_since_ns: when the first workers were started; modules that are imported during the replay, and whose files
@@ -101,9 +98,6 @@ class RestoreJob:
         seconds: time limit for all attempts together.
     """
 
-    attempts: list[RestorePlan] = field(default_factory=list)
-    lasting_calls: list[LastingCall] = field(default_factory=list)
-    lost_calls: dict[str, int] = field(default_factory=dict)
     marks_recovery: bool = True
     has_changed_code: bool = False
     code_since_ns: int = 0
@@ -190,7 +184,7 @@ class Restorer:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._rebuild = rebuild
-        self._calls: dict[int, LastingCall] = {}  # of the present job, by step_id
+        self._calls: dict[int, LastingCall] = {}  # calls of the present job, by step_id
         self._reports_calls = False
         self._missing_calls = ""  # why calls before the restore point were not all repeated
         self.starts_digest = False
@@ -274,7 +268,7 @@ class Restorer:
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         is_between = restore_point.state is not None and not restore_point.is_mid_episode
-        self._executor.needs_reset = is_between  # of the first command only the reset is repeated
+        self._executor.needs_reset = is_between  # only the reset of the first command is repeated
         self.starts_digest = restore_point.is_mid_episode and all(entry.op == Op.CALL for entry in entries)
         is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no reply yet, or none since the restore point
         for number, entry in enumerate(entries):
@@ -382,6 +376,6 @@ class Restorer:
         self._slot.send_message(messages.dump_reply(messages.Reply(0, env_id, outcome=outcome)))
 
     def _note_call(self, env_id: int, step_id: int) -> None:
-        """Do the same as `Host._note_call`."""
+        """Note a repeated call for an env that is built again after an exception."""
         if self._executor.caught is not None and step_id in self._calls:
             self._executor.caught.note_call(env_id, self._calls[step_id])

@@ -63,7 +63,7 @@ class Snapshots:
         self._snapshotter = snapshotter
         self._rngs = rngs
         self._warn = warn
-        self._spans_episodes: dict[int, bool] = {}  # by env_id, of envs that have been reset
+        self._spans_episodes: dict[int, bool] = {}  # keys: the envs that have been reset
         self._opaque: set[int] = set()  # envs whose state cannot be captured
         self._only_between: set[int] = set()  # envs whose state within an episode cannot be captured exactly
         self._costs_ns: dict[int, int] = {}  # env_id -> time of its last snapshot in ns, with limited growth
@@ -115,13 +115,7 @@ class Snapshots:
             self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=True)
 
     def resume(self, env_id: int, env: Any, *, is_newly_built: bool) -> None:
-        """Register an env that replaces another one after a failure.
-
-        Args:
-            env_id, env: the new env.
-            is_newly_built: whether the episode was abandoned, so that the env has only been built; False: it was
-                restored.
-        """
+        """Register an env that replaces another one after a failure; `is_newly_built`: it was not restored."""
         self._register(env_id, env)
         if is_newly_built:
             self._newly_built.add(env_id)
@@ -149,7 +143,7 @@ class Snapshots:
             try:
                 with self._rngs.fork_guard:
                     snapshot = self._snapshotter.capture(env, within_episode=is_mid_episode)
-            except Exception as error:  # from a hook of the user's; the env itself still works
+            except Exception as error:  # raised by a hook of the user's; the env itself still works
                 name = f"env {self._rngs.first_env_id + env_id}"
                 self._warn(
                     f"state {env_id}",

@@ -38,7 +38,7 @@ __all__ = [
 #: Size of the memory from the seed to the last Gaussian, and offsets in it: of the position and of the words.
 NBYTES, NEXT, WORDS = 2537, 16, 20
 _NUM_WORDS = 624
-_MOST_OFFSET = 256  # of the seed in the object of C++
+_MOST_OFFSET = 256  # bytes before the seed in the object of C++
 _HEADER_NBYTES = object.__basicsize__
 
 

@@ -116,7 +116,7 @@ class ArenaPlan:
         num_blocks = self.depth + SPARE_BLOCKS + self.leases
         words.update(rows=self.num_envs, num_blocks=num_blocks, byte_ring_nbytes=BYTE_RING_NBYTES)
         words.update(reward_size=self.reward_size, has_final=int(self.has_final))
-        # for each env of a slot, a step, the reset that supersedes it and calls may be queued
+        # A queue may contain, for each env of its slot, a step, the reset that supersedes it, and calls.
         words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
         for name, most in (("num_envs", MAX_ROWS), ("num_slots", MAX_SLOTS), ("num_blocks", MAX_BLOCKS)):
             if words[name] > most:

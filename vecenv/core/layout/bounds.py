@@ -26,11 +26,7 @@ class Bounds:
         self._parts = [(path, part, *_limits_of(part)) for path, part in _leaves_of(space, "action")]
 
     def check_columns(self, columns: Sequence[Array], env_ids: Array) -> None:
-        """Check actions of several envs.
-
-        Args:
-            columns: one array (B, *S) per leaf of the space.
-            env_ids: int64 (B,), the env of each row.
+        """Check actions of several envs: one array (B, *S) per leaf of the space, and their `env_ids`, int64 (B,).
 
         Raises:
             SpaceError: an action is outside the space; the message contains the env, the value and the space.

@@ -1,6 +1,6 @@
 """COLUMNS: the table of the columns of a row, without those of its two observations.
 
-The arena places the columns in the order of the table, and all other code takes their names from here: rows that are
+The arena has the columns in the order of the table, and all other code takes their names from here: rows that are
 copied, gathered without C, joined with those of spare envs, or sent by shards.
 """
 

@@ -17,8 +17,8 @@ the reverse order:
     slots      start, env, step_id, operation; the operation is 0 between two commands
     workers    pid = 0, then all but the pid, then the pid
 
-So a reader that loads the number of steps first finds at least as many in the histogram. It loads an operation with its
-step_id twice, and so finds whether the values between the two loads belong to it.
+So a reader that loads the number of steps first finds at least that number in the histogram. It loads an operation
+with its step_id twice, and so finds whether the values between the two loads belong to it.
 """
 
 from __future__ import annotations

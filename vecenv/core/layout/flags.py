@@ -37,11 +37,11 @@ class RowFlag:
     ERROR = 0x10  #: the env raised; the message contains the exception
     INFO = 0x20  #: cells hold values of the info
     VOID = 0x40  #: superseded: the row is dropped
-    FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
-    FINAL_INTS = 0x200  #: with FINAL: the env returned that observation with Python ints
+    FINAL_INFO = 0x80  #: cells hold values of the info that ended the episode; only with FINAL
+    FINAL_INTS = 0x200  #: the env returned the final observation with Python ints; only with FINAL
     REPEATS = 0x400  #: the env raised: its observation is the last delivered one, which the parent fills in
-    FINAL_REPEATS = 0x800  #: with FINAL: the same for the observation that ended the episode
-    NOTICE = 0x100  #: only in the flags of a batch: a worker has sent a message over its socket
+    FINAL_REPEATS = 0x800  #: the final observation is the last delivered one, too; only with FINAL
+    NOTICE = 0x100  #: a worker has sent a message over its socket; only in the flags of a batch
 
 
 class CommandFlag:
@@ -56,8 +56,8 @@ class CommandFlag:
     SEED = 0x20  #: pass a seed to this reset: the argument, or None if that is -1 or DRAWN is set
     SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it
     DRAWN = 0x80  #: the argument is a drawn seed, for a generator that does not exist yet
-    CANCELLED = 0x100  #: only in a journal: cancelled, so it may have been executed or not
-    NEW_DIGEST = 0x200  #: only in a journal: the digest of the env's replies starts again here
+    CANCELLED = 0x100  #: cancelled, so it may have been executed or not; only in a journal
+    NEW_DIGEST = 0x200  #: the digest of the env's replies starts again here; only in a journal
 
 
 #: All flags that a row may have.

@@ -41,8 +41,8 @@ class Infos(IntEnum):
     """Selects which infos workers send to the parent."""
 
     ALL = 0  #: all of them
-    COLUMNS = 1  #: only values that fit into cells: numbers, small arrays, dicts of those
-    DONE = 2  #: only infos of steps that end an episode
+    COLUMNS = 1  #: values that fit into cells: numbers, small arrays, dicts of those
+    DONE = 2  #: infos of steps that end an episode
     NONE = 3
 
 
@@ -107,11 +107,9 @@ class InfoColumns:
         self._is_full = False
 
     def learn(self, info: dict[str, Any] | None, add_key: Callable[[str], int]) -> None:
-        """Add the keys of an info to the table, if all of its values can have cells.
+        """Add the keys of an info that arrived as a message to the table, if all of its values can have cells.
 
-        Args:
-            info: an info that arrived as a message.
-            add_key: adds a name for the next cell; returns the cell's index, or -1 if it cannot.
+        `add_key` adds a name for the next cell; it returns the index of the cell, or -1 if it cannot.
         """
         if not info or self._is_full:
             return

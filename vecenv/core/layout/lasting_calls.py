@@ -73,7 +73,7 @@ class LastingCalls:
     """
 
     def __init__(self, max_nbytes: int) -> None:
-        self._envs: defaultdict[int, _EnvCalls] = defaultdict(_EnvCalls)  # by env_id
+        self._envs: defaultdict[int, _EnvCalls] = defaultdict(_EnvCalls)  # keys: env_id
         self._max_nbytes = max(max_nbytes // 2, _LEAST_NBYTES)
         self.nbytes = 0
 
@@ -146,12 +146,12 @@ class LastingCalls:
         return self.nbytes > self._max_nbytes
 
     def limit(self) -> tuple[int, int]:
-        """Replace settled calls by values, and give up the oldest ones, of the envs with the most, until all fit.
+        """Replace settled calls by values, and drop the oldest ones, of the envs with the most, until all fit.
 
         Returns:
-            The env of which calls were given up first, and how many; (0, 0) if none were.
+            The env whose calls were dropped first, and how many; (0, 0) if none were.
         """
-        given_up = (0, 0)
+        dropped = (0, 0)
         while self.is_over():
             sizes = {env_id: sum(map(_nbytes_of, _settled(mine))) for env_id, mine in self._envs.items()}
             env_id = max(sizes, key=sizes.__getitem__)
@@ -167,8 +167,8 @@ class LastingCalls:
                 if call.step_id in mine.calls:
                     mine.lost[_TOO_MANY] = max(mine.lost.get(_TOO_MANY, 0), call.step_id)
                     self._drop(mine, call.step_id)
-            given_up = given_up if given_up[1] else (env_id, len(oldest))
-        return given_up
+            dropped = dropped if dropped[1] else (env_id, len(oldest))
+        return dropped
 
     def _merge(self, mine: _EnvCalls, calls: list[LastingCall]) -> None:
         """Replace calls by the values of the attributes that they have changed, where these are known.

@@ -10,7 +10,7 @@ fixed layout, calls. The bytes travel in the rings of native/shm/byte_ring.h, or
 The two numbers before a reply identify its command and env even if the pickle cannot be read here. They count also if
 they differ from those in the pickle: a shard replaces the env id by that of the pool that it belongs to (`renumber`).
 
-A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` take the place of `dump`
+A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` are used instead of `dump`
 and `dump_reply`. Their copies are those that the pickles would give, so an env and its caller share nothing there
 either, except values that cannot be pickled.
 """
@@ -249,7 +249,7 @@ def _copy_nested(value: Any, copy_object: Callable[[Any], Any], copies: dict[int
     elif isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
         copied = copies[id(value)] = value._make(_copy_nested(part, copy_object, copies) for part in value)
     elif kind is np.ndarray and not value.dtype.hasobject and value.flags.writeable:
-        copied = copies[id(value)] = value.copy("A")  # in the memory order that a pickle keeps
+        copied = copies[id(value)] = value.copy("A")  # a pickle keeps the memory order, too
     else:
         copied = copies[id(value)] = copy_object(value)
     return copied
@@ -305,7 +305,7 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
     step_id, env_id = _HEAD.unpack_from(data)
     try:
         reply: Reply = load_pickle(data, _HEAD.size)
-    except Exception as error:  # for example, its class cannot be unpickled here
+    except Exception as error:  # its class may be missing here
         why = f"cannot be unpickled in this process: {type(error).__name__}: {error}"
         return _unread_reply(step_id, env_id, why, error)
     reply.step_id, reply.env_id = step_id, env_id
@@ -313,7 +313,7 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
 
 
 def lost_reply(step_id: int, env_id: int) -> Reply:
-    """Return a reply with `error` and `is_unread` set, in the place of one that was overwritten in shared memory."""
+    """Return a reply with `error` and `is_unread` set, instead of one that was overwritten in shared memory."""
     return _unread_reply(step_id, env_id, "was overwritten in shared memory, by this env or another one")
 
 
@@ -357,7 +357,7 @@ def _format(error: BaseException) -> str:
         link = links.pop()
         del link.stack[: _count_own_frames(link.stack)]
         links += [part for part in (link.__cause__, link.__context__) if part is not None]
-        links += getattr(link, "exceptions", None) or []  # of a group
+        links += getattr(link, "exceptions", None) or []  # the parts of a group
     return "".join(whole.format())
 
 
@@ -463,14 +463,10 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], *, first_env_id: in
 
 
 def describe_place(place: Mapping[str, Any], details: str = "") -> str:
-    """Return the note that says where an exception was raised.
+    """Return the note that says where an exception was raised; `place` has the arguments of `errors.locate`.
 
     >>> describe_place({"worker_id": 1, "env_ids": (3,), "op": "step"}, "step 17 of its episode, seed 42, action 0")
     'raised by step of env 3 in worker 1: step 17 of its episode, seed 42, action 0'
-
-    Args:
-        place: arguments of `errors.locate`; `op` may also be 'autoreset'.
-        details: further facts.
     """
     op = "the constructor" if place["op"] == "construct" else place["op"]
     envs = ", ".join(map(str, place["env_ids"]))

@@ -34,13 +34,7 @@ class Rows:
 
     @classmethod
     def zeros(cls, count: int, spec: Spec, reward_shape: tuple[int, ...]) -> Rows:
-        """Return rows of zeros, without final observations and their infos.
-
-        Args:
-            count: B.
-            spec: of the observations.
-            reward_shape: of one reward.
-        """
+        """Return `count` rows of zeros, without final observations and their infos."""
         fields = fields_of(Group.COMMAND, Group.STEP, Group.OBS, Group.INFO, reward_shape=reward_shape)
         columns: dict[str, Array] = {name: np.zeros(count, dtype) for name, dtype in fields.items()}
         return cls(count, columns, [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves], [])
@@ -152,11 +146,9 @@ AnyRows = Rows | RowRange
 
 
 def copy_rows(rows: AnyRows, index: Array | None = None) -> Rows:
-    """Return a copy of rows; infos and final observations only if one of the copied rows is flagged to have them.
+    """Return a copy of all rows, or of those with the indices `index`, int64 (n,).
 
-    Args:
-        rows: the rows.
-        index: int64 (n,), the rows to copy; None: all.
+    Infos and final observations are copied only if one of the copied rows is flagged to have them.
     """
 
     def copy(array: Array) -> Array:

@@ -355,11 +355,7 @@ def map_columns(
 ) -> Any:
     """Apply functions to the columns (B, *S) of a batch and to its tuples of B objects; return a batch nested alike.
 
-    Args:
-        node: the structure of the batch.
-        nested: the batch.
-        change: called with each array.
-        change_objects: called with each tuple of objects; None shares them.
+    Without `change_objects`, the tuples are shared.
     """
     if isinstance(node, Leaf):
         return change(nested)
@@ -398,12 +394,7 @@ def _mismatch(path: str, expected: str, got: str, kind: type[SpaceError] = Space
 
 
 def _describe(value: Any, array: Array | None = None) -> str:
-    """Describe, for an error, a value that does not fit its space.
-
-    Args:
-        value: the value.
-        array: made from `value` for a leaf; None: the space has no leaf there.
-    """
+    """Describe, for an error, a value that does not fit its space; `array` was made from it if the space has a leaf."""
     if value is None:
         return "None"
     if hasattr(value, "keys"):

@@ -1,4 +1,4 @@
-"""Engine: the place where the envs of a pool live, as the pool sees it.
+"""Engine: builds and runs the envs of a pool, as the pool sees it.
 
 `Pool` checks requests, waits for answers and reports failures; an engine builds envs, runs them and ends them.
 `SerialEngine` keeps them in the thread of the caller, `ProcessEngine` in worker processes. `Engine` is their base.
@@ -90,11 +90,7 @@ class EnvSpaces:
     def plan_arena(self, num_envs: int, num_slots: int, envs_per_slot: int, options: PoolOptions) -> ArenaPlan:
         """Lay out the shared memory of a pool with these spaces.
 
-        Args:
-            num_envs: how many envs.
-            num_slots: how many slots serve them, slots that are kept in reserve included.
-            envs_per_slot: most envs that one slot serves.
-            options: depth, leases, room for final observations.
+        `num_slots` includes slots in reserve; `envs_per_slot` is the most envs that one slot serves.
         """
         # Lending small blocks gains nothing, and in debug mode expired batches are overwritten.
         nbytes = num_envs * sum(leaf.nbytes for leaf in self.obs.leaves)
@@ -153,7 +149,7 @@ class OpenedEnvs:
 
 
 class Engine(WorkerDirectory):
-    """The place where the envs of a pool live; a subclass overrides the methods that concern it.
+    """Builds and runs the envs of a pool; a subclass overrides the methods that concern it.
 
     A pool calls its engine in this order; everything between `connect` and `close` in any order and number:
 
@@ -264,7 +260,7 @@ class Engine(WorkerDirectory):
         Called before every wait, and before rows that are there are looked for.
 
         Raises:
-            ClosedError: the pool was closed meanwhile.
+            ClosedError: the pool was closed during the call.
             KeyboardInterrupt: Ctrl-C during an env's operation; the command of that env is cancelled.
         """
 
@@ -332,7 +328,7 @@ class Engine(WorkerDirectory):
         self.options = check_options(dataclasses.replace(self.options, limits=limits))
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard; [] if the envs live on this machine."""
+        """Return the state and the node of every shard; [] if the envs live on this machine."""
         return []
 
     def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:

@@ -10,7 +10,7 @@ soon, closes the pool as it returns, and raises ClosedError. For this the lock i
 a call under way.
 
 A thread that only reads, such as one that serves metrics, may need the pool for a moment while no call is under way.
-A call that begins meanwhile waits for the end of the read instead of raising an error.
+A call that begins during a read waits for the end of the read instead of raising an error.
 
 Daemon threads continue for a while after the interpreter has begun to exit. A daemon thread that uses a pool then
 waits inside its call until the process ends, so that it neither raises errors for workers that are being stopped nor
@@ -36,9 +36,9 @@ _Result = TypeVar("_Result")
 
 #: The call that needs a pool which is not open yet.
 _START = "start"
-#: Seconds between two looks of a thread that waits for the process to end; the end comes long before.
+#: Seconds of each wait of a thread for the end of the process, which comes long before.
 _LONG_SECONDS = 3600.0
-#: Nanoseconds that a call waits for a thread that reads, which ends much sooner; and seconds between two looks.
+#: Nanoseconds that a call waits for the end of a read in another thread, which takes less; and seconds of each wait.
 _READ_NS, _READ_PAUSE = 10_000_000_000, 0.01
 #: Seconds that the interpreter's exit waits for a call of a pool in another thread.
 _RETIRE_SECONDS = 5.0
@@ -80,7 +80,7 @@ class Lifecycle:
         self._is_closing = False
         self._close_timeout: float | None = None  # the argument of `close`
         self._retired_by: threading.Thread | None = None  # the thread in which the interpreter exits
-        self._shut_down: Callable[[float | None], Exception | None] = _shut_down_nothing
+        self._shut_down: Callable[[float | None], Exception | None] = lambda timeout: None
         self._finalizer: Finalize | None = None
         if end_if_unclosed is not None:
             # Not `weakref.finalize`: `multiprocessing` waits for all processes when its own exit function runs. That
@@ -107,10 +107,7 @@ class Lifecycle:
         return self._open_in is _this_process[0]
 
     def check_open(self, what: str) -> None:
-        """Raise unless the pool is open.
-
-        Args:
-            what: the name of the call, which error messages begin with.
+        """Raise unless the pool is open; error messages begin with `what`, the name of the call.
 
         Raises:
             StateError: the pool is not started, or belongs to another process.
@@ -120,7 +117,7 @@ class Lifecycle:
             self._refuse(what)
 
     def check_not_closing(self, what: str = "") -> None:
-        """Raise ClosedError if `close` was called meanwhile; waits call this whenever they wake up.
+        """Raise ClosedError if `close` was called during the call; waits call this whenever they wake up.
 
         It does not return in a daemon thread of an interpreter that exits.
         """
@@ -135,7 +132,7 @@ class Lifecycle:
     ) -> Callable[[Any, Any, Any, Any], Any]:
         """Make a call of the pool from a function of four arguments.
 
-        All calls pass through such a function; it is the one place that takes the lock. It is no context manager,
+        All calls pass through such a function; no other code takes the lock. It is no context manager,
         because Python 3.10 runs signal handlers between any two instructions: an exception of a handler between the end
         of `__enter__` and the `with` block would leave the pool marked as busy forever. Here it may leave the lock
         taken, which excludes other threads only.
@@ -291,9 +288,9 @@ class Lifecycle:
                 raise error
 
     def _end(self) -> Exception | None:
-        shut_down, self._shut_down = self._shut_down, _shut_down_nothing
+        shut_down, self._shut_down = self._shut_down, lambda timeout: None  # it may refer to the memory of the pool
         error = shut_down(self._close_timeout)
-        if self._finalizer is not None:  # if a signal handler has raised above, it ends the rest later
+        if self._finalizer is not None:  # it ends what is left later, if a signal handler has raised above
             self._finalizer.cancel()
         return error
 
@@ -348,17 +345,8 @@ def _apply(work: Callable[..., Any], args: Any, kwargs: Any, _: None) -> Any:
     return work(*args, **kwargs)
 
 
-def _shut_down_nothing(timeout: float | None) -> None:
-    """Do nothing: there is nothing to end before a start and after the end."""
-
-
 def _end_unclosed(find_retire: Callable[[], Callable[[float], None] | None], end: Callable[[], None]) -> None:
-    """End a pool that was not closed: it is garbage, or the interpreter exits.
-
-    Args:
-        find_retire: a weak reference to the method that stops other threads from using the pool.
-        end: ends processes and memory.
-    """
+    """End a pool that was not closed, as it is garbage or the interpreter exits, after `Lifecycle._retire`."""
     try:
         retire = find_retire()
         if retire is not None:

@@ -56,6 +56,8 @@ class ActionLeaves(tuple[Array, ...]):
 class Requests:
     """The requests of one open pool: sends them, and keeps the outstanding ones.
 
+    Methods named as methods of `Pool` have their contract.
+
     Args:
         envs: where commands go.
         waiter: receives the answers; it is notified of payloads, which may have to be sent in pieces while it waits.
@@ -94,8 +96,8 @@ class Requests:
         self._first_drawn: int | None = None  # the drawn seed of env 0
         self._offered: set[int] = set()  # envs whose last reset was offered a drawn seed
         self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
-        self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
-        self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
+        self._last_seeds: dict[int, Any] = {}  # seeds of the last resets, by env_id; None: it had none
+        self._cancelled_seeds: dict[int, Any] = {}  # seeds of cancelled resets, until the next reset
         self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
 
     def _run_hooks(self) -> None:
@@ -110,7 +112,6 @@ class Requests:
     # ---- steps -----------------------------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
-        """Step envs; see `Pool.send`."""
         if self._has_hooks:
             self._run_hooks()
         ids: Array | None = None
@@ -158,7 +159,6 @@ class Requests:
         return self._spec.would_round(actions, count)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
-        """Step envs with any objects as actions; see `Pool.send_objects`."""
         if self._has_hooks:
             self._run_hooks()
         self._check_and_send_payloads(actions, self._chosen(env_ids), ordered)
@@ -196,7 +196,6 @@ class Requests:
         ordered: bool,
         seeds_per_env: int,
     ) -> None:
-        """Reset envs; see `Pool.reset`."""
         if self._has_hooks:
             self._run_hooks()
         ids = self._chosen(env_ids)
@@ -256,7 +255,6 @@ class Requests:
         return self._seed_of(self._first_drawn, env_id, seeds_per_env)
 
     def owes(self, env_id: int) -> Op:
-        """Return the operation that an env owes the answer to; see `Pool.owes`."""
         return Op(self._hub.owed(env_id)[0])
 
     def _owed_by(self, ids: Array) -> list[int]:
@@ -266,7 +264,6 @@ class Requests:
         return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self._num_envs and self._hub.owed(i)[1]]
 
     def cancel(self, env_ids: Sequence[int] | Array | None) -> None:
-        """Cancel the outstanding commands of envs; see `Pool.cancel`."""
         ids = self._chosen(env_ids).tolist()
         for env_id in ids:
             if not 0 <= env_id < self._num_envs:
@@ -297,7 +294,6 @@ class Requests:
     def submit_calls(
         self, functions: Sequence[Any], env_ids: Sequence[int] | Array | None, pure: bool, name: str | None
     ) -> None:
-        """Begin calls; see `Pool.submit_calls`."""
         if self._calls:
             raise StateError("call: earlier calls have not been waited for; call collect_calls first")
         ids = self._chosen(env_ids)
@@ -421,13 +417,11 @@ class Requests:
     # ---- requests of another pool ------------------------------------------------------------
 
     def continue_from(self, step_id: int) -> None:
-        """Number the next command as another pool has; see `Pool.continue_from`."""
         self._hub.continue_from(step_id)
         if self._journal is not None:
             self._journal.continue_from(step_id)
 
     def send_commands(self, commands: Commands) -> None:
-        """Send commands as another pool has made and numbered them; see `Pool.send_commands`."""
         if self._has_hooks:
             self._run_hooks()
         step_ids, ops = commands.table["step_id"], commands.table["op"]

@@ -58,7 +58,7 @@ _REPEATS = RowFlag.REPEATS | RowFlag.FINAL_REPEATS
 
 
 class Waiter:
-    """Waits for the answers of one open pool.
+    """Waits for the answers of one open pool. Methods named as methods of `Pool` have their contract.
 
     Args:
         envs: where answers come from.
@@ -96,7 +96,7 @@ class Waiter:
         self._next_check_ns = 0  # when the limits of operations are checked next, at the earliest
         self._leases: Leases[Any] | None = None
         self._num_valid = options.depth - 1 if options.debug else 0
-        self._valid: deque[Batch] = deque()  # in debug mode: the batches that have not expired
+        self._valid: deque[Batch] = deque()  # batches that have not expired, in debug mode
         self._warns_of_views = options.warns_of_views
         self._expired: TrackedRows | None = None  # the tracked rows that the last receive let expire
 
@@ -113,7 +113,6 @@ class Waiter:
         exact: bool = False,
         timeout: float | None = None,
     ) -> Batch:
-        """Wait for rows; see `Pool.recv`."""
         owed = self._hub.outstanding()
         if min_count is None and max_count is None and timeout is None and owed:  # the usual case
             least, most = owed, self._num_envs
@@ -150,7 +149,6 @@ class Waiter:
         return self._make_batch(*self._wait(poll, f"fewer than {least} answers", timeout))
 
     def recv_envs(self, env_ids: Sequence[int] | Array, timeout: float | None, *_: None) -> Batch:
-        """Wait for the rows of these envs; see `Pool.recv`."""
         ids = env_id_array(env_ids)
         check_timeout("timeout", timeout)
         check_distinct_envs("recv", ids.tolist(), self._num_envs)
@@ -222,7 +220,6 @@ class Waiter:
             )
 
     def lend(self, make_views: Callable[[Batch], _Views]) -> Leases[_Views] | None:
-        """Make leases of blocks; see `Pool.lend`."""
         if self._leases is not None:
             raise StateError("lend: the pool lends already")
         spec, infos = self._spec, self._infos
@@ -243,11 +240,7 @@ class Waiter:
     # ---- calls -----------------------------------------------------------------------------
 
     def wait_for_calls(self, count: int, timeout: float | None) -> list[Reply]:
-        """Wait for the answers to all calls under way, and return them in request order.
-
-        Args:
-            count: how many there are, for the message of an error.
-            timeout: seconds; None: as long as it takes.
+        """Wait for the answers to all `count` calls under way, and return them in request order.
 
         Raises:
             WorkerTimeoutError: the timeout, or an env over its limit.
@@ -262,7 +255,6 @@ class Waiter:
         self._wait(self._poll_calls, "not all answers", timeout)
 
     def wait_for_task(self, calls: Sequence[Any]) -> None:
-        """Wait until one of these tasks has ended; see `Pool.wait_for_task`."""
         self._wait(lambda deadline_ns: self._hub.wait_for_task(calls, deadline_ns) or True, "no task has ended", None)
 
     def _poll_calls(self, deadline_ns: int) -> bool | Event:

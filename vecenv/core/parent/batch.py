@@ -249,7 +249,7 @@ class Batch:
     def expire(self) -> None:
         """Debug mode: overwrite the rows, so that a later use is noticed.
 
-        Floats become NaN, the bytes of integers 0xA5, and bools True and False in turns.
+        Floats become NaN, the bytes of integers 0xA5, and bools alternate between True and False.
         """
         self._expired = True
         for leaf in self._spec.leaves:

@@ -1,7 +1,7 @@
 """The parent's end of the rows: actions go out to workers, and ranges of rows come in.
 
 `NativeHub` adds to `_native.Hub` the parts that are easier in Python: payloads larger than their ring, which are
-written in parts, and messages that arrive in parts. Without C, `fallback.hub.FallbackHub` takes its place.
+written in parts, and messages that arrive in parts. Without C, `fallback.hub.FallbackHub` is used instead.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Event(NamedTuple):
 class SlotState(NamedTuple):
     """The present operation of a slot; `op` is NONE between commands. Times are monotonic nanoseconds.
 
-    `blocked`: whether the slot waits for room for its messages, or for the rest of a payload; `unblocked_ns`: when the
-    parent last made such room or wrote such a rest, 0 for never.
+    `blocked`: whether the slot waits for room for its messages, or for further parts of a payload; `unblocked_ns`: when
+    the parent last made such room or wrote such a part, 0 for never.
     """
 
     op: int
@@ -334,7 +334,7 @@ class NativeHub(Hub):
     def pump(self) -> bool:
         """Write as much of the pending payloads as fits; return whether some are left.
 
-        A worker that waits for the rest of a payload is blocked, not late.
+        A worker that waits for a part of a payload is blocked, not late.
         """
         if not self._payloads:
             return False

@@ -45,8 +45,8 @@ class Inbox:
         self._listener = listener
         self._replies: dict[int, Reply] = {}
         # Pickled replies whose observations have values without a column; the caller may change unpickled ones.
-        self._packed: dict[int, bytes] = {}  # of rows, by step_id
-        self._last_delivered: dict[int, bytes] = {}  # by env, of its last delivered row
+        self._packed: dict[int, bytes] = {}  # replies of rows, by step_id
+        self._last_delivered: dict[int, bytes] = {}  # replies of the last delivered rows, by env_id
         self._calls: Collection[int] = ()
         self.unanswered_calls: dict[int, Command] = {}
         self._queued_warnings: list[tuple[str, str]] = []
@@ -58,10 +58,8 @@ class Inbox:
     def relay_to(self, receiver: Callable[[bytes], None]) -> None:
         """Pass on each message about a row or call as it arrived, to a pool of which these envs are a part.
 
-        That pool emits the warnings and decides which info keys get cells, so that is not done here.
-
-        Args:
-            receiver: called with a message, in the thread that uses the pool.
+        `receiver` is called in the thread that uses this pool. The other pool emits the warnings and decides which info
+        keys get cells, so that is not done here.
         """
         self._relay = receiver
         self.infos.close()
@@ -86,7 +84,7 @@ class Inbox:
     def _take(self, slot: int, data: bytes, delivered: Collection[int]) -> None:
         began_ns = now_ns()
         reply = messages.load_reply(data)
-        if (reply.info or reply.final_info) and not isinstance(data, Reply):  # which was not pickled
+        if (reply.info or reply.final_info) and not isinstance(data, Reply):  # a `Reply` was not pickled
             info = {**(reply.final_info or {}), **(reply.info or {})}
             self.pickled_infos.note(info, len(data), now_ns() - began_ns)
         if reply.error is not None:

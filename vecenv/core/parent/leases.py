@@ -118,7 +118,7 @@ class Leases(Generic[_Views]):
         page = mmap.PAGESIZE  # may be larger than the alignment of blocks
         start, stop = -(-start // page) * page, stop // page * page
         if start < stop:
-            # if the memory is locked or the system cannot free it, it stays until the last view is gone
+            # memory that is locked, or that the system cannot free, stays until the last view is gone
             with contextlib.suppress(OSError):
                 self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
 

@@ -93,7 +93,7 @@ class Watchdog:
         self._waiting: dict[int, tuple[int, int]] = {}
         self._checked_ns = 0
         self._suspected: set[int | None] = set()  # step_ids that were late in the last check
-        self._watched: dict[int, _Watched] = {}  # by slot
+        self._watched: dict[int, _Watched] = {}  # keys: slots
         # op -> duration of the longest operation that was old enough for a report, and has finished
         self._longest_ns: dict[int, int] = {}
         self.set_limits(limits)
@@ -167,8 +167,7 @@ class Watchdog:
     def _watch(self, slot: int, state: SlotState, began_ns: int, now: int) -> tuple[bool, int]:
         """Count the time of an operation without a limit.
 
-        Returns:
-            Whether to report it now, and in how many nanoseconds its next report is due.
+        Returns whether to report it now, and in how many nanoseconds its next report is due.
         """
         known = self._watched.get(slot)
         if known is None or (known.state.step_id, known.began_ns) != (state.step_id, began_ns):

@@ -104,7 +104,7 @@ class Supervisor:
             if worker.pidfd.number == event.descriptor:
                 self._waiter.request_check()
                 with signals_deferred():  # else an interrupt could leave a dead worker that no wait reports again
-                    worker.reap_or_kill()  # from now on, no write of the dead process can arrive
+                    worker.reap_or_kill()  # no write of the dead process can arrive after this
                     self._inbox.poll()
                     self._judge(worker, self._death_of(worker), worker.exitcode)
 
@@ -162,15 +162,9 @@ class Supervisor:
         ]
 
     def _judge(self, worker: Worker, error: WorkerError, exitcode: int | None) -> None:
-        """Register a reaped worker for `repair`, if workers are replaced.
+        """Register a worker for `repair` after its messages have been taken, or raise `error` if the policy says so.
 
-        Args:
-            worker: the worker, whose messages have been taken.
-            error: raised if the policy says so.
-            exitcode: of the process; None: it hung.
-
-        Raises:
-            WorkerError: `error`, when the policy says so.
+        `exitcode` is that of the process; None: it hung.
         """
         if self._recovery is None:
             return
@@ -267,19 +261,16 @@ class Supervisor:
         queued: Iterable[Command] = (),
         failure: WorkerFailure | None = None,
     ) -> None:
-        """Start a worker in the place of one that has been reaped, and give it the commands that are not answered.
+        """Start the successor of a worker that has been reaped, and give it the commands that are not answered.
 
-        If it dies or hangs while it builds its envs, another one is started.
+        If it dies or hangs while it builds its envs, another one is started. Unless it serves after an error, the
+        worker with this worker_id is known to be dead.
 
         Args:
             old: the worker that it replaces.
             jobs: how to restore envs, by env_id; {}: they begin as new.
             queued: the commands.
             failure: the failure whose last successor this is; None: another one follows, or no env is restored.
-
-        Raises:
-            BaseException: an error of the start, or of a signal handler. Unless the successor serves, the place has a
-                worker then that is known to be dead.
         """
         serves = False
         while not serves:

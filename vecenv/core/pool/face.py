@@ -37,7 +37,7 @@ class PoolFace:
         return self._pool.statistics()
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard, as `VectorEnv.shards`."""
+        """Return the state and the node of every shard, as `VectorEnv.shards`."""
         return self._pool.shards()
 
     def report(self) -> Report:

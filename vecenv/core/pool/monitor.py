@@ -53,13 +53,7 @@ class WorkerTable:
 
 
 def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> MonitorFile:
-    """Write the file of an open pool.
-
-    Args:
-        plan, counters: layout of the counters, and their memory.
-        name: of the envs.
-        backend: 'process' or 'serial'.
-    """
+    """Write the file of an open pool; `name` is that of the envs, `backend` 'process' or 'serial'."""
     memory = os.fstat(counters.fd.number)
     return MonitorFile(
         {

@@ -14,7 +14,7 @@ Parts of a pool, in the order in which a call passes them:
     SpareEnvs    only with spare envs: chooses the env that serves an env id
     Requests     checks actions, resets and calls, and sends them to the hub
     Waiter       waits for rows, messages, deaths of workers and deadlines
-    Engine       the place where envs live: `SerialEngine` or `ProcessEngine`
+    Engine       builds and runs envs: `SerialEngine` or `ProcessEngine`
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Pool:
     and ClosedError if it is closed.
 
     Args:
-        engine: the place where the envs live; it serves one pool.
+        engine: builds and runs the envs; it serves one pool.
         spares: the last `spares.num_spares` envs of the engine are spare ones, which are reset ahead; see `SpareEnvs`.
             The autoreset mode of the engine is DISABLED then, and it leases no blocks. None: envs are not reset ahead.
         mode: with `spares`, how episodes follow each other.
@@ -148,8 +148,8 @@ class Pool:
     def start(self) -> None:
         """Build all envs and learn their spaces.
 
-        Workers have `limits.construct` seconds to build their envs, and as many to begin to serve. Constructors in
-        this process have no limit.
+        Workers have `limits.construct` seconds to build their envs, and the same time to begin to serve. Constructors
+        in this process have no limit.
 
         Raises:
             ConfigError: nothing was started: memory, processes or pickling failed.
@@ -326,8 +326,9 @@ class Pool:
             exact: return exactly `min_count` rows.
             timeout: seconds; answers that have arrived are kept.
             env_ids: wait for exactly these envs, distinct ids, and return their rows in this order. Rows of other envs
-                that arrive meanwhile are copied, so they count against no `depth`. The next call returns them first, in
-                the order in which they finished. None: any envs. With ids, the three counts must not be given.
+                that arrive during the wait are copied, so they count against no `depth`. The next call returns them
+                first, in the order in which they finished. None: any envs. With ids, `min_count`, `max_count` and
+                `exact` must not be given.
 
         Returns:
             A batch of views, valid until `depth - 1` later batches have been received.
@@ -448,7 +449,7 @@ class Pool:
         pure: bool = False,
         name: str | None = None,
     ) -> list[Any]:
-        """Do the same as `call`, with one function per env asked."""
+        """Call one function per env asked; all else is as for `call`."""
         check_timeout("timeout", timeout)
         requests, mine = self._requests, None
         try:
@@ -550,7 +551,7 @@ class Pool:
     def send_commands(self, commands: Commands) -> None:
         """Send commands as another pool has made them: under their step_ids, and no seed is drawn here.
 
-        Their rows come in the order in which envs finish. Calls take the place of earlier ones, whose results are
+        Their rows come in the order in which envs finish. Calls replace earlier ones, whose results are
         dropped.
 
         Args:
@@ -736,7 +737,7 @@ class Pool:
         )
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard; [] if the envs live on this machine.
+        """Return the state and the node of every shard; [] if the envs live on this machine.
 
         A loss is shown once a call of this pool has noticed it.
         """
@@ -760,7 +761,7 @@ class Pool:
             timings = envs.plan.counters.timings(envs.counters)
             if timings is not None and envs.slots is not None:
                 workload = read_workload(timings, envs.slots.by_env, envs.slots.worker_of)
-            if pids and not self.obs_spec.num_objects:  # with objects, every row has a message
+            if pids and not self.obs_spec.num_objects:  # every row has a message with objects
                 infos = self._waiter.inbox.pickled_infos
         threads, helper_share = read_threads(pids, options.threads_per_worker)
         return PoolFacts(

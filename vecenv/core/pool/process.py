@@ -29,7 +29,6 @@ from ..advice.waiting import WaitingCheck
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import History
 from ..layout.messages import Reply, unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
@@ -144,7 +143,6 @@ class ProcessEngine(Engine):
     # ---- start -----------------------------------------------------------------------------
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
-        """Start all workers at once and wait until they serve."""
         self._implementation = implementation()
         if self.options.num_workers == AUTO:
             found = measure_first_env(
@@ -219,17 +217,12 @@ class ProcessEngine(Engine):
                 policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
             )
             if self._resume is not None:
-                jobs = self._resume.restore_jobs.items()
-                histories = {i: History(job.attempts, job.lasting_calls, job.lost_calls) for i, job in jobs}
-                self.journal.restore(histories, self._resume.next_step_id)
+                self.journal.restore(self._resume.restore_jobs, self._resume.next_step_id)
 
     def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
-        """Build env 0 in a worker, measure it there, close it, and end the worker; in the place of `open`.
+        """Build env 0 in a worker, measure it there, close it, and end the worker; called instead of `open`.
 
         If the env cannot be measured, the result contains the reason.
-
-        Args:
-            check_not_closing: as for `open`.
 
         Raises:
             Exception: as `open`, for the constructor of this env.
@@ -327,7 +320,6 @@ class ProcessEngine(Engine):
         )
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
-        """Begin to handle failures of workers."""
         assert self._opened is not None and self._starts is not None
         self._waiter = waiter
         self._starts.connect(waiter.inbox)
@@ -351,11 +343,10 @@ class ProcessEngine(Engine):
     # ---- end -------------------------------------------------------------------------------
 
     def close(self, timeout: float | None) -> Exception | None:
-        """End all workers and release memory and descriptors; return the first exception of an env's `close`."""
         workers = self._group.workers
         try:
             self._group.end(timeout)
-        except BaseException:  # of a signal handler: end the rest at once, not when this becomes garbage
+        except BaseException:  # raised by a signal handler: end the other workers now, not when this becomes garbage
             self._group.end()
             raise
         finally:
@@ -373,13 +364,11 @@ class ProcessEngine(Engine):
         return None
 
     def interrupt(self) -> None:
-        """Wake up the wait of the pool."""
         self._group.wake()
 
     # ---- while envs are there ----------------------------------------------------------------
 
     def handle(self, event: Event | WorkerTimeoutError) -> None:
-        """Record the end of a worker, or end one that is over its limit; pass on log records."""
         assert self._opened is not None
         if self._opened.hub.take_notice():
             for worker in self._group.workers:
@@ -389,19 +378,15 @@ class ProcessEngine(Engine):
         self._open_supervisor.handle(event)
 
     def repair(self) -> None:
-        """Replace workers that failed; raise if a dead one owes an answer."""
         self._open_supervisor.repair()
 
     def has_dead(self) -> bool:
-        """Return whether a worker is dead and not replaced."""
         return any(worker.is_dead for worker in self._group.workers)
 
     def kill(self, worker_id: int) -> None:
-        """End a worker at once."""
         self._open_supervisor.kill(worker_id)
 
     def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
-        """Replace a worker by a new one that builds the same envs."""
         self._open_supervisor.restart(worker_id, new_envs)
 
     def _recycle(self) -> None:
@@ -430,7 +415,6 @@ class ProcessEngine(Engine):
         return found
 
     def set_limits(self, limits: Limits) -> None:
-        """Change the limits of operations."""
         super().set_limits(limits)
         if self._starts is not None:
             self._starts.set_options(self.options)
@@ -439,7 +423,6 @@ class ProcessEngine(Engine):
             self.recovery.set_limits(limits)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts of failures, and the workers and threads."""
         found = {} if self.recovery is None else self.recovery.statistics()
         return {**found, "num_workers": self.num_workers, "threads_per_worker": self.options.threads_per_worker}
 
@@ -458,7 +441,7 @@ class ProcessEngine(Engine):
             spec=plan.action,
             records=plan.records(self._opened.memory)[env_id],
             options=self.options,
-            env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
+            env_fns=boot.env_fns,  # the pickle of the worker: another one might fail or differ by now
             worker_init=boot.worker_init,
             adapt=boot.adapt,
             snapshotter=boot.snapshotter,
@@ -472,27 +455,21 @@ class ProcessEngine(Engine):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id."""
         return tuple(worker.pid for worker in self._group.workers)
 
     def envs_of(self, worker_id: int) -> list[int]:
-        """Return the ids of the envs that a worker hosts."""
         return list(self._group.workers[worker_id].env_ids)
 
     def describe_worker(self, slot: int) -> str:
-        """Name the worker of a slot, for messages."""
         return self._group.workers[self._slots.worker_of(slot)].name
 
     def worker_of(self, slot: int) -> int:
-        """Return the worker_id that a slot belongs to."""
         return self._slots.worker_of(slot)
 
     def is_alive(self, slot: int) -> bool:
-        """Return whether the worker of a slot is not known to be dead."""
         return not self._group.workers[self._slots.worker_of(slot)].is_dead
 
     def stack_of(self, slot: int) -> str:
-        """Return the present Python stack of the worker of a slot."""
         worker = self._group.workers[self._slots.worker_of(slot)]
         return worker.stack.request(worker.pid)
 

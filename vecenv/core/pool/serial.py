@@ -47,7 +47,7 @@ from .starting import StartProgress
 
 __all__ = ["SerialEngine", "SerialPool"]
 
-#: Seconds that a timer is set to which has expired meanwhile; 0 would switch it off.
+#: Seconds to which a timer is set that should have expired already; 0 would switch it off.
 _AT_ONCE_SECONDS = 1e-6
 
 
@@ -139,7 +139,6 @@ class SerialEngine(Engine):
     # ---- start and end ---------------------------------------------------------------------
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
-        """Build all envs, one after the other."""
         self._check_not_closing = check_not_closing
         options = self.options
         rngs = self._rngs = GlobalRngs(entropy=options.rng_entropy)
@@ -201,7 +200,7 @@ class SerialEngine(Engine):
         return segment.memory
 
     def _build_again(self, env_id: int) -> Any:
-        """Build an env in the place of one that was closed."""
+        """Build an env again that was closed."""
         assert self._rngs is not None
         env = build_env(self.env_fns[env_id], self._keep_and_adapt, self._rngs.of(env_id))
         self._built[env_id] = self._built.pop()
@@ -227,11 +226,9 @@ class SerialEngine(Engine):
         return make_local_pair(attach, memory, counters, slots)
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
-        """Take the watchdog, which a timer calls during operations."""
         self._watchdog = waiter.watchdog
 
     def close(self, timeout: float | None) -> Exception | None:
-        """Close all envs in this thread, for as long as that takes; return the first exception."""
         try:
             with self._rngs or GlobalRngs():
                 if self._host is not None:
@@ -253,7 +250,6 @@ class SerialEngine(Engine):
         return None
 
     def interrupt(self) -> None:
-        """Make the operation that runs the last one."""
         host, hub = self._host, self._hub
         if host is not None and hub is not None:
             host.end()
@@ -262,7 +258,6 @@ class SerialEngine(Engine):
     # ---- while envs are there ----------------------------------------------------------------
 
     def serve(self) -> None:
-        """Run all commands that envs have."""
         assert self._host is not None and self._hub is not None and self._rngs is not None
         try:
             with self._rngs:

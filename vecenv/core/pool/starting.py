@@ -137,7 +137,7 @@ class ConstructReports:
     """Reports constructors that have no limit: after 10 s, after 60 s, and then every 10 minutes."""
 
     def __init__(self) -> None:
-        self._schedules: dict[tuple[int, int], ReportSchedule] = {}  # by worker_id and env_id
+        self._schedules: dict[tuple[int, int], ReportSchedule] = {}  # keys: worker_id and env_id
 
     def show(self, worker: Worker, more_ns: int) -> None:
         """Report the oldest constructor of a worker if that is due, `more_ns` nanoseconds after the last call."""
@@ -174,7 +174,7 @@ class StartLimits:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._began_ns: dict[int, int] = {}  # by pid: when the wait for a worker began
+        self._began_ns: dict[int, int] = {}  # begin of the wait for a worker, by pid
         self._stops: list[tuple[int, int]] = []  # (end, length) of the times in which this process was stopped
 
     def of(self, worker: Worker) -> float | None:

@@ -62,7 +62,7 @@ from .starting import (
 
 __all__ = ["WorkerStarts", "compare_spaces", "note_place"]
 
-#: Longest wait between two looks at workers that start: at their limits, and whether the pool is being closed.
+#: Longest wait for workers that start, before their limits are checked, and whether the pool is being closed.
 _START_POLL_SECONDS = 0.1
 
 
@@ -113,7 +113,7 @@ class WorkerStarts:
         self._spaces: EnvSpaces | None = None
         self._plan: ArenaPlan | None = None
         self._inbox: Inbox | None = None
-        self._code_warnings: list[str] = []  # of the start
+        self._code_warnings: list[str] = []  # to be shown
 
     @property
     def imports(self) -> list[str]:
@@ -200,14 +200,7 @@ class WorkerStarts:
     def boot(
         self, worker_id: int, env_ids_by_thread: list[list[int]], functions: dict[str, Any], **others: Any
     ) -> Boot:
-        """Return the message by which a worker begins.
-
-        Args:
-            worker_id: its number.
-            env_ids_by_thread: the envs of each of its threads.
-            functions: the result of `pickle_functions` for these envs.
-            others: further fields.
-        """
+        """Return the message by which a worker begins, whose threads build these envs; `others` are further fields."""
         env_ids = sorted(env_id for share in env_ids_by_thread for env_id in share)
         return Boot(
             worker_id=worker_id,
@@ -221,7 +214,7 @@ class WorkerStarts:
     # ---- processes --------------------------------------------------------------------------
 
     def spawn(self, boot: Boot, slots: list[int]) -> Worker:
-        """Start a worker, as a further one of the group or in the place of the last one with its worker_id."""
+        """Start a worker, as a further one of the group or as the successor of the last one with its worker_id."""
         if self._options.context == "fork":  # the worker inherits these modules
             note_modules()
         with signals_deferred():
@@ -270,11 +263,11 @@ class WorkerStarts:
         return [reports[worker.worker_id] for worker in workers]
 
     def present(self, workers: Iterable[Worker]) -> list[Worker]:
-        """Return the workers that are now in the places of these."""
+        """Return the workers, or successors, that now have the worker_ids of these."""
         return [self._group.workers[worker.worker_id] for worker in workers]
 
     def start_again(self, worker: Worker) -> Worker:
-        """Start a worker in the place of one that has died before it served, and return it.
+        """Start the successor of a worker that has died before it served, and return it.
 
         Raises:
             WorkerDiedError: the policy allows no further attempt.
@@ -304,10 +297,8 @@ class WorkerStarts:
     ) -> Iterator[Worker]:
         """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
 
-        Args:
-            waiting: the workers; each is removed before it is yielded. The caller may add others meanwhile.
-            limit: seconds for each constructor; None for no limit.
-            progress: shows how many envs are built.
+        Each is removed from `waiting` before it is yielded, and the caller may add others. `limit` is that of each
+        constructor in seconds. `progress` shows how many envs are built.
         """
         workers = list(waiting)
         limits = StartLimits(limit)
@@ -364,13 +355,9 @@ class WorkerStarts:
     # ---- the arena --------------------------------------------------------------------------
 
     def start_successor(self, old: Worker, jobs: Mapping[int, RestoreJob]) -> Worker:
-        """Start a worker in the place of one that has been reaped; return it once it serves.
+        """Start the successor of a worker that has been reaped; return it once it serves.
 
-        If it dies while it builds its envs, another one is started.
-
-        Args:
-            old: the worker that it replaces.
-            jobs: how to restore envs, by env_id; {}: they begin as new.
+        If it dies while it builds its envs, another one is started. `jobs`: how to restore envs; {}: they are new.
 
         Raises:
             WorkerTimeoutError: it did not build its envs in time; see `judge`.
@@ -383,7 +370,7 @@ class WorkerStarts:
         return self.present([old])[0]
 
     def _attach_built(self, old: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> None:
-        """Check the report of the worker that is now in the place of another one, and hand the arena to it."""
+        """Check the report of the successor of a worker, and hand the arena to it."""
         assert self._spaces is not None
         [worker] = self.present([old])
         compare_spaces(self._spaces, worker, report)
@@ -411,12 +398,7 @@ class WorkerStarts:
         return 0 if is_crowded else int(self._options.spin * 1e9)
 
     def await_ready(self, workers: Sequence[Worker], jobs: Mapping[int, RestoreJob]) -> list[Worker]:
-        """Wait until every worker serves; return those that were started meanwhile for workers that died.
-
-        Args:
-            workers: their places have workers that have the arena.
-            jobs: how to restore envs, by env_id.
-        """
+        """Wait until every worker, or its successor, serves; return the successors of those that died before that."""
         waiting = self.present(workers)
         started: dict[int, Worker] = {}
         for worker in self.await_messages(waiting, self._options.limits.construct):
@@ -465,13 +447,7 @@ def compare_spaces(spaces: EnvSpaces, worker: Worker, report: BuildReport) -> No
 
 
 def note_place(error: Exception, place: dict[str, Any], first_env_id: int) -> None:
-    """Add a note that names the operation and the envs that raised an exception.
-
-    Args:
-        error: the exception.
-        place: its `op`, and `env_ids` within the pool.
-        first_env_id: number of env 0 in messages.
-    """
+    """Add a note that names the operation and the envs, numbered from `first_env_id`, that raised an exception."""
     env_ids = [first_env_id + env_id for env_id in place["env_ids"]]
     add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 

@@ -28,8 +28,8 @@ class FailureLog:
     def __init__(self, first_env_id: int = 0) -> None:
         self._first_env_id = first_env_id
         self._newest = FailureBudget(_MOST_FAILURES, _WINDOW_SECONDS)
-        self._failures: Counter[int] = Counter()  # by env_id: failures while it was at work
-        self._left_out: Counter[int] = Counter()  # by env_id: lines that were left out since its last line
+        self._failures: Counter[int] = Counter()  # failures while the env was at work, by env_id
+        self._left_out: Counter[int] = Counter()  # lines that were left out since its last line, by env_id
         self.num_left_out = 0
 
     def note_failure(self, env_ids: Collection[int], now: int, *, are_at_work: bool) -> None:

@@ -75,19 +75,19 @@ class Journal:
         self._has_warned = False
         self.was_reset = [False] * num_envs
         self._points = [RestorePoints(RestorePoint(0)) for _ in range(num_envs)]
-        self._state_nbytes = [0] * num_envs  # by env: size of the states of its restore points
+        self._state_nbytes = [0] * num_envs  # size of the states of its restore points, by env_id
         self._unconfirmed: set[int] = set()  # envs with a pending restore point
-        #: by env: first step_id still needed, as of the last drop; _NEVER for none
+        #: first step_id still needed, as of the last drop, by env_id; _NEVER for none
         self._first_needed = np.zeros(num_envs, np.int64)
-        #: by env: step_id and payload of its last reset or step with a payload; never dropped
+        #: step_id and payload of the last reset or step with a payload, by env_id; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
         self.next_step_id = 1
-        self._dropped_before = 0  # for envs without a restore point, earlier commands may have been dropped
+        self._dropped_before = 0  # earlier commands of envs without a restore point may have been dropped
         self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
         self._is_noting = False  # still True if `note_steps` was interrupted
         self._nbytes = 0  # without calls
-        self.gather_restore_points = gather_restore_points or _do_nothing
+        self.gather_restore_points = gather_restore_points or (lambda: None)
 
     @property
     def nbytes(self) -> int:
@@ -123,11 +123,9 @@ class Journal:
         self._is_noting = False
 
     def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Record a step request that was interrupted by a signal handler, if it had already been sent.
+        """Record a step request, as `note_steps`, if it had been sent before a signal handler interrupted it.
 
-        Args:
-            step_id: the last command that was sent to the request's first env; the other arguments are those of
-                `note_steps`.
+        `step_id`: the last command that was sent to the request's first env.
         """
         if self._is_noting:
             self.next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
@@ -282,7 +280,7 @@ class Journal:
             next_step_id: step_id of the next command.
         """
         self.next_step_id = next_step_id
-        steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # by form: step_id, env_id and action
+        steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # step_id, env_id and action, by form
         for env_id, history in histories.items():
             self.calls.restore(env_id, history.lasting_calls, history.lost_calls)
             self.was_reset[env_id] = _has_reset(history)
@@ -458,10 +456,6 @@ def _page_of(num_envs: int, form: int, steps: Sequence[tuple[int, int, tuple[byt
     step_ids, env_ids, actions = zip(*steps)
     leaves = tuple(np.frombuffer(b"".join(leaf), np.uint8).reshape(len(steps), len(leaf[0])) for leaf in zip(*actions))
     return Page.of(num_envs, leaves, form, np.array(env_ids, np.int64), np.array(step_ids, np.int64))
-
-
-def _do_nothing() -> None:
-    """Do nothing: the default of `gather_restore_points`."""
 
 
 def _nbytes_of(entry: Entry) -> int:

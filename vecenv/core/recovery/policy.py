@@ -100,8 +100,8 @@ class StartFailures:
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()  # by env_id
-        self._began_ns: dict[int, int] = {}  # by env_id: its first failure, on the monotonic clock
+        self._counts: Counter[int] = Counter()  # failures, by env_id
+        self._began_ns: dict[int, int] = {}  # first failure on the monotonic clock, by env_id
 
     def judge(self, error: WorkerDiedError | WorkerTimeoutError, limit: float | None) -> None:
         """Count a failure of the envs that an error names; return if another process may be started.
@@ -157,21 +157,21 @@ class Recovery:
         self.journal = journal
         self.limits = limits
         self._reproduce = reproduce
-        self._call_failures: dict[tuple[int, int], list[int]] = {}  # by (env_id, step_id): their weights
-        self._repeated_calls: dict[int, tuple[int, str]] = {}  # by env_id: step_id and name
-        self._abandoned: dict[tuple[int, int], str] = {}  # by (env_id, step_id): why its episode is abandoned
+        self._call_failures: dict[tuple[int, int], list[int]] = {}  # weights of failures, by (env_id, step_id)
+        self._repeated_calls: dict[int, tuple[int, str]] = {}  # step_id and name, by env_id
+        self._abandoned: dict[tuple[int, int], str] = {}  # reasons of abandoned episodes, by (env_id, step_id)
         self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
-        self._failure_weights: Counter[int] = Counter()  # by env_id: of all its failures
-        self._budget = FailureBudget(policy.max_restarts, policy.restart_window)  # of env_id -1: no env is to blame
-        self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
+        self._failure_weights: Counter[int] = Counter()  # sums over all failures, by env_id
+        self._budget = FailureBudget(policy.max_restarts, policy.restart_window)  # env_id -1: no env is to blame
+        self._progress_of: dict[int, _RestoreProgress] = {}  # keys: env_id
         self._counts = Counter[str]()
-        self._num_lost: Counter[int] = Counter()  # by env_id: its episodes that were not restored
+        self._num_lost: Counter[int] = Counter()  # episodes that were not restored, by env_id
         self._starts = StartFailures()
         self._first_env_id = first_env_id
         self._log = FailureLog(first_env_id)
         self._files: deque[str] = deque()  # paths of the reproducer files that were written here, oldest first
         self._replay_seconds = 0.0
-        self._restore_seconds: dict[int, float] = {}  # by env_id: duration of its last restoring
+        self._restore_seconds: dict[int, float] = {}  # duration of the last restoring, by env_id
         self._has_warned_of_length = False
         self._judged_nbytes = 0  # size of the journal when the lengths of histories were judged last
 
@@ -208,14 +208,14 @@ class Recovery:
             running = [state for state in running if state.env_id in error.env_ids]
         weight = _OUTSIDE_WEIGHT if exitcode in _FROM_OUTSIDE else _OWN_WEIGHT
         suspects = [state.env_id for state in running]
-        if len(suspects) == 1:  # if several threads ran envs, the cause is unknown
+        if len(suspects) == 1:  # the cause is unknown if several threads ran envs
             self._failure_weights[suspects[0]] += weight
         self._count_failure(running, error)
         isolated: list[int] = []
         for state in running:
             key = (state.env_id, state.step_id)
             for old in [other for other in self._call_failures if other[0] == key[0] and other != key]:
-                del self._call_failures[old]  # that command was answered in the end
+                del self._call_failures[old]  # the older command was answered in the end
                 self._abandoned.pop(old, None)
             weights = self._call_failures.setdefault(key, [])
             weights.append(weight)
@@ -262,7 +262,7 @@ class Recovery:
         """Return the env of a failed worker that gets the next worker to itself, or None.
 
         It is an env to which two failures were traced, or eight by signals from outside. Or it is one of several envs
-        that ran during as many failures of the same command.
+        that ran during the same number of failures of one command.
         """
         if len(env_ids) == 1:
             return None
@@ -290,7 +290,7 @@ class Recovery:
     def note_failed_start(self, error: WorkerDiedError | WorkerTimeoutError) -> None:
         """Count the failure of a process after which another one is started; raise it beyond `max_restarts`."""
         self._count_failure([], error)
-        # as text: a log record that is kept must not keep the pool alive
+        # Only text is logged: a log record that is kept must not keep the pool alive.
         self._log.write(error.env_ids, now_ns(), "%s", _insert(error, "; another one is started"))
 
     def note_built(self, env_ids: Sequence[int]) -> None:
@@ -304,16 +304,14 @@ class Recovery:
     def _add_context(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
         """Set the seed and last actions of an env in an error, and write the reproducer file.
 
-        Returns:
-            Two texts for the error: the seed and last actions, and the path of the file or the reason why there is
-                none.
+        Returns two texts: the seed and last actions, and the path of the file or the reason why there is none.
         """
         asked = ""
         try:
             context = self._reproduce(state.env_id, state.op, state.step_id)
             error.seed, error.actions = context.seed, context.actions
             asked = describe(context.seed, context.actions)
-            if error.env_ids != (state.env_id,) and asked:  # if several envs were running, the text must name this one
+            if error.env_ids != (state.env_id,) and asked:  # the text must name this env if several were running
                 asked = f"; env {self._first_env_id + state.env_id}: {asked}"
             elif asked:
                 asked = f"; {asked}"
@@ -321,7 +319,7 @@ class Recovery:
                 return asked, ""
             error.reproducer = context.save(_insert(error, asked))
             self._keep_file(error.reproducer)
-        except Exception as trouble:  # for example, a full disk: it must not end the run
+        except Exception as trouble:  # a full disk, for example, must not end the run
             why = " ".join(f"{type(trouble).__name__}: {trouble}".split())
             return asked, f"; no reproducer file could be written: {why}"
         return asked, f". `vecenv replay {error.reproducer}` repeats it"

@@ -47,7 +47,7 @@ class Recycler:
     ) -> None:
         self._limits = dict(limits)
         self._restore_seconds = restore_seconds
-        self._started_ns: dict[int, int] = {}  # of successors, by worker_id
+        self._started_ns: dict[int, int] = {}  # instants at which successors were started, by worker_id
         self._has_warned = False
         self._episodes = plan.records(memory)["episode"]
         self._start_episodes = np.zeros(plan.num_envs, np.int64)

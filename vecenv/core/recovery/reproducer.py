@@ -231,7 +231,7 @@ class Reproducer:
         spec = Spec(executor.envs[self.env_id].action_space, "action")
         executor.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
         for entry in self.entries:
-            if entry.op == Op.CALL and entry.payload is None:  # it was given up, because it ended its worker
+            if entry.op == Op.CALL and entry.payload is None:  # it is not repeated, because it ended its worker
                 continue
             before_call: list[Callable[[], object]] = []
             if until is not None and entry.step_id >= until:
@@ -346,8 +346,8 @@ def failure_context(
 def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tuple[int | None, tuple[Any, ...]]:
     """Return the seed of an env's present episode, and its newest actions.
 
-    The journal does not contain the positions of autoresets, but the record of each answer has its place in the
-    episode.
+    The journal does not contain the positions of autoresets, but the record of each answer has its position
+    in the episode.
     """
     if op == Op.RESET:
         resets = [entry for entry in episode.entries if entry.step_id == episode.step_id and entry.op == Op.RESET]
@@ -389,12 +389,9 @@ def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
 
 
 def write(episode: Reproducer, folder: str | None) -> str:
-    """Write an episode to a new file; return its path.
+    """Write an episode to a new file in a folder (None: that of the system for temporary files); return its path.
 
     The name of the file contains the env id and the step_id of the command that failed.
-
-    Args:
-        folder: folder of the file; None: the system's folder for temporary files.
 
     Raises:
         OSError: the file cannot be written; an incomplete file is removed.

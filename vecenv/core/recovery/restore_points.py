@@ -65,12 +65,7 @@ class RestorePoints:
 
     @classmethod
     def from_history(cls, points: Sequence[RestorePoint], entries: Sequence[Entry]) -> RestorePoints:
-        """Return the points of an env that was restored elsewhere.
-
-        Args:
-            points: those of all attempts of its `History`.
-            entries: all commands of these attempts.
-        """
+        """Return the points of an env that was restored elsewhere: those of all attempts, with all their commands."""
         self = cls(None)
         self._superseding = {entry.step_id for entry in entries if entry.flags & CommandFlag.SNAPSHOT}
         self.cancelled = {entry.step_id for entry in entries if entry.flags & CommandFlag.CANCELLED}
@@ -104,15 +99,12 @@ class RestorePoints:
     def _keep_only(self, newest: RestorePoint | None) -> None:
         self.newest = newest
         self.complete: RestorePoint | None = None
-        self._incomplete: list[RestorePoint] = []  # those confirmed since `complete`, without their states
+        self._incomplete: list[RestorePoint] = []  # points confirmed since `complete`, without their states
 
     def note_reset(self, step_id: int, flags: int, is_seeded: bool) -> None:
         """Record that a reset was sent, after `confirm`.
 
-        Args:
-            step_id: its number.
-            flags: `CommandFlag` bits.
-            is_seeded: whether it brings a new env to the same state by itself.
+        `is_seeded`: whether it brings a new env to the same state by itself.
         """
         if flags & CommandFlag.SNAPSHOT:
             self._superseding.add(step_id)

@@ -114,13 +114,7 @@ class RowAnswers:
     # ---- answers ---------------------------------------------------------------------------
 
     def put(self, rows: Array, batch: Batch, index: Array) -> None:
-        """Copy answers of rows, and note the episodes that have ended.
-
-        Args:
-            rows: int64 (n,).
-            batch: of the engine.
-            index: int64 (n,), the row of the batch for each row.
-        """
+        """Copy answers of rows, and note the episodes that have ended; `index`: the row of the batch for each row."""
         self._last.put(rows, batch, index)
         self._has_last[rows] = True
         dones = (batch.terminated | batch.truncated)[index]
@@ -145,11 +139,10 @@ class RowAnswers:
         return [row for row in self.order if is_ready[row]]
 
     def take(self, rows: Array, envs: Array, resets: EnvResets) -> Batch:
-        """Return the answers of these rows as a batch, which owns its memory.
+        """Return the answers of these rows, which are complete, as a batch, which owns its memory.
 
         Args:
-            rows: int64 (B,), rows whose answer is complete.
-            envs: int64 (B,), the env of each.
+            rows, envs: int64 (B,), the rows, and the env of each.
             resets: has their first observations.
         """
         owes_step = self.owed[rows] == _STEP_OP

@@ -54,8 +54,9 @@ __all__ = ["SpareEnvs"]
 class SpareEnvs:
     """The requests and receives of one open pool with spare envs; env ids are rows, in arguments and results.
 
-    It has the calls of `Requests` and `Waiter` that name rows. The batches own their memory. Rows come in the order of
-    their requests. The column `episode` counts the episodes of the env that serves the row.
+    It has the calls of `Requests` and `Waiter` that name rows, with the contract of the methods of `Pool`. The batches
+    own their memory. Rows come in the order of their requests. The column `episode` counts the episodes of the env that
+    serves the row.
 
     A reset without a seed and arguments, of a row whose episode has ended, delivers the first observation of the next
     spare env. Every other reset of a row resets the env that serves the row. With a seed, or with arguments for which
@@ -126,7 +127,6 @@ class SpareEnvs:
             self._requests.send(some, self._queues.env_of[rows[kept]], False, form)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
-        """Step rows with any objects as actions; see `Pool.send_objects`."""
         rows = self._check_request(Op.STEP, env_ids, ordered)
         check_count("send", "actions", actions, len(rows))
         with signals_deferred():
@@ -193,7 +193,6 @@ class SpareEnvs:
         return self._deliver(np.array(ready[:most]))
 
     def recv_envs(self, env_ids: Sequence[int] | Array, timeout: float | None, *_: None) -> Batch:
-        """Wait for the answers of these rows; see `Pool.recv`."""
         rows = self._read_rows("recv", env_ids)
         check_timeout("timeout", timeout)
         idle = [row for row in rows.tolist() if self.owes(row) == Op.NONE]
@@ -341,11 +340,9 @@ class SpareEnvs:
         self._answers.forget(rows)
 
     def outstanding(self) -> int:
-        """Return how many rows owe an answer."""
         return len(self._answers.order)
 
     def owes(self, env_id: int) -> Op:
-        """Return the operation that a row owes the answer to."""
         return Op(int(self._answers.owed[env_id]))
 
     # ---- calls -----------------------------------------------------------------------------

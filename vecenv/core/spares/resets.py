@@ -136,7 +136,7 @@ class EnvResets:
 
     def __init__(self, requests: Requests, num_envs: int, spaces: EnvSpaces) -> None:
         self._requests = requests
-        self._next: dict[int, Reset] = {}  # to be sent when the reset under way is answered
+        self._next: dict[int, Reset] = {}  # resets to send when the one under way is answered
         self.first = AnswerStore(num_envs, spaces)
         self.has_first = np.zeros(num_envs, np.bool_)
         self.is_ahead = np.zeros(num_envs, np.bool_)
@@ -171,11 +171,7 @@ class EnvResets:
         return self._next.pop(env_id, None) is not None
 
     def keep_first_obs(self, envs: Array, batch: Batch) -> tuple[Array, list[tuple[int, Reset]]]:
-        """Keep the answers of a batch to resets that were sent ahead.
-
-        Args:
-            envs: int64 (n,), the env of each row of the batch.
-            batch: of the engine.
+        """Keep the answers of a batch to resets that were sent ahead; `envs`: int64 (n,), the env of each row.
 
         Returns:
             Indices of the other rows, int64; and the postponed resets that must be sent now, as pairs (env_id, reset).
@@ -195,10 +191,9 @@ class EnvResets:
         return others, postponed
 
     def take_lost(self, is_idle: Array) -> list[tuple[int, Reset]]:
-        """Return resets, as pairs (env_id, reset), in place of those whose answers were lost.
+        """Return resets, as pairs (env_id, reset), instead of those whose answers were lost.
 
-        Args:
-            is_idle: bool (num_envs,), envs that owe no answer.
+        `is_idle`: bool (num_envs,), envs that owe no answer.
         """
         lost = np.flatnonzero(self.is_ahead & is_idle).tolist()
         self.is_ahead[lost] = False

@@ -27,36 +27,30 @@ _STEP_COLUMNS = names_of(Group.STEP)
 
 
 class AnswerStore:
-    """The newest answer at each of a number of places.
+    """The newest answer of each row, or of each env.
 
     Args:
-        num_places: number of places.
+        count: number of rows or envs.
         spaces: of one env.
 
     Attributes:
-        rows: the answers, one row per place.
-        replies: messages of the answers that have one, by place.
+        rows: the answers.
+        replies: messages of the answers that have one, by row or env.
     """
 
-    def __init__(self, num_places: int, spaces: EnvSpaces) -> None:
-        self.rows = Rows.zeros(num_places, spaces.obs, spaces.reward_shape)
+    def __init__(self, count: int, spaces: EnvSpaces) -> None:
+        self.rows = Rows.zeros(count, spaces.obs, spaces.reward_shape)
         self.replies: dict[int, Reply] = {}
 
-    def put(self, places: Array, batch: Batch, index: Array) -> None:
-        """Copy rows of a batch.
-
-        Args:
-            places: int64 (n,), distinct.
-            batch: any batch of the pool.
-            index: int64 (n,), a row of the batch for each place.
-        """
-        self.rows.put(places, batch.rows, index)
+    def put(self, owners: Array, batch: Batch, index: Array) -> None:
+        """Copy rows of a batch: `index`, int64 (n,), to those of these rows or envs, int64 (n,)."""
+        self.rows.put(owners, batch.rows, index)
         if self.replies or batch.flags & RowFlag.MESSAGE:
             replies = batch.replies()
-            for place, row in zip(places.tolist(), index.tolist()):
-                self.replies.pop(place, None)
+            for owner, row in zip(owners.tolist(), index.tolist()):
+                self.replies.pop(owner, None)
                 if row in replies:
-                    self.replies[place] = replies[row]
+                    self.replies[owner] = replies[row]
 
 
 def join_rows(
