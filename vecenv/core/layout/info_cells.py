@@ -114,9 +114,9 @@ class InfoColumns:
         if not info or self._is_full:
             return
         leaves = list(leaves_of(info))
-        if any(shape is None for _, shape in leaves):
+        if any(shape is None for *_, shape in leaves):
             return
-        for path, shape in leaves:
+        for path, _, shape in leaves:
             if shape is not None and self._is_new(path):
                 self._add(path, shape, add_key)
 
@@ -153,14 +153,14 @@ def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
     return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
 
 
-def leaves_of(info: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Shape | None]]:
-    """Yield the path and the shape of each value; the shape is None if the value cannot have cells."""
+def leaves_of(info: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Shape | None]]:
+    """Yield the path of each value, the value, and its shape, which is None if the value cannot have cells."""
     for key, value in info.items():
         path = (*above, key)
         if isinstance(value, dict) and value and len(path) < MAX_DEPTH:
             yield from leaves_of(value, path)
         else:
-            yield path, _shape_of(value) if all(isinstance(part, str) for part in path) else None
+            yield path, value, _shape_of(value) if all(isinstance(part, str) for part in path) else None
 
 
 def _shape_of(value: Any) -> Shape | None:

@@ -39,10 +39,10 @@ class PickledInfos:
 
     def _examine(self, info: dict[str, Any]) -> None:
         self._num_examined += 1
-        for path, shape in leaves_of(info):
+        for path, value, shape in leaves_of(info):
             key = "/".join(map(str, path))
             lacks_cell, nbytes = self._by_key.get(key, (False, 0))
-            self._by_key[key] = lacks_cell or shape is None, nbytes + _size_of(_value_at(info, path))
+            self._by_key[key] = lacks_cell or shape is None, nbytes + _size_of(value)
 
     def largest(self) -> tuple[str, float] | None:
         """Return the key whose values have most bytes, such as 'solver/log', and its mean bytes per message.
@@ -56,12 +56,6 @@ class PickledInfos:
             return None
         key = max(chosen, key=lambda one: chosen[one])
         return key, chosen[key] / self._num_examined
-
-
-def _value_at(info: dict[str, Any], path: tuple[Any, ...]) -> Any:
-    for key in path:
-        info = info[key]
-    return info
 
 
 def _size_of(value: Any) -> int:
