@@ -32,15 +32,7 @@ from .executor import Answer, Executor
 from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
-from .slot import (
-    IDLE,
-    RAISED,
-    RESULT,
-    STEP_BEGINS,
-    STEP_WITH_SNAPSHOT,
-    STOP,
-    Slot,
-)
+from .slot import IDLE, RAISED, RESULT, STEP_BEGINS, STEP_WITH_SNAPSHOT, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
 __all__ = ["Host", "close_all"]

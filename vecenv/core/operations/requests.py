@@ -63,6 +63,9 @@ class Requests:
         waiter: receives the answers; it is notified of payloads, which may have to be sent in pieces while it waits.
         checks_bounds: refuse actions outside their space.
         seed_of: seed_of(first, env_id, seeds_per_env) is the drawn seed of an env, where `first` is that of env 0.
+
+    Attributes:
+        calls: step_ids of the calls under way, by env_id; each submission has an object of its own.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Requests:
         self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
         self._last_seeds: dict[int, Any] = {}  # seeds of the last resets, by env_id; None: it had none
         self._cancelled_seeds: dict[int, Any] = {}  # seeds of cancelled resets, until the next reset
-        self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
+        self.calls: Mapping[int, int] = {}
 
     def _run_hooks(self) -> None:
         """Call the hook of the engine; once enough steps are measured, judge whether the envs wait."""
@@ -286,15 +289,10 @@ class Requests:
 
     # ---- calls -----------------------------------------------------------------------------
 
-    @property
-    def calls(self) -> Mapping[int, int]:
-        """Step_ids of the calls under way, by env; each submission has an object of its own."""
-        return self._calls
-
     def submit_calls(
         self, functions: Sequence[Any], env_ids: Sequence[int] | Array | None, pure: bool, name: str | None
     ) -> None:
-        if self._calls:
+        if self.calls:
             raise StateError("call: earlier calls have not been waited for; call collect_calls first")
         ids = self._chosen(env_ids)
         check_count("call", "functions", functions, len(ids))
@@ -340,7 +338,7 @@ class Requests:
         """Forget the calls under way: they still run, and their results are discarded."""
         with signals_deferred():
             self._inbox.forget_calls()
-            self._calls = {}
+            self.calls = {}
 
     # ---- commands of envs --------------------------------------------------------------------
 
@@ -395,7 +393,7 @@ class Requests:
         `error_of` returns the error of an env and the step_id of its call.
         """
         for env_id in env_ids:
-            step_id = self._calls.get(env_id)
+            step_id = self.calls.get(env_id)
             if step_id is not None and self._inbox.awaits_call(step_id):
                 error = pack_error(error_of(env_id, step_id))
                 self._inbox.reply_to_call(Reply(step_id, env_id, error=error))
@@ -434,7 +432,7 @@ class Requests:
                 self.continue_from(int(step_ids[start]))
                 self._send_part(commands.select(slice(start, stop)), calls["step_id"].tolist())
             if len(calls):
-                self._calls = dict(zip(calls["env_id"].tolist(), calls["step_id"].tolist()))
+                self.calls = dict(zip(calls["env_id"].tolist(), calls["step_id"].tolist()))
 
     def _send_part(self, commands: Commands, awaited: Collection[int]) -> None:
         """Send one step with its actions, or commands of one operation; `awaited` as for `_command`."""
@@ -491,7 +489,7 @@ class Requests:
             self._waiter.request_check()
         if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
             self._inbox.register_calls(commands, awaited)
-            self._calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
+            self.calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
         if self._journal is not None:
             self._journal.note_commands(commands)
         if op == Op.RESET:

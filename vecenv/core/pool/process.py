@@ -11,18 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import (
-    ConfigError,
-    StateError,
-    WorkerTimeoutError,
-    warn_caller,
-)
+from ...errors import ConfigError, StateError, WorkerTimeoutError
 from ..advice.auto import choose_options
 from ..advice.sizing import Setting
 from ..advice.waiting import WaitingCheck
@@ -39,7 +33,6 @@ from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener
 from ..processes.measure import Measurement
-from ..processes.shared_generators import find_generator
 from ..processes.slots import SlotTable, split_evenly
 from ..processes.worker import check_may_start, death_of, usable_cores
 from ..processes.worker_group import WorkerGroup
@@ -164,8 +157,6 @@ class ProcessEngine(Engine):
         pickled = [starts.pickle_functions(env_ids, one) for env_ids, one in zip(shares, names)]
         self._known = common_names(names)
         starts.prepare()
-        if self.options.context == "fork" and self.num_workers > 1:
-            _warn_of_generators(starts.imports)
         for worker_id, functions in enumerate(pickled):
             mine, by_thread = zip(*slots[worker_id])
             reports_all = worker_id == 0 or self._has_predecessor
@@ -504,18 +495,6 @@ def measure_first_env(
     """
     options = dataclasses.replace(options, num_workers=1)
     return ProcessEngine(env_fns[:1], options, **others).measure(check_not_closing)
-
-
-def _warn_of_generators(modules: Iterable[str]) -> None:
-    """Warn if one of these modules has a random generator that all forked workers would continue from one state."""
-    generators = (find_generator(sys.modules[name]) for name in modules if name in sys.modules)
-    found = next(filter(None, generators), "")
-    if found:
-        warn_caller(
-            f"{found} is a random generator. With context='fork', workers copy its state, so that envs of different "
-            "workers draw the same numbers from it. Create it in the env, or use context='forkserver'",
-            RuntimeWarning,
-        )
 
 
 def _identity(env: Any) -> Any:

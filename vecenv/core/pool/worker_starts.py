@@ -16,7 +16,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, DifferentSpacesError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...errors import (
+    ConfigError,
+    DifferentSpacesError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    add_notes,
+    warn_caller,
+)
 from ...gymnasium_api.registrations import pickle_registrations
 from ...values.pickling import dump_with_main
 from ..host.replay import RestoreJob, Snapshotter
@@ -27,6 +35,7 @@ from ..options import PoolOptions
 from ..parent.inbox import Inbox
 from ..processes.env_modules import find_env_modules
 from ..processes.import_client import prepare_server, surroundings_of
+from ..processes.shared_generators import find_generator
 from ..processes.slots import SlotTable
 from ..processes.worker import (
     Worker,
@@ -115,12 +124,6 @@ class WorkerStarts:
         self._inbox: Inbox | None = None
         self._code_warnings: list[str] = []  # to be shown
 
-    @property
-    def imports(self) -> list[str]:
-        """The modules that env factories need; after `prepare`."""
-        found: list[str] = self._common["imports"]
-        return found
-
     def set_options(self, options: PoolOptions) -> None:
         """Change the options, of which only limits differ."""
         self._options = options
@@ -172,6 +175,8 @@ class WorkerStarts:
             "settings": self._options.settings,
             "is_forked": self._options.context != "spawn",
         }
+        if self._options.context == "fork" and self._num_workers > 1:
+            _warn_of_generators(common["imports"])
         if self._options.context == "forkserver":
             server = prepare_server(
                 common["modules"],
@@ -433,6 +438,18 @@ class WorkerStarts:
     def _show_code_warnings(self) -> None:
         while self._inbox is not None and self._code_warnings:
             self._inbox.queue_warning(self._code_warnings.pop(0))
+
+
+def _warn_of_generators(modules: Iterable[str]) -> None:
+    """Warn if one of these modules has a random generator that all forked workers would continue from one state."""
+    generators = (find_generator(sys.modules[name]) for name in modules if name in sys.modules)
+    found = next(filter(None, generators), "")
+    if found:
+        warn_caller(
+            f"{found} is a random generator. With context='fork', workers copy its state, so that envs of different "
+            "workers draw the same numbers from it. Create it in the env, or use context='forkserver'",
+            RuntimeWarning,
+        )
 
 
 def compare_spaces(spaces: EnvSpaces, worker: Worker, report: BuildReport) -> None:

@@ -315,7 +315,7 @@ class SpareEnvs:
             self._queues.begin()
         for env_id, reset in by_env.items():
             if is_ahead[env_id]:
-                self._resets.postpone(env_id, reset)
+                self._resets.postponed[env_id] = reset
             self._resets.has_first[env_id] = False
         self._answers.note_reset(np.array(list(resets)))
         self._resets.send_ahead(self._spares.follow(resets, self._resets.was_reset))
@@ -333,7 +333,7 @@ class SpareEnvs:
         rows = self._read_rows("cancel", env_ids)
         for row in rows[self._answers.is_waiting()[rows]].tolist():
             env_id = int(self._queues.env_of[row])
-            if self._resets.withdraw(env_id):  # it was not sent
+            if self._resets.postponed.pop(env_id, None) is not None:  # it was not sent
                 self._answers.note_fresh(np.array([row]))
             else:
                 self._requests.cancel([env_id])

@@ -128,6 +128,7 @@ class EnvResets:
         spaces: of one env.
 
     Attributes:
+        postponed: by env_id, the resets to send when the one under way, which was sent ahead, is answered.
         first: first observations, by env.
         has_first: bool (num_envs,), envs whose first observation has arrived.
         is_ahead: bool (num_envs,), envs with a reset under way that was sent ahead.
@@ -136,7 +137,7 @@ class EnvResets:
 
     def __init__(self, requests: Requests, num_envs: int, spaces: EnvSpaces) -> None:
         self._requests = requests
-        self._next: dict[int, Reset] = {}  # resets to send when the one under way is answered
+        self.postponed: dict[int, Reset] = {}
         self.first = AnswerStore(num_envs, spaces)
         self.has_first = np.zeros(num_envs, np.bool_)
         self.is_ahead = np.zeros(num_envs, np.bool_)
@@ -157,18 +158,10 @@ class EnvResets:
     def send_ahead(self, resets: Sequence[tuple[int, Reset]]) -> None:
         """Reset envs whose first observations are kept; after the reset that is under way, if there is one."""
         now = [(env_id, reset) for env_id, reset in resets if not self.is_ahead[env_id]]
-        self._next.update((env_id, reset) for env_id, reset in resets if self.is_ahead[env_id])
+        self.postponed.update((env_id, reset) for env_id, reset in resets if self.is_ahead[env_id])
         self.send(now)
         self.is_ahead[[env_id for env_id, _ in now]] = True
         self.has_first[[env_id for env_id, _ in resets]] = False
-
-    def postpone(self, env_id: int, reset: Reset) -> None:
-        """Send this reset when the one under way, which was sent ahead, is answered."""
-        self._next[env_id] = reset
-
-    def withdraw(self, env_id: int) -> bool:
-        """Drop the postponed reset of an env; return whether there was one."""
-        return self._next.pop(env_id, None) is not None
 
     def keep_first_obs(self, envs: Array, batch: Batch) -> tuple[Array, list[tuple[int, Reset]]]:
         """Keep the answers of a batch to resets that were sent ahead; `envs`: int64 (n,), the env of each row.
@@ -182,7 +175,7 @@ class EnvResets:
             return others, []
         ahead = envs[is_ahead]
         self.is_ahead[ahead] = False
-        postponed = [(env_id, self._next.pop(env_id)) for env_id in ahead.tolist() if env_id in self._next]
+        postponed = [(env_id, self.postponed.pop(env_id)) for env_id in ahead.tolist() if env_id in self.postponed]
         is_kept = is_ahead & ~np.isin(envs, [env_id for env_id, _ in postponed])
         kept = np.flatnonzero(is_kept)
         if len(kept):
@@ -197,4 +190,4 @@ class EnvResets:
         """
         lost = np.flatnonzero(self.is_ahead & is_idle).tolist()
         self.is_ahead[lost] = False
-        return [(env_id, self._next.pop(env_id, PLAIN)) for env_id in lost]
+        return [(env_id, self.postponed.pop(env_id, PLAIN)) for env_id in lost]
