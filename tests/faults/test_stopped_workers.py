@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
-from tests.inside import engine_of, hub_of, opened_envs, waiter_of
+from tests.inside import engine_of, hub_of, waiter_of
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
