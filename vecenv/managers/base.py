@@ -10,6 +10,7 @@ needs no round trip. If resets have a time limit, or more than one attempt, they
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -49,10 +50,9 @@ from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .manager import EnvManager
 from .manager_pool import ManagerPool
-from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, check_spares, merge_values
+from .options import BASE_CONFIG, OTHER_KEYS, RetryPolicy, check_config, check_limit, limits_of, merge_values
 from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
-from .retry import RetryPolicy
 from .seeds import seeds_by_env
 from .side_values import ABNORMAL, AgentInfos, abnormal_values
 from .states import EnvState
@@ -68,7 +68,7 @@ def _live_limit(key: str) -> Any:
 
 def _live_policy(name: str) -> Any:
     """Make a property for an attribute of the retry policy, which may be changed while envs run."""
-    return property(lambda self: getattr(self._retry, name), lambda self, value: self._retry.change(**{name: value}))
+    return property(lambda self: getattr(self._retry, name), lambda self, value: setattr(self._retry, name, value))
 
 
 @ENV_MANAGER_REGISTRY.register("base")
@@ -124,13 +124,14 @@ class BaseEnvManager(EnvManager, PoolFace):
         warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         merge_values(self._cfg, self.config, name)
-        check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
-        if self._has_workers:
-            check_spares(self._cfg, name, len(fns))
+        check_config(self._cfg, name)
         self._auto_reset = bool(self._cfg["auto_reset"])
         # Only a key of the managers with workers; other managers ignore it.
         self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
-        self._retry = RetryPolicy.from_config(self._cfg)
+        if self._reset_inplace and not self._auto_reset:
+            raise ConfigError(f"{name}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
+        max_retry = max(1, int(self._cfg["max_retry"]))
+        self._retry = RetryPolicy(max_retry, self._cfg["retry_type"], self._cfg["retry_waiting_time"])
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
         spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
         self._manager_pool = ManagerPool(
@@ -148,17 +149,14 @@ class BaseEnvManager(EnvManager, PoolFace):
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)
         self._cfg[key] = seconds
-        if self._manager_pool.pool is not None and self._manager_pool.must_disable_autoreset():
+        pool = self._manager_pool.pool
+        if pool is not None and self._manager_pool.must_disable_autoreset():
             self._call_envs(disable_autoreset, "a new time limit")
             self._manager_pool.on_autoreset_disabled()
-        self._manager_pool.apply_limits()
+        if pool is not None:
+            pool.set_limits(limits_of(self._cfg))
 
     # ---- properties ------------------------------------------------------------------------
-
-    @property
-    def _has_workers(self) -> bool:
-        """Whether the envs live in other processes."""
-        return self._backend != "serial"
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -194,7 +192,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             ClosedError: the manager has never been launched.
         """
         name = type(self).__name__
-        if self._has_workers:
+        if self._manager_pool.has_workers:
             self._raise_from_property(
                 AttributeError(
                     f"{name} has no envs in this process: they live in its workers. Read attributes by the names that "
@@ -242,16 +240,16 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._pack = packer_of(pool.action_spec, builder.common_type)
         self._layout = Layout(
             *(pool.obs_spec, _shape_of_rewards(spaces.reward_space), self.env_num, builder),
-            leases=None if self._cfg.get("copy_on_get", True) else pool.lend(_obs_of),
+            leases=None if self._cfg.get("copy_on_get", True) else pool.lend(operator.attrgetter("obs")),
             is_untyped=isinstance(spaces.observation_space, ObjectSpace),
             copy_timer=pool.copy_timer,
         )
-        seeds = self._resets.seeds.waiting()
+        seeds = dict(self._resets.seeds.waiting)
         try:
             self._spaces.set(spaces.observation_space, spaces.action_space, spaces.reward_space)
             self.reset(reset_param)
         except BaseException:
-            self._resets.seeds.restore(seeds)  # also of envs whose reset succeeded: the next launch resets all envs
+            self._resets.seeds.waiting.update(seeds)  # the next launch resets all envs
             with contextlib.suppress(Exception):
                 self.close()
             raise
@@ -262,19 +260,21 @@ class BaseEnvManager(EnvManager, PoolFace):
         Raises:
             Exception: raised by the `close` of an env, after all envs and workers have ended.
         """
-        pool = self._manager_pool.take_pool()
         self._counts.close()
         self._last_obs.clear()
         self._layout = None  # its views refer to memory of the pool
         try:
-            if pool is not None:
-                pool.close()
+            self._manager_pool.close()
         finally:
             self._spaces.close()
 
     def _close_after(self, error: BaseException) -> None:
         """Close because of an error; it is more important than an error of `close`."""
-        self._manager_pool.kill_hung_worker(error)
+        pool = self._manager_pool.pool
+        hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
+        if hung is not None and pool is not None and self._manager_pool.has_workers:
+            with contextlib.suppress(Exception):
+                pool.kill(hung)  # closing would wait for it in vain
         with contextlib.suppress(Exception):
             self.close()
 
@@ -354,7 +354,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             EnvError: a reset failed in all attempts; the manager is closed.
         """
         failures: list[Exception] = []
-        while any(map(self._resets.is_under_way, ids)) if ids else self._resets.is_any_under_way():
+        while not self._resets.attempts.keys().isdisjoint(ids) if ids else self._resets.attempts:
             try:
                 self._receive_resets()
             except Exception as error:
@@ -375,7 +375,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             try:
                 return pool.call(function, env_ids, pure=is_pure, name=function.__name__ if is_lasting else None)
             except (WorkerTimeoutError, WorkerDiedError) as error:
-                if not self._has_workers:
+                if not self._manager_pool.has_workers:
                     raise
                 # The reset of an env may have hung. Other calls may have been made already, and are not made twice.
                 if not (is_pure or is_lasting) or error.op != "reset" or not self._handle(error):
@@ -386,7 +386,7 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     def _read_attribute(self, name: str) -> Any:
         unknown = AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
-        if self._manager_pool.pool is None and not self._has_workers:
+        if self._manager_pool.pool is None and not self._manager_pool.has_workers:
             missing = object()
             if find_attr(self._spaces.reference(), name, missing) is missing:
                 raise unknown
@@ -615,7 +615,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             try:
                 self._end_episodes([ids[row] for row in rows])
             except Exception as error:  # of a reset; the envs have been stepped
-                self._agent_infos.restore(ids, buffers)
+                self._agent_infos.restore(ids, buffers.infos, buffers.put_info)
                 made = zip(ids, buffers.finish())
                 self._attach(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
                 raise
@@ -623,7 +623,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                 if self._counts.states[ids[row]] is EnvState.RUN:  # the next episode has begun
                     buffers.replace(row, self._last_obs.rows[ids[row]], buffers.rewards[row], True)
         if batch.flags & RowFlag.MESSAGE:
-            self._agent_infos.restore(ids, buffers)
+            self._agent_infos.restore(ids, buffers.infos, buffers.put_info)
         return buffers.finish()
 
     def _final_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array) -> list[Any]:
@@ -636,13 +636,13 @@ class BaseEnvManager(EnvManager, PoolFace):
     def _take_abnormal(self, ids: list[int], buffers: TimestepBuffers) -> None:
         """Deal with infos of new envs and of abnormal timesteps."""
         for row, info in enumerate(buffers.infos):
-            if info.get("recovered") in REBUILT and not self._resets.is_rebuilt(ids[row]):
+            if info.get("recovered") in REBUILT and ids[row] not in self._resets.rebuilt:
                 self._resets.on_rebuilt([ids[row]])
             if info.get("abnormal", False):
                 own = abnormal_values(info)
                 if own is not None:
                     buffers.replace(row, *own)
-                if self._has_workers:
+                if self._manager_pool.has_workers:
                     self._counts.set_state(ids[row], EnvState.ERROR)
 
     def _end_episodes(self, ended_ids: list[int]) -> None:
@@ -653,7 +653,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                 continue
             if not self._auto_reset:
                 self._counts.set_state(env_id, EnvState.NEED_RESET)
-            elif self._manager_pool.is_autoreset and not self._resets.is_rebuilt(env_id):
+            elif self._manager_pool.is_autoreset and env_id not in self._resets.rebuilt:
                 self._resets.on_autoreset(env_id)
             else:
                 to_reset.append(env_id)
@@ -674,7 +674,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         made: dict[int, Any] = {}
         stepped = ids
         try:
-            for attempts_left in reversed(range(1 if self._has_workers else self._retry.max_retry)):
+            for attempts_left in reversed(range(1 if self._manager_pool.has_workers else self._retry.max_retry)):
                 errors = batch.errors()
                 timesteps = zip(stepped, self._take(stepped, batch, buffers, skip=errors))
                 made.update((env_id, timestep) for env_id, timestep in timesteps if env_id not in errors)
@@ -715,7 +715,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         constructor_error = self._rebuild(sorted(errors)) if policy == "renew" else None
         if policy == "close":
             self._close_after(next(iter(errors.values())))
-        raised = errors if self._has_workers else self._describe_errors(errors)
+        raised = errors if self._manager_pool.has_workers else self._describe_errors(errors)
         first = raised[min(raised)]
         if constructor_error is not None:
             first.__context__ = constructor_error
@@ -752,10 +752,6 @@ class BaseEnvManager(EnvManager, PoolFace):
             described[env_id] = locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "step"})
             described[env_id].__cause__ = error
         return described
-
-
-def _obs_of(batch: Batch) -> Any:
-    return batch.obs
 
 
 def _shape_of_rewards(space: Any) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -384,7 +385,7 @@ class EnvDriver:
         """Return a placeholder: an observation that fits the space, for rows that need one."""
         if self._placeholder_obs is None:
             # A copy, since sampling changes a space's generator; seeded, so that a new env has the same placeholder.
-            space = copy.deepcopy(self._find("observation_space"))
+            space = copy.deepcopy(getattr(self.env, "observation_space", None))
             if space is not None:
                 space.seed(0)
                 self._placeholder_obs = space.sample()
@@ -392,41 +393,30 @@ class EnvDriver:
 
     # ---- attributes that a pool reads -----------------------------------------------------
 
+    metadata = property(operator.attrgetter("env.metadata"))
+    spec = property(operator.attrgetter("env.spec"))
+    render_mode = property(operator.attrgetter("env.render_mode"))
+
     @property
     def observation_space(self) -> Any:
         """The env's observation space; an untyped space where observations have no layout."""
-        return (
-            self.env.observation_space if self._settings.has_columns else ObjectSpace(self._find("observation_space"))
-        )
+        if self._settings.has_columns:
+            return self.env.observation_space
+        return ObjectSpace(getattr(self.env, "observation_space", None))
 
     @property
     def action_space(self) -> Any:
         """The env's action space; an untyped space if it has none and needs none."""
         if self._settings.has_columns:
             return self.env.action_space
-        space = self._find("action_space")
+        space = getattr(self.env, "action_space", None)
         return ObjectSpace(None) if space is None else space
-
-    def _find(self, name: str) -> Any:
-        return getattr(self.env, name, None)
 
     @property
     def reward_space(self) -> Any:
         """The reward space that the env or a wrapper declares, or None; untyped where rewards have no layout."""
         space = reward_space_of(self.env)
         return space if space is None or self._settings.has_columns else ObjectSpace(space)
-
-    @property
-    def metadata(self) -> Any:
-        return self.env.metadata
-
-    @property
-    def spec(self) -> Any:
-        return self.env.spec
-
-    @property
-    def render_mode(self) -> Any:
-        return self.env.render_mode
 
 
 def _find_adapted(env: Any) -> AdaptedEnv | None:

@@ -19,7 +19,7 @@ __all__ = ["SPACES_REMEDY", "ReferenceSpaces"]
 SPACES_REMEDY = "; shared_memory=False takes envs without spaces"
 
 #: Observation, action and reward space; the first two are None if the envs have none and need none.
-_Spaces: TypeAlias = tuple[Any, Any, Any]
+_Spaces: TypeAlias = "tuple[spaces.Space[Any], spaces.Space[Any], spaces.Space[Any]]"
 
 
 class ReferenceSpaces:

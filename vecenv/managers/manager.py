@@ -47,10 +47,6 @@ class EnvManager:
         config["cfg_type"] = f"{cls.__name__}Dict"
         return config
 
-    def close(self) -> None:
-        """Close all envs; may be repeated."""
-        raise NotImplementedError
-
     # ---- states and counts -----------------------------------------------------------------
 
     @property
@@ -109,22 +105,19 @@ class EnvManager:
 
         With shared_memory=False an env may lack spaces; then this and `action_space` are None.
         """
-        space: Space[Any] = self._get_spaces()[0]
-        return space
+        return self._get_spaces()[0]
 
     @property
     def action_space(self) -> Space[Any]:
         """Action space of one env: a copy that the manager owns, seeded with the first seed of `seed`."""
-        space: Space[Any] = self._get_spaces()[1]
-        return space
+        return self._get_spaces()[1]
 
     @property
     def reward_space(self) -> Space[Any]:
         """Reward space of one env; unbounded float32 (1,) if the env declares none."""
-        space: Space[Any] = self._get_spaces()[2]
-        return space
+        return self._get_spaces()[2]
 
-    def _get_spaces(self) -> tuple[Any, Any, Any]:
+    def _get_spaces(self) -> tuple[Space[Any], Space[Any], Space[Any]]:
         try:
             return self._spaces.get()
         except AttributeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +13,10 @@ from ..core.pool.serial import SerialPool
 from ..core.spares.resets import SpareRule
 from ..envs.factory import EnvFactory
 from ..envs.seeding import episode_seed
-from ..errors import ClosedError, WorkerTimeoutError
+from ..errors import ClosedError
 from ..ray_options import read_ray_options
 from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_for_spare
-from .options import limits_of, pool_options
-from .retry import RetryPolicy
+from .options import RetryPolicy, check_spares, pool_options
 
 __all__ = ["ManagerPool"]
 
@@ -34,6 +32,9 @@ class ManagerPool:
         backend: name of the backend, see `make_pool`.
         is_async: a step returns before all envs have answered.
         reset_inplace: the last timestep of an episode has the first observation of the next one.
+
+    Raises:
+        ConfigError: `num_spare_envs` is not a multiple of the number of envs.
 
     Attributes:
         has_workers: envs live in worker processes; else in this process.
@@ -61,6 +62,8 @@ class ManagerPool:
         self._retry = retry
         self._backend = backend
         self.has_workers = backend != "serial"
+        if self.has_workers:
+            check_spares(cfg, owner, len(env_fns))
         self.num_spares_per_env = cfg.get("num_spare_envs", 0) // len(env_fns) if self.has_workers else 0
         # A pool with spare envs begins the next episode by a reset, which needs no round trip either.
         can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
@@ -124,19 +127,12 @@ class ManagerPool:
         """Send each reset as a command from now on."""
         self.is_autoreset = False
 
-    def apply_limits(self) -> None:
-        """Give the pool the limits of the config, if there is a pool."""
-        if self.pool is not None:
-            self.pool.set_limits(limits_of(self._cfg))
+    def close(self) -> None:
+        """Close the pool, if there is one.
 
-    def kill_hung_worker(self, error: BaseException) -> None:
-        """Kill the worker that a timeout names: closing would wait for it in vain."""
-        hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
-        if hung is not None and self.pool is not None and self.has_workers:
-            with contextlib.suppress(Exception):
-                self.pool.kill(hung)
-
-    def take_pool(self) -> Pool | None:
-        """Return the pool, which the caller closes; there is none from now on."""
+        Raises:
+            Exception: raised by the `close` of an env.
+        """
         pool, self.pool = self.pool, None
-        return pool
+        if pool is not None:
+            pool.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "OTHER_KEYS",
     "PROCESS_CONFIG",
     "V2_CONFIG",
+    "RetryPolicy",
     "check_config",
     "check_counts",
     "check_spares",
@@ -95,19 +97,37 @@ _CHOICES = {
 }
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num")
+#: Keys that are fields of `PoolOptions`.
+_POOL_KEYS = (
+    *("num_workers", "threads_per_worker", "build", "depth", "context"),
+    *("worker_output", "worker_init", "timings", "monitor"),
+)
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _NO_KEYS = ("recover_hangs", "on_exception")
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
 
 
-def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
-    """Raise ConfigError for the first value that makes no sense.
+@dataclasses.dataclass
+class RetryPolicy:
+    """How often a failed reset, or a failed step in this process, is repeated; may be changed while envs run.
 
-    Args:
-        cfg: merged over the defaults.
-        owner: name of the manager's class, for messages.
-        has_inplace: whether `reset_inplace` is a key of that class.
+    Attributes:
+        max_retry: number of attempts, at least 1.
+        retry_type: before another attempt, 'reset' keeps the env and 'renew' replaces it by a new one.
+        waiting_time: seconds before another attempt.
     """
+
+    max_retry: int
+    retry_type: str
+    waiting_time: float
+
+    def wait(self) -> None:
+        """Sleep before another attempt."""
+        time.sleep(self.waiting_time)
+
+
+def check_config(cfg: Config, owner: str) -> None:
+    """Raise ConfigError for the first value of a merged config that makes no sense; `owner` is the manager's class."""
     for key, choices in _CHOICES.items():
         if key in cfg and cfg[key] not in choices:
             raise _error(owner, key, f"one of {choices}", cfg[key])
@@ -124,8 +144,6 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
     if not (is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
         raise _error(owner, "retry_waiting_time", f"seconds from 0 to {MOST_SECONDS:g}", cfg["retry_waiting_time"])
-    if has_inplace and cfg.get("reset_inplace") and not cfg["auto_reset"]:
-        raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
 
 
 def check_spares(cfg: Mapping[str, Any], owner: str, num_envs: int) -> None:
@@ -207,16 +225,8 @@ def limits_of(cfg: Mapping[str, Any]) -> Limits:
 def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
     """Return the pool's options."""
     return PoolOptions(
-        num_workers=cfg.get("num_workers"),
-        threads_per_worker=cfg.get("threads_per_worker", 1),
-        build=cfg.get("build", "parallel"),
+        **{key: cfg[key] for key in _POOL_KEYS if key in cfg},
         autoreset=autoreset,
-        depth=cfg["depth"],
-        context=cfg.get("context", "forkserver"),
-        worker_output=cfg.get("worker_output", "once"),
-        worker_init=cfg.get("worker_init"),
-        timings=cfg["timings"],
-        monitor=cfg["monitor"],
         leases=0 if cfg.get("copy_on_get", True) else NUM_LEASES,
         limits=limits_of(cfg),
         # Hangs raise; then `max_retry` and `retry_type` apply.

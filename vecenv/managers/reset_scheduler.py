@@ -7,7 +7,7 @@ reset_param, seeds -> ResetRequest -> Pool.reset -> env.reset -> first observati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.layout import messages
@@ -30,7 +30,7 @@ from .env_driver import ResetRequest
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .manager_pool import ManagerPool
-from .retry import RetryPolicy
+from .options import RetryPolicy
 from .seeds import ResetSeeds
 from .states import EnvState
 from .timesteps import HAS_INFO, REBUILT, split_rows
@@ -49,6 +49,8 @@ class ResetScheduler:
 
     Attributes:
         seeds: the seeds of the envs.
+        attempts: number of attempts left, by env_id, of each reset under way.
+        rebuilt: ids of envs that are new; their next reset needs a complete request.
         unstepped: ids of envs that have been reset and not stepped since. The manager removes those it steps.
     """
 
@@ -60,48 +62,25 @@ class ResetScheduler:
         self._last_obs = last_obs
         self._retry = retry
         self.seeds = ResetSeeds(len(counts.all_ids))
-        self.unstepped: set[int] = set()
-        self._params: dict[int, dict[str, Any]] = {}  # keyword arguments of resets
-        self._attempts: dict[int, int] = {}  # of each reset under way: attempts left
-        self._requests: dict[int, ResetRequest] = {}  # of resets under way
-        self._requested: set[int] = set()  # envs that the caller resets; other resets are automatic
-        self._rebuilt: set[int] = set()  # envs that are new and need a complete request
         self._replay_paths: list[str] | None = None
-        self._replay_tokens: dict[int, str] = {}
-        self._recording: set[int] = set()
+        self.open()
 
     def open(self) -> None:
         """Begin with new envs; seeds that wait for a reset, and folders for videos, stay."""
-        self._params.clear()
-        self._attempts.clear()
-        self._requests.clear()
-        self._requested.clear()
-        self._recording.clear()
-        self.unstepped.clear()
+        self.attempts: dict[int, int] = {}
+        self.unstepped: set[int] = set()
+        self.rebuilt: set[int] = set()
+        self._params: dict[int, dict[str, Any]] = {}  # keyword arguments of resets
+        self._requests: dict[int, ResetRequest] = {}  # for resets under way
+        self._requested: set[int] = set()  # envs that the caller resets; other resets are automatic
+        self._replay_tokens: dict[int, str] = {}
+        self._recording: set[int] = set()
         self.seeds.open()
-        self._make_tokens(self._counts.all_ids)
-        self._rebuilt.update(self._counts.all_ids)
+        self.on_rebuilt(self._counts.all_ids)
 
     def record_to(self, folders: list[str]) -> None:
         """Record videos from each env's next reset on, each env to its folder."""
         self._replay_paths = folders
-
-    def _make_tokens(self, env_ids: Iterable[int]) -> None:
-        self._replay_tokens.update((env_id, make_token()) for env_id in env_ids)
-
-    # ---- state -----------------------------------------------------------------------------
-
-    def is_any_under_way(self) -> bool:
-        """Return whether an env is being reset."""
-        return bool(self._attempts)
-
-    def is_under_way(self, env_id: int) -> bool:
-        """Return whether this env is being reset."""
-        return env_id in self._attempts
-
-    def is_rebuilt(self, env_id: int) -> bool:
-        """Return whether this env is new, and its next reset needs a complete request."""
-        return env_id in self._rebuilt
 
     # ---- resets of the caller --------------------------------------------------------------
 
@@ -121,10 +100,10 @@ class ResetScheduler:
             The envs that are being reset already: an env answers one reset at a time.
         """
         # A KeyboardInterrupt may come before a reset is sent, or after it has been answered.
-        for env_id in [one for one in self._attempts if not self.is_sent(one)]:
-            del self._attempts[env_id]
-        new = [env_id for env_id in ids if env_id not in self._attempts]
-        under_way = [env_id for env_id in ids if env_id in self._attempts]
+        for env_id in [one for one in self.attempts if not self.is_sent(one)]:
+            del self.attempts[env_id]
+        new = [env_id for env_id in ids if env_id not in self.attempts]
+        under_way = [env_id for env_id in ids if env_id in self.attempts]
         self._requested.update(new)
         self._requests.update((env_id, self._make_request(env_id)) for env_id in new)
         if new:
@@ -154,7 +133,7 @@ class ResetScheduler:
 
     def _make_request(self, env_id: int) -> ResetRequest:
         """Return a complete request."""
-        is_rebuilt = env_id in self._rebuilt
+        is_rebuilt = env_id in self.rebuilt
         left = None
         if self._manager_pool.may_autoreset:
             # An env that is DONE and is reset by the caller has one more episode.
@@ -171,7 +150,7 @@ class ResetScheduler:
             is_complete=is_rebuilt,
             episode=self.seeds.next_episode(env_id, seed) if num_spares else None,
             stride=1 + num_spares,
-            seeds_generators=is_requested and env_id in self.seeds.waiting(),
+            seeds_generators=is_requested and env_id in self.seeds.waiting,
         )
 
     # ---- automatic resets ------------------------------------------------------------------
@@ -181,7 +160,7 @@ class ResetScheduler:
         self._requested.difference_update(ids)
         for env_id in ids:
             # An env with autoresets takes a reset without a request for an autoreset.
-            if self._manager_pool.may_autoreset or env_id in self._rebuilt:
+            if self._manager_pool.may_autoreset or env_id in self.rebuilt:
                 self._requests[env_id] = self._make_request(env_id)
         self._begin(ids)
 
@@ -192,16 +171,16 @@ class ResetScheduler:
 
     def on_rebuilt(self, env_ids: Sequence[int]) -> None:
         """These envs are new: their next request must be complete."""
-        self._rebuilt.update(env_ids)
+        self.rebuilt.update(env_ids)
         self._recording.difference_update(env_ids)
-        self._make_tokens(env_ids)
+        self._replay_tokens.update((env_id, make_token()) for env_id in env_ids)
 
     # ---- resets under way ------------------------------------------------------------------
 
     def _begin(self, ids: Sequence[int]) -> None:
         for env_id in ids:
             self._counts.set_state(env_id, EnvState.RESET)
-            self._attempts[env_id] = self._retry.max_retry
+            self.attempts[env_id] = self._retry.max_retry
         self.send(ids)
 
     def send(self, ids: Sequence[int]) -> None:
@@ -227,7 +206,7 @@ class ResetScheduler:
                 continue  # of a step that a KeyboardInterrupt separated from its caller
             if env_id in errors:
                 failed[env_id] = errors[env_id]
-            elif infos is not None and infos[row].get("recovered") in REBUILT and env_id not in self._rebuilt:
+            elif infos is not None and infos[row].get("recovered") in REBUILT and env_id not in self.rebuilt:
                 # Its worker died before this reset: the env is new, and lacks earlier requests.
                 self.on_rebuilt([env_id])
                 self._requests[env_id] = self._make_request(env_id)
@@ -239,9 +218,9 @@ class ResetScheduler:
     def _finish(self, env_id: int, obs: Any) -> None:
         """End a reset that was answered: the env is in RUN."""
         request = self._requests.pop(env_id, None)
-        self._attempts.pop(env_id, None)
+        self.attempts.pop(env_id, None)
         self._requested.discard(env_id)
-        self._rebuilt.discard(env_id)
+        self.rebuilt.discard(env_id)
         self.seeds.count_episode(env_id)
         self.unstepped.add(env_id)
         if request is not None:
@@ -259,8 +238,8 @@ class ResetScheduler:
         Raises:
             EnvError: as `fail`, if no attempts are left.
         """
-        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-        if self._attempts[env_id] <= 0:
+        self.attempts[env_id] = self.attempts.get(env_id, 1) - 1
+        if self.attempts[env_id] <= 0:
             self.fail(env_id, error)
 
     def is_sent(self, env_id: int) -> bool:
@@ -321,10 +300,10 @@ class ResetScheduler:
         self._requested.difference_update(repeated)
         for one in repeated:
             self._counts.set_state(one, EnvState.RESET)
-            self._attempts[one] = self._retry.max_retry
+            self.attempts[one] = self._retry.max_retry
         self._restart(pool, worker_id, env_id, env_ids if recovers else None)
         self.on_rebuilt(env_ids)
-        under_way = [one for one in env_ids if one in self._attempts]
+        under_way = [one for one in env_ids if one in self.attempts]
         for one in under_way:
             self._requests[one] = self._make_request(one)
         self.send(under_way)

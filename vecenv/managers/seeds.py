@@ -20,31 +20,24 @@ Seed: TypeAlias = "tuple[int, bool | None]"
 class ResetSeeds:
     """The seeds of envs: those that wait for a reset, and those that envs have got.
 
-    Each seed given is used once, by the next reset of its env that the caller asks for.
+    Attributes:
+        waiting: the seeds that wait for a reset, by env_id. The next reset of the env that the caller asks for uses
+            its seed once.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
-        self._waiting: dict[int, Seed] = {}
-        self._in_use: dict[int, Seed] = {}
-        self._num_episodes = dict.fromkeys(range(num_envs), 0)  # begun since the env was seeded
+        self.waiting: dict[int, Seed] = {}
+        self.open()
 
     def open(self) -> None:
         """Begin with new envs; seeds that wait for a reset stay."""
-        self._in_use.clear()
-        self._num_episodes = dict.fromkeys(range(self._num_envs), 0)
+        self._in_use: dict[int, Seed] = {}
+        self._num_episodes = dict.fromkeys(range(self._num_envs), 0)  # begun since the env was seeded
 
     def give(self, seeds: Mapping[int, int], dynamic_seed: bool | None) -> None:
-        """Take the seeds of the caller, {env_id: seed}."""
-        self._waiting.update((env_id, (seed, dynamic_seed)) for env_id, seed in seeds.items())
-
-    def waiting(self) -> dict[int, Seed]:
-        """Return the seeds that wait for a reset; a copy."""
-        return dict(self._waiting)
-
-    def restore(self, waiting: Mapping[int, Seed]) -> None:
-        """Let these seeds wait for a reset again: a launch that used them has failed."""
-        self._waiting.update(waiting)
+        """Store the seeds of the caller, {env_id: seed}."""
+        self.waiting.update((env_id, (seed, dynamic_seed)) for env_id, seed in seeds.items())
 
     def seed_for_reset(self, env_id: int, *, is_requested: bool, is_rebuilt: bool) -> Seed | None:
         """Return the seed of the env's next reset; None if its sequence of seeds continues.
@@ -54,7 +47,7 @@ class ResetSeeds:
             is_requested: the caller asks for this reset. Only then a seed of the caller's is used.
             is_rebuilt: the env is new, so it must be given its seed again.
         """
-        seed = self._waiting.get(env_id) if is_requested else None
+        seed = self.waiting.get(env_id) if is_requested else None
         if seed is None and is_rebuilt and env_id in self._in_use:
             # A sequence that starts at 0 again would repeat episodes. One with a derived seed does not.
             number, dynamic = self._in_use[env_id]
@@ -74,8 +67,8 @@ class ResetSeeds:
         if seed is not None:
             self._in_use[env_id] = seed
             self._num_episodes[env_id] = 1
-            if self._waiting.get(env_id) == seed:
-                del self._waiting[env_id]
+            if self.waiting.get(env_id) == seed:
+                del self.waiting[env_id]
 
 
 def seeds_by_env(seed: Any, num_envs: int) -> dict[int, int]:

@@ -5,8 +5,8 @@ env -> EnvDriver: row, and side values under keys of our own in the info -> Time
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -67,15 +67,6 @@ def _number(reward: Any) -> float:
     return float(array.reshape(())) if array.size == 1 else 0.0
 
 
-class _Infos(Protocol):
-    """The infos of one step; see `TimestepBuffers`."""
-
-    infos: list[Any]
-
-    def put_info(self, row: int, info: Any) -> None:
-        """Replace the info of one timestep."""
-
-
 class AgentInfos:
     """The form of the infos of envs that return a sequence of infos, one per agent."""
 
@@ -86,14 +77,20 @@ class AgentInfos:
         """Forget the forms: the envs are new."""
         self._forms.clear()
 
-    def restore(self, ids: list[int], timesteps: _Infos) -> None:
-        """Make sequences of the infos of a step that came as sequences, and of infos of lost episodes of such envs."""
-        for row, info in enumerate(timesteps.infos):
+    def restore(self, ids: list[int], infos: list[Any], put_info: Callable[[int, Any], None]) -> None:
+        """Make sequences of the infos of a step that came as sequences, and of infos of lost episodes of such envs.
+
+        Args:
+            ids: the env of each row.
+            infos: the info of each row.
+            put_info: called with a row and its new info.
+        """
+        for row, info in enumerate(infos):
             if AGENTS in info:
                 self._forms[ids[row]] = info[AGENTS], len(info["agent_infos"])
-                timesteps.put_info(row, infos_of_agents(info))
+                put_info(row, infos_of_agents(info))
             elif info.get("recovered") == "truncated" and ids[row] in self._forms:
-                timesteps.put_info(row, self.in_form_of(ids[row], info))
+                put_info(row, self.in_form_of(ids[row], info))
 
     def in_form_of(self, env_id: int, info: dict[str, Any]) -> Any:
         """Return an info that the env did not return itself, in the form of the env's other infos."""

@@ -86,10 +86,10 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         """
         try:
             # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
-            while self._resets.is_any_under_way() and (pool := self._manager_pool.pool) and pool.outstanding():
+            while self._resets.attempts and (pool := self._manager_pool.pool) and pool.outstanding():
                 if not self._receive_next(timeout=0.0):
                     break
-            while not (ids := self.ready_obs_id) and self._resets.is_any_under_way():
+            while not (ids := self.ready_obs_id) and self._resets.attempts:
                 self._receive_next()
         except AttributeError as error:  # of an env's step or constructor
             self._raise_from_property(error)
@@ -131,7 +131,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         if ids:
             self._send(ids, list(actions.values()), ordered=False)
             self._stepping.update(ids)
-        if not self._stepping and self._resets.is_any_under_way():
+        if not self._stepping and self._resets.attempts:
             self._receive_next()
         self._collect(len(ids))
         received, self._received = self._received, {}
@@ -198,7 +198,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         errors = batch.errors()
         timesteps = self._take(ids, batch, self._buffers_class(ids, self._layout), skip=errors)
         for env_id, timestep in zip(ids, timesteps):
-            if self._resets.is_under_way(env_id) and self._reset_inplace:
+            if env_id in self._resets.attempts and self._reset_inplace:
                 self._incomplete[env_id] = timestep
                 self._stepping.add(env_id)
             elif env_id not in errors:
