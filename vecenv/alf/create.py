@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.tensors import wants_tensors
 from vecenv.alf.batched.parallel import ParallelAlfEnvironment
@@ -26,8 +26,6 @@ from vecenv.core.pool.backends import CHOOSING_BACKENDS
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 from vecenv.values.checks import check_callable, check_callables, check_flag, check_whole
-
-__all__ = ["create_environment"]
 
 _SEED_LIMIT = 2**31 - 1
 
@@ -122,12 +120,10 @@ def create_environment(
     if parallel_environment_ctor is None:
         _check_options(options)
     seeds = _draw_seeds(size + num_spare_envs, seed, per_env)
-    if nonparallel:
-        env: Any = _create_single(env_name, env_load_fn, is_batched, seeds[0], tensors)
-    elif is_batched and per_env == size:
-        env = _seeded(env_load_fn(env_name, batch_size=size), seeds[0])
-        if wants_tensors(tensors) and not env.is_tensor_based:
-            env = TensorWrapper(env)
+    if nonparallel or (is_batched and per_env == size):
+        env = _create_without_workers(env_name, env_load_fn, size if is_batched else None, tensors)
+        if env.can_seed:
+            env.seed(seeds[0])
     else:
         # The pool lets envs share a worker without a batch of their own; other constructors may not.
         group = per_env if is_batched or parallel_environment_ctor is not None else 1
@@ -157,15 +153,16 @@ def create_environment(
     return env
 
 
+@dataclasses.dataclass(eq=False)
 class _Constructor:
     """Loads one env, or a batch, after it has seeded the global generators, from which constructors may draw."""
 
-    def __init__(
-        self, load_fn: Callable[..., Any], env_name: Any, batch_size: int, is_batched: bool, seed: int
-    ) -> None:
-        self.load_fn, self.env_name, self.batch_size = load_fn, env_name, batch_size
-        self.is_batched, self.seed = is_batched, seed
-        self.maker = os.getpid()
+    load_fn: Callable[..., Any]
+    env_name: Any
+    batch_size: int
+    is_batched: bool
+    seed: int
+    maker: int = dataclasses.field(default_factory=os.getpid)
 
     def __call__(self, env_id: int) -> Any:
         """Load env `env_id`, in a worker, or in the caller's process, where the pool restores the global generators."""
@@ -204,23 +201,18 @@ def _torch_seeded(seed: int, is_guest: bool) -> Iterator[None]:
         late.manual_seed(seed)
 
 
-def _create_single(env_name: Any, load_fn: Callable[..., Any], is_batched: bool, seed: int, tensors: Any) -> Any:
-    if is_batched:
-        env = load_fn(env_name, batch_size=1)
-        env = TensorWrapper(env) if wants_tensors(tensors) and not env.is_tensor_based else env
-    elif not _attribute(load_fn, "no_thread_env"):
-        env = ThreadEnvironment(functools.partial(load_fn, env_name), tensors=tensors)
-    elif wants_tensors(tensors):
-        env = BatchedTensorWrapper(load_fn(env_name))
-    else:
-        env = BatchEnvironmentWrapper([load_fn(env_name)])
-    return _seeded(env, seed)
-
-
-def _seeded(env: AlfEnvironment, seed: int) -> AlfEnvironment:
-    if env.can_seed:
-        env.seed(seed)
-    return env
+def _create_without_workers(
+    env_name: Any, load_fn: Callable[..., Any], batch_size: int | None, tensors: bool | None
+) -> Any:
+    """Return the batch that a batched load function loads; or, without `batch_size`, one env as a batch."""
+    if batch_size is not None:
+        env = load_fn(env_name, batch_size=batch_size)
+        return TensorWrapper(env) if wants_tensors(tensors) and not env.is_tensor_based else env
+    if not _attribute(load_fn, "no_thread_env"):
+        return ThreadEnvironment(functools.partial(load_fn, env_name), tensors=tensors)
+    if wants_tensors(tensors):
+        return BatchedTensorWrapper(load_fn(env_name))
+    return BatchEnvironmentWrapper([load_fn(env_name)])
 
 
 def _attribute(function: Any, name: str) -> Any:

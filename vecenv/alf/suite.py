@@ -21,8 +21,6 @@ from vecenv.envs.gym_registry import find_spec
 from vecenv.errors import ConfigError
 from vecenv.values.checks import check_callables, check_flag, check_whole
 
-__all__ = ["load"]
-
 #: Value with which `gymnasium.make` adds no time limit; `TimeLimit` does that here.
 _NO_LIMIT = -1
 

@@ -62,7 +62,7 @@ __all__ = ["BaseEnvManager"]
 
 
 def _live_limit(key: str) -> Any:
-    """Make a property for a time limit of the config that may be changed while envs run."""
+    """Make a property for a time limit of the config, which may be changed while envs run."""
     return property(lambda self: self._cfg.get(key), lambda self, seconds: self._set_limit(key, seconds))
 
 
@@ -345,13 +345,10 @@ class BaseEnvManager(EnvManager, PoolFace):
         """Drop the answers of these envs to earlier steps: they are about to be reset."""
 
     def _wait_for_resets(self, ids: Sequence[int] = ()) -> list[Exception]:
-        """Wait for the first observation of these envs (default: all).
+        """Wait for the first observation of these envs (default: all); close if a reset failed in all attempts.
 
         Returns:
             Exceptions raised by steps of other envs, to be raised once the resets are complete.
-
-        Raises:
-            EnvError: a reset failed in all attempts; the manager is closed.
         """
         failures: list[Exception] = []
         while not self._resets.attempts.keys().isdisjoint(ids) if ids else self._resets.attempts:
@@ -491,12 +488,7 @@ class BaseEnvManager(EnvManager, PoolFace):
     # ---- rows ------------------------------------------------------------------------------
 
     def _recv(self, min_count: int, timeout: float | None = None) -> Batch | None:
-        """Wait for rows; return None if the manager goes on without them.
-
-        Raises:
-            WorkerTimeoutError, WorkerDiedError: the manager is closed.
-            Exception: raised by a constructor when a worker was replaced; the manager is closed.
-        """
+        """Wait for rows; close if workers failed. Return None for a failure that the manager has dealt with."""
         pool = self._manager_pool.pool or self._manager_pool.require_pool("recv")
         try:
             return pool.recv(min_count, timeout=timeout)
@@ -524,11 +516,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                 self._try_again(failed)
 
     def _try_again(self, failed: dict[int, Exception]) -> None:
-        """Begin another attempt of each failed reset.
-
-        Raises:
-            EnvError: a reset has no attempts left.
-        """
+        """Begin another attempt of each failed reset; raise EnvError if one has no attempts left."""
         for env_id, error in failed.items():
             self._resets.use_attempt(env_id, error)
         self._retry.wait()
@@ -591,8 +579,7 @@ class BaseEnvManager(EnvManager, PoolFace):
     def _take(self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
         """Make timesteps of rows; update states, counts, and last observations. Rows of `skip` have an error.
 
-        Raises:
-            Exception: raised by an automatic reset; it has `timesteps`.
+        An exception of an automatic reset is raised with the attribute `timesteps`.
         """
         failed = skip
         views = buffers.put_batch(batch)
@@ -703,12 +690,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         return timesteps
 
     def _fail_steps(self, errors: dict[int, Exception], timesteps: dict[int, Any]) -> NoReturn:
-        """Raise for envs whose step failed, after the action of `on_step_error`.
-
-        Args:
-            errors: exception of each of these envs.
-            timesteps: of the other envs; the exception has them.
-        """
+        """Raise the exceptions of envs, with the timesteps of other envs, after the action of `on_step_error`."""
         policy = self._cfg["on_step_error"]
         for env_id in errors:
             self._counts.set_state(env_id, EnvState.ERROR)

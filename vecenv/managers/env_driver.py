@@ -88,9 +88,7 @@ class ResetRequest(NamedTuple):
 def request_for_spare(kwargs: dict[str, Any], number: int) -> dict[str, Any]:
     """Return the arguments of the reset of spare env 1, 2, ... of an env, for `SpareRule`.
 
-    Args:
-        kwargs: those of the env's reset: a `ResetRequest` with an episode.
-        number: of the spare env. It gets the episode that comes so much later.
+    `kwargs` are those of the env's reset. Spare env k gets the episode that comes k episodes later.
     """
     request: ResetRequest = kwargs["request"]
     assert request.episode is not None, "with spare envs each request has an episode"

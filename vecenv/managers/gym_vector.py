@@ -225,13 +225,9 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     # ---- seeds, resets, close --------------------------------------------------------------
 
     def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
-        """Seed envs. The next `reset` uses the seeds once; arguments are those of the other managers.
+        """Seed envs, as `BaseEnvManager.seed`. The next `reset` uses the seeds once.
 
         A vector env has no seeds of single episodes: `dynamic_seed` is ignored with a warning.
-
-        Raises:
-            ConfigError: a wrong number of seeds, or a negative seed.
-            TypeError: `seed` is not an integer, a sequence or a dict.
         """
         if dynamic_seed is not None:
             warn_caller("dynamic_seed has no effect on a vector env: it is seeded once")
@@ -240,10 +236,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             self._spaces.seed_actions(self._pending_seeds[min(self._pending_seeds)])
 
     def enable_save_replay(self, replay_path: str | os.PathLike[str] | Sequence[Any]) -> None:
-        """Record a video of every episode, from the next reset of each env on.
-
-        Args:
-            replay_path: one folder for all envs, or a sequence of one folder per env.
+        """Record a video of every episode, as `BaseEnvManager.enable_save_replay`.
 
         Raises:
             ClosedError: the manager is closed.
@@ -354,13 +347,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
         return {env_id: timesteps[env_id] for env_id in actions}
 
     def _take_step(self, ids: list[int], step: Any, answered: Collection[int]) -> dict[int, BaseEnvTimestep]:
-        """Return the timesteps of the envs that have answered, and note their states.
-
-        Args:
-            ids: the env of each row.
-            step: the result of the vector env's `step`.
-            answered: the envs that did not raise.
-        """
+        """Return the timesteps of the envs in `answered`, and update their states; `ids` has the env of each row."""
         obs, rewards, terminated, truncated, infos = step
         rows = self._rows(obs)
         timesteps = {}

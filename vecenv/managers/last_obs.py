@@ -15,10 +15,7 @@ __all__ = ["LastObservations"]
 
 
 class LastObservations:
-    """Newest observations by env_id.
-
-    Args:
-        num_envs: number of envs.
+    """Newest observations of `num_envs` envs.
 
     Attributes:
         rows: observation of each env, None before its first one.
@@ -29,7 +26,7 @@ class LastObservations:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all observations."""
+        """Drop all observations."""
         self.rows: list[Any] = [None] * len(self._all_ids)
         self._ids: Sequence[int] = ()  # the envs of _batch, if all its rows are newest
         self._batch: Any = None

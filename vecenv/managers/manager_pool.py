@@ -26,7 +26,6 @@ class ManagerPool:
 
     Args:
         owner: name of the manager's class, for messages.
-        env_fns: constructors of the envs.
         cfg: the manager's config; limits in it may change.
         retry: how failed resets are repeated; may change.
         backend: name of the backend, see `make_pool`.
@@ -74,21 +73,13 @@ class ManagerPool:
         self.is_autoreset = False
 
     def require_pool(self, what: str) -> Pool:
-        """Return the pool.
-
-        Raises:
-            ClosedError: the manager has not been launched, or is closed.
-        """
+        """Return the pool; raise ClosedError, which begins with `what`, if there is none."""
         if self.pool is None:
             raise ClosedError(f"{what}: {self._owner} is closed; call launch first")
         return self.pool
 
     def start(self) -> Pool:
-        """Build and start the pool.
-
-        Raises:
-            Exception: raised by the constructor of an env.
-        """
+        """Build and start the pool."""
         # An autoreset in the worker needs no round trip.
         self.may_autoreset = self.is_autoreset = self._is_autoreset_allowed()
         settings = DriverSettings(
@@ -128,11 +119,7 @@ class ManagerPool:
         self.is_autoreset = False
 
     def close(self) -> None:
-        """Close the pool, if there is one.
-
-        Raises:
-            Exception: raised by the `close` of an env.
-        """
+        """Close the pool, if there is one."""
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()

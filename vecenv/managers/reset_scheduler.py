@@ -41,12 +41,6 @@ __all__ = ["ResetScheduler"]
 class ResetScheduler:
     """Knows which resets are requested, under way, and to be tried again.
 
-    Args:
-        counts: states of the envs, and counts of their episodes.
-        manager_pool: owns the pool.
-        last_obs: takes first observations.
-        retry: how failed resets are repeated; may change.
-
     Attributes:
         seeds: the seeds of the envs.
         attempts: number of attempts left, by env_id, of each reset under way.
@@ -94,11 +88,7 @@ class ResetScheduler:
         return [env_id for env_id in ids if self._may_reset(env_id)]
 
     def begin_requested(self, ids: Sequence[int]) -> list[int]:
-        """Begin resets that the caller asks for.
-
-        Returns:
-            The envs that are being reset already: an env answers one reset at a time.
-        """
+        """Begin resets for the caller; return the envs that are being reset already, as an env has one at a time."""
         # A KeyboardInterrupt may come before a reset is sent, or after it has been answered.
         for env_id in [one for one in self.attempts if not self.is_sent(one)]:
             del self.attempts[env_id]
@@ -190,12 +180,7 @@ class ResetScheduler:
         self._manager_pool.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
 
     def take_rows(self, batch: Batch, spec: Spec) -> dict[int, Exception]:
-        """Store the first observations of a batch; return the exceptions of resets that failed, by env_id.
-
-        Args:
-            batch: rows of resets; rows of steps are skipped.
-            spec: the observation spec.
-        """
+        """Store the first observations of a batch; return the exceptions of resets that failed, by env_id."""
         obs = split_rows(spec.root, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
@@ -233,11 +218,7 @@ class ResetScheduler:
     # ---- failed attempts -------------------------------------------------------------------
 
     def use_attempt(self, env_id: int, error: Exception) -> None:
-        """Count an attempt of the env's reset, which failed with this error.
-
-        Raises:
-            EnvError: as `fail`, if no attempts are left.
-        """
+        """Count an attempt of the env's reset, which failed with this error; `fail` if no attempts are left."""
         self.attempts[env_id] = self.attempts.get(env_id, 1) - 1
         if self.attempts[env_id] <= 0:
             self.fail(env_id, error)
@@ -247,11 +228,7 @@ class ResetScheduler:
         return self._manager_pool.require_pool("reset").owes(env_id) == Op.RESET
 
     def fail(self, env_id: int, error: Exception) -> NoReturn:
-        """Raise because a reset failed in its last attempt; the manager must be closed.
-
-        Raises:
-            EnvError: always; its cause is `error`.
-        """
+        """Raise EnvError because a reset failed in its last attempt; the manager must be closed."""
         self._counts.set_state(env_id, EnvState.ERROR)
         max_retry = self._retry.max_retry
         times = f"in {max_retry} attempts" if max_retry > 1 else "in its only attempt (max_retry=1)"
@@ -266,11 +243,7 @@ class ResetScheduler:
         raise failure from error
 
     def fail_on_autoreset_error(self, errors: Mapping[int, Exception]) -> None:
-        """Raise if one of these errors of steps, by env_id, is of an autoreset in the worker.
-
-        Raises:
-            EnvError: as `fail`.
-        """
+        """`fail` if one of these errors of steps, by env_id, is of an autoreset in the worker."""
         for env_id, error in sorted(errors.items()):
             if isinstance(error, EnvError) and error.op == "reset":
                 self.fail(env_id, error)
@@ -283,9 +256,6 @@ class ResetScheduler:
 
         Returns:
             The other envs of the worker whose episodes are abandoned; they are in ERROR.
-
-        Raises:
-            EnvError: as `fail`, if the reset has no attempts left.
         """
         env_id, worker_id = error.env_ids[0], error.worker_id
         pool = self._manager_pool.require_pool("reset")

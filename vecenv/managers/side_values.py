@@ -74,7 +74,7 @@ class AgentInfos:
         self._forms: dict[int, tuple[bool, int]] = {}  # env_id -> whether it is a tuple, number of agents
 
     def clear(self) -> None:
-        """Forget the forms: the envs are new."""
+        """Drop the forms: the envs are new."""
         self._forms.clear()
 
     def restore(self, ids: list[int], infos: list[Any], put_info: Callable[[int, Any], None]) -> None:

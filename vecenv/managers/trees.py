@@ -66,11 +66,7 @@ def as_tree(nested: Any) -> Any:
 def tree_rows(builder: BuildFunctions, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
     """Return rows of observations as trees.
 
-    Args:
-        builder: makes the trees.
-        spec: the observation spec.
-        batch: nested arrays (B, *S) that the rows are views of; None if observations have no layout.
-        rows: the rows.
+    The rows are views of `batch`, nested arrays (B, *S); it is None if observations have no layout.
     """
     if isinstance(spec.root, Leaf):
         return rows

@@ -19,9 +19,9 @@ from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 class RepeatWrapper(EnvWrapper):
     """Base of the wrappers that apply each action several times and sum the rewards."""
 
-    repeats: int
-
-    def _set_repeats(self, repeats: int, key: str) -> None:
+    def __init__(self, env: Any, repeats: int, key: str) -> None:
+        """Wrap; ConfigError, which names the argument `key`, if `repeats` is below 1."""
+        super().__init__(env)
         self.repeats = check_whole(key, repeats, 1)
 
     @property
@@ -63,9 +63,8 @@ class ActionRepeatWrapper(RepeatWrapper):
 
     def __init__(self, env: Any, action_repeat: int = 1) -> None:
         """Wrap; ConfigError if `action_repeat` is below 1."""
-        super().__init__(env)
+        super().__init__(env, action_repeat, "action_repeat")
         self.action_repeat = action_repeat
-        self._set_repeats(action_repeat, "action_repeat")
 
     def step(self, action: Any) -> Any:
         return self._repeat(action)[1]
@@ -81,9 +80,8 @@ class MaxAndSkipWrapper(RepeatWrapper):
 
     def __init__(self, env: Any, skip: int = 4) -> None:
         """Wrap; ConfigError if `skip` is below 1."""
-        super().__init__(env)
+        super().__init__(env, skip, "skip")
         self.skip = skip
-        self._set_repeats(skip, "skip")
 
     def step(self, action: Any) -> Any:
         before, (obs, total, terminated, truncated, info) = self._repeat(action)

@@ -69,6 +69,13 @@ class DingEnvWrapper(BaseEnv):
         >>> env.close()
     """
 
+    observation_space: Any
+    """Space of the observations, with floats as float32; None before the env is made."""
+    action_space: Any
+    """The env's action space; None before the env is made."""
+    reward_space: Any
+    """The env's reward space, else float32 (1,) with the bounds of its `reward_range`; None before it is made."""
+
     config: ClassVar[dict[str, Any]] = {"act_scale": False, "rew_clip": False, "env_wrapper": "default", "env_id": None}
 
     def __init__(
@@ -107,9 +114,7 @@ class DingEnvWrapper(BaseEnv):
         self._replay_path: str | None = None
         self._replay_token: str | None = None
         self._first_seed: int | None = None
-        self._observation_space: Any = None
-        self._action_space: Any = None
-        self._reward_space: Any = None
+        self.observation_space = self.action_space = self.reward_space = None
         self.reset_info: dict[str, Any] = {}
         """Info of the last reset."""
         if env is not None:
@@ -200,9 +205,9 @@ class DingEnvWrapper(BaseEnv):
             StateError: called before the first reset of a wrapper with an env id.
             TypeError: the action space has samples of another form (a Tuple space).
         """
-        if self._action_space is None:
+        if self.action_space is None:
             raise StateError(f"random_action of {self!r} before its first reset")
-        return action_to_ndarray(self._action_space.sample())
+        return action_to_ndarray(self.action_space.sample())
 
     def enable_save_replay(self, replay_path: str | None = None, token: str | None = None) -> None:
         """Record a video of every episode, starting at the next reset.
@@ -268,21 +273,6 @@ class DingEnvWrapper(BaseEnv):
         return copy_env_cfg(cfg, "evaluator_env_num", is_train=False)
 
     @property
-    def observation_space(self) -> Any:  # type: ignore[override]  # known only once the env is made
-        """Space of the observations, with floats as float32; None before the env is made."""
-        return self._observation_space
-
-    @property
-    def action_space(self) -> Any:  # type: ignore[override]
-        """The env's action space; None before the env is made."""
-        return self._action_space
-
-    @property
-    def reward_space(self) -> Any:
-        """The env's reward space, else float32 (1,) with the bounds of its `reward_range`; None before it is made."""
-        return self._reward_space
-
-    @property
     def render_mode(self) -> Any:  # type: ignore[override]
         """The render mode of the env, or of the env to be made at the next reset."""
         return self._cfg.get("render_mode") if self._env is None else self._env.render_mode
@@ -325,9 +315,9 @@ class DingEnvWrapper(BaseEnv):
     def _install(self, env: Any) -> None:
         self._raw_env = adapt(env)
         self._env = self._wrap_env(self._raw_env)
-        self._observation_space = present_space(self._env.observation_space)
-        self._action_space = self._env.action_space
-        self._reward_space = self._find_reward_space(self._env)
+        self.observation_space = present_space(self._env.observation_space)
+        self.action_space = self._env.action_space
+        self.reward_space = self._find_reward_space(self._env)
 
     def _wrap_env(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         wrappers = self._cfg["env_wrapper"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -33,6 +33,7 @@ class LightZeroEnvWrapper(EnvWrapper):
     env's own start at another number.
 
     Example:
+        >>> import gymnasium
         >>> env = LightZeroEnvWrapper(gymnasium.make("CartPole-v1"), {"is_train": True})
         >>> obs, info = env.reset(seed=0)
         >>> obs["action_mask"].tolist(), obs["to_play"], env.observation_space.contains(obs)
@@ -121,6 +122,7 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
     action to the next, the last number changes fastest.
 
     Example:
+        >>> import gymnasium
         >>> env = ActionDiscretizationEnvWrapper(gymnasium.make("Pendulum-v1"), {"each_dim_disc_size": 5})
         >>> env.action_space, [env.action(k).tolist() for k in (0, 1, 4)]
         (Discrete(5), [[-2.0], [-1.0], [2.0]])
@@ -198,17 +200,9 @@ def get_wrappered_env(wrapper_cfg: Mapping[str, Any], env_name: str) -> Callable
         >>> env.close()
     """
     cfg = dict(wrapper_cfg)
-    discretises = bool(cfg.get("manually_discretization", False))
-
-    def wrap_discretised(env: gymnasium.Env[Any, Any]) -> Any:
-        return ActionDiscretizationEnvWrapper(env, cfg)
-
-    def wrap_lightzero(env: gymnasium.Env[Any, Any]) -> Any:
+    wrappers: list[Callable[..., EnvWrapper]] = [partial(LightZeroEnvWrapper, cfg=cfg)]
+    if cfg.get("manually_discretization", False):
         # `continuous` describes the env's own actions; after discretisation they are discrete.
-        return LightZeroEnvWrapper(env, {**cfg, "continuous": False} if discretises else cfg)
-
-    def make() -> DingEnvWrapper:
-        wrappers = [wrap_discretised, wrap_lightzero] if discretises else [wrap_lightzero]
-        return _LightZeroDingEnv(make_env(env_name), cfg={"env_wrapper": wrappers})
-
-    return make
+        discrete = {**cfg, "continuous": False}
+        wrappers = [partial(ActionDiscretizationEnvWrapper, cfg=cfg), partial(LightZeroEnvWrapper, cfg=discrete)]
+    return lambda: _LightZeroDingEnv(make_env(env_name), cfg={"env_wrapper": wrappers})

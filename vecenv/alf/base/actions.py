@@ -12,8 +12,6 @@ from vecenv.core.layout.spec import Array, can_convert
 from vecenv.errors import SpaceError
 from vecenv.values.nested import map_structure
 
-__all__ = ["fit_action", "fit_actions", "rows_of"]
-
 
 def fit_actions(specs: Any, action: Any, outer: tuple[int, ...] = ()) -> Any:
     """Return a nest of actions as new arrays (*outer, *S) in the dtypes of their specs.

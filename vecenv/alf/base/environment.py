@@ -10,8 +10,6 @@ from vecenv.alf.base.spec import TensorSpec
 from vecenv.alf.base.timestep import TimeStep, time_step_spec
 from vecenv.errors import ConfigError, StateError
 
-__all__ = ["AlfEnvironment"]
-
 
 class AlfEnvironment(abc.ABC):
     """An environment, or a batch of environments, whose `reset` and `step` return a `TimeStep`.
@@ -191,19 +189,15 @@ class FixedSpecs:
     _specs: TimeStep
 
     def observation_spec(self) -> Any:
-        """Return the nest of specs of observations, without a batch axis."""
         return self._specs.observation
 
     def action_spec(self) -> Any:
-        """Return the nest of specs of actions, without a batch axis."""
         return self._specs.prev_action
 
     def reward_spec(self) -> Any:
-        """Return the spec of rewards, without a batch axis."""
         return self._specs.reward
 
     def env_info_spec(self) -> Any:
-        """Return a dict of specs of the keys that `env_info` always has."""
         return self._specs.env_info
 
 

@@ -12,8 +12,6 @@ from vecenv.core.layout.info_cells import is_mask
 from vecenv.core.layout.spec import Array
 from vecenv.vector.infos import join_rows
 
-__all__ = ["to_alf_infos", "stack_infos"]
-
 
 def to_alf_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
     """Convert Gymnasium's batched infos to ALF's form: without masks, float64 as float32.

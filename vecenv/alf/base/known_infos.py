@@ -9,8 +9,6 @@ import numpy as np
 from vecenv.alf.base.spec import zeros_of
 from vecenv.values.nested import map_structure
 
-__all__ = ["TIME_LIMIT_KEY", "KnownInfos"]
-
 #: Key in the infos of old Gym that marks a time limit. `step_type` and `discount` already contain this information.
 TIME_LIMIT_KEY = "TimeLimit.truncated"
 

@@ -11,8 +11,6 @@ from vecenv.errors import ConfigError
 from vecenv.options import FailurePolicy, Timeouts, read_failures, read_timeouts
 from vecenv.values.checks import nearest
 
-__all__ = ["pool_options"]
-
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy))
 _NOT_BY_NAME = ("limits", "failures", "autoreset", "final_obs")

@@ -23,8 +23,6 @@ from vecenv.errors import ConfigError, SpaceError
 from vecenv.values.checks import check_whole
 from vecenv.values.nested import map_structure
 
-__all__ = ["BoundedTensorSpec", "TensorSpec"]
-
 #: Axes in front of a spec's shape; None means ().
 Outer = Sequence[int] | None
 
@@ -65,10 +63,7 @@ class TensorSpec:
         array = np.asarray(tensors.to_arrays(array))
         return TensorSpec(array.shape[from_dim:], array.dtype)
 
-    @classmethod
-    def from_tensor(cls, tensor: Any, from_dim: int = 0) -> TensorSpec:
-        """Return the same as `from_array`."""
-        return TensorSpec.from_array(tensor, from_dim)
+    from_tensor = from_array
 
     @classmethod
     def from_spec(cls, spec: TensorSpec) -> TensorSpec:

@@ -1,7 +1,8 @@
 """Builders of time steps, for environments: `restart`, `transition`, `termination`, `truncation`.
 
 If the observation contains tensors, the time step does, too. If the reward has one axis more than its spec, the time
-step is a batch. `vecenv` itself does not export these names, which are too general there.
+step is a batch. `reward_spec` is a float32 scalar by default. `env_id` is an int or int32 (B,); None (default) means 0,
+or 0 .. B - 1 for a batch. `env_info` is a dict of arrays; None (default) means {}.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from vecenv.alf.base.spec import TensorSpec, zeros_of
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.errors import SpaceError
 from vecenv.values.nested import flatten, map_structure
-
-__all__ = ["restart", "termination", "transition", "truncation"]
 
 _SCALAR = TensorSpec(())
 
@@ -35,9 +34,6 @@ def restart(
     Args:
         observation: nest of arrays or tensors.
         action_spec: nest of specs; `prev_action` is zeros of these.
-        reward_spec: spec of the reward; a float32 scalar by default.
-        env_id: int or int32 (B,). None (default): 0, or 0 .. B - 1 for a batch.
-        env_info: dict of arrays. None (default): {}.
         batched: whether the leaves of the observation have a batch axis. Default: False.
 
     Example:
@@ -66,10 +62,7 @@ def transition(
         observation: nest of arrays or tensors.
         prev_action: nest of the action that led to this step.
         reward: of shape S of its spec, or (B, *S) for a batch; converted to float32.
-        reward_spec: spec of the reward; a float32 scalar by default.
         discount: a number, or (B,); 1.0 by default.
-        env_id: int or int32 (B,). None (default): 0, or 0 .. B - 1 for a batch.
-        env_info: dict of arrays. None (default): {}.
 
     Raises:
         SpaceError: the reward has another shape.

@@ -14,8 +14,6 @@ from vecenv.errors import require
 from vecenv.values.checks import check_flag
 from vecenv.values.nested import map_structure
 
-__all__ = ["is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
-
 
 def torch() -> Any:
     """Import torch and return the module; raise DependencyError if it is not installed."""

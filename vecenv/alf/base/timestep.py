@@ -23,8 +23,6 @@ from vecenv.core.system.clock import is_number
 from vecenv.errors import ConfigError
 from vecenv.values.nested import flatten, map_structure
 
-__all__ = ["StepType", "TimeStep", "time_step_spec"]
-
 
 def check_discount(discount: Any) -> float:
     """Return a discount as a float; raise ConfigError if it is not a number."""

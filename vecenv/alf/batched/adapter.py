@@ -27,8 +27,6 @@ from vecenv.envs.spaces import map_by_space
 from vecenv.errors import ConfigError, StateError
 from vecenv.values.nested import has_own_structure, map_structure
 
-__all__ = ["EnvDescription", "adapt", "describe"]
-
 
 def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
     """Return the adapter of an environment.

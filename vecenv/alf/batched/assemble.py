@@ -27,8 +27,6 @@ from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
 from vecenv.values.nested import map_structure
 
-__all__ = ["Assembler"]
-
 _FIRST = RowFlag.RESET | RowFlag.AUTORESET
 _LAST = int(StepType.LAST)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
+from vecenv.alf.wrappers.base import forwarded
 from vecenv.core.advice.facts import SettingNames
 from vecenv.core.layout.flags import Autoreset, RowFlag
 from vecenv.core.layout.messages import copy_value
@@ -50,11 +52,10 @@ from vecenv.values.checks import check_choice, check_flag, check_whole
 from vecenv.values.nested import map_structure
 from vecenv.vector.infos import InfoReader
 
-__all__ = ["ParallelAlfEnvironment"]
-
 #: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
+_description_of = operator.attrgetter("_description")
 
 
 class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
@@ -306,17 +307,12 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
     def is_tensor_based(self) -> bool:
         return self._tensors
 
-    @property
-    def num_tasks(self) -> int:
-        return int(self._description.num_tasks)
+    num_tasks = forwarded("num_tasks", _description_of)
+    can_seed = forwarded("can_seed", _description_of)
 
     @property
     def task_names(self) -> list[str]:
         return list(self._description.task_names)
-
-    @property
-    def can_seed(self) -> bool:
-        return bool(self._description.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -17,14 +17,12 @@ from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.tensors import to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
-from vecenv.alf.wrappers.batch import BatchOfOne
+from vecenv.alf.wrappers.batch import StepStack
 from vecenv.core.options import Limits, resolve
 from vecenv.core.parent.reports import ReportSchedule, report
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
 from vecenv.options import UNSET, TimeoutsLike, read_timeouts
 from vecenv.values.checks import check_callable
-
-__all__ = ["ThreadEnvironment"]
 
 #: A wait without a limit wakes up this often to count the time of the operation.
 _POLL_SECONDS = 1.0
@@ -63,10 +61,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
 
         Args:
             env_constructor: returns a single `AlfEnvironment` of arrays.
-            tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
-                arrays or tensors.
-            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
-                no limit for the others.
+            tensors, timeouts: as for `ParallelAlfEnvironment`.
             construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout: the fields of `timeouts` one by
                 one, in seconds. Here None means no limit.
 
@@ -94,19 +89,20 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
         self._thread = threading.Thread(target=_serve, args=(self._requests,), name="vecenv-alf-env", daemon=True)
         self._thread.start()
         try:
-            self._env: Any = self._run("construct", env_constructor, self._timeouts["construct"])
+            self._env: Any = self._run("construct", env_constructor)
             if not isinstance(self._env, AlfEnvironment) or self._env.batched or self._env.is_tensor_based:
                 raise ConfigError(
                     f"env_constructor: expected a single AlfEnvironment of arrays, got {self._env!r}",
                     key="env_constructor",
                 )
-            self._batcher = BatchOfOne(self._env)
+            self._stack = StepStack(self._env.env_info_spec(), 1)
         except BaseException:
             built = getattr(self, "_env", None)
             self._end(built if hasattr(built, "close") else None)
             raise
 
-    def _run(self, what: str, function: Callable[[], Any], timeout: float | None) -> Any:
+    def _run(self, what: str, function: Callable[[], Any]) -> Any:
+        """Call a function in the thread and return its result; `what` is the field of `timeouts` that limits it."""
         if self._closed:
             raise ClosedError(f"{what}: the environment is closed")
         if self._is_late:
@@ -115,13 +111,14 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
         future: futures.Future[Any] = futures.Future()
         self._requests.put((future, function))
         try:
-            self._wait(future, what, timeout)
+            self._wait(future, what)
         finally:
             self._is_late = not future.done()
         return future.result()
 
-    def _wait(self, future: futures.Future[Any], what: str, timeout: float | None) -> None:
+    def _wait(self, future: futures.Future[Any], what: str) -> None:
         """Wait for the thread; without a limit, report an operation that takes long."""
+        timeout = self._timeouts[what]
         schedule = ReportSchedule()
         while True:
             with contextlib.suppress(futures.TimeoutError):
@@ -142,14 +139,14 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
     # ---- episodes ------------------------------------------------------------------------------
 
     def _reset(self) -> TimeStep:
-        return self._out(self._run("reset", self._env.reset, self._timeouts["reset"]))
+        return self._out(self._run("reset", self._env.reset))
 
     def _step(self, action: Any) -> TimeStep:
         row = rows_of(self._env.action_spec(), action, 1)[0]
-        return self._out(self._run("step", lambda: self._env.step(row), self._timeouts["step"]))
+        return self._out(self._run("step", lambda: self._env.step(row)))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
-        batch = self._batcher.of(time_step)
+        batch = self._stack.batch([time_step])
         return to_tensors(batch) if self._tensors else batch
 
     # ---- further -------------------------------------------------------------------------------
@@ -177,7 +174,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
             ClosedError: the environment is closed.
             Exception: raised by the method.
         """
-        return self._run("call", lambda: getattr(self._env, name)(*args, **kwargs), self._timeouts["call"])
+        return self._run("call", lambda: getattr(self._env, name)(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -211,7 +208,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
             if env is not None and self._is_late:
                 self._requests.put((futures.Future(), env.close))
             elif env is not None:
-                self._run("close", env.close, self._timeouts["close"])
+                self._run("close", env.close)
         finally:
             self._closed = True
             self._requests.put(None)

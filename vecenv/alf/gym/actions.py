@@ -17,15 +17,6 @@ from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.action import RepeatWrapper
 from vecenv.wrappers.base import EnvWrapper
 
-__all__ = [
-    "ContinuousActionClip",
-    "ContinuousActionMapping",
-    "FrameSkip",
-    "NonEpisodicEnv",
-    "NormalizedAction",
-    "SparseReward",
-]
-
 
 class ContinuousActionMapping(EnvWrapper):
     """Accepts continuous actions from `low` to `high`, and scales them to the env's bounds.
@@ -74,11 +65,7 @@ class ContinuousActionMapping(EnvWrapper):
 
 
 class NormalizedAction(ContinuousActionMapping):
-    """Accepts continuous actions from -1 to 1, and scales them to the env's bounds.
-
-    Raises:
-        SpaceError: a continuous part of the action space has no finite bounds.
-    """
+    """Accepts continuous actions from -1 to 1, and scales them to the env's bounds, which must be finite."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env, -1.0, 1.0)
@@ -92,11 +79,7 @@ class ContinuousActionClip(EnvWrapper):
     """
 
     def __init__(self, env: Any, min_v: float = -1e9, max_v: float = 1e9) -> None:
-        """Wrap an env; its action space stays the same.
-
-        Raises:
-            ConfigError: min_v is not below max_v.
-        """
+        """Wrap an env, whose action space stays the same; ConfigError if `min_v` is not below `max_v`."""
         if not min_v < max_v:
             raise ConfigError(f"min_v: expected less than max_v, got {min_v!r} and {max_v!r}", key="min_v")
         super().__init__(env)
@@ -118,13 +101,8 @@ class FrameSkip(RepeatWrapper):
     """
 
     def __init__(self, env: Any, skip: int) -> None:
-        """Wrap an env.
-
-        Raises:
-            ConfigError: skip is below 1.
-        """
-        super().__init__(env)
-        self._set_repeats(skip, "skip")
+        """Wrap an env; ConfigError if `skip` is below 1."""
+        super().__init__(env, skip, "skip")
         self.info_space = count_env_frames(self.env)
 
     def step(self, action: Any) -> Any:

@@ -13,8 +13,6 @@ from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import EnvWrapper
 from vecenv.wrappers.episode import NoopResetWrapper
 
-__all__ = ["DMAtariPreprocessing"]
-
 
 class DMAtariPreprocessing(EnvWrapper):
     """Preprocesses Atari games as in DeepMind's papers, and presses FIRE when a life begins.

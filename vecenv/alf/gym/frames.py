@@ -1,7 +1,8 @@
 """Gym wrappers that change observations, mostly images: applied to the Gymnasium env, below time steps.
 
 The argument `fields` contains the paths of the parts of a Dict observation that a wrapper maps, such as 'camera.left'.
-None means the whole observation. Images are (H, W, C) unless `channel_order='channels_first'`.
+None (default) means the whole observation. The argument `channel_order` is 'channels_last' (default), for images
+(H, W, C), or 'channels_first'. Another value raises ConfigError, and a field that is not an image SpaceError.
 """
 
 from __future__ import annotations
@@ -16,23 +17,9 @@ from gymnasium import spaces
 from vecenv.envs.arrays import copy_obs
 from vecenv.envs.spaces import map_by_space, map_space
 from vecenv.errors import ConfigError, SpaceError, require
-from vecenv.values.checks import check_whole
+from vecenv.values.checks import check_choice, check_whole
 from vecenv.values.nested import get_field, map_structure, set_field
 from vecenv.wrappers.base import EnvWrapper, ObsMixin, own_generator
-
-__all__ = [
-    "BaseObservationWrapper",
-    "EpisodicRandomFrameCrop",
-    "FrameCrop",
-    "FrameFlip",
-    "FrameGrayScale",
-    "FrameResize",
-    "FrameStack",
-    "ImageChannelFirst",
-    "ObservationClipWrapper",
-]
-
-_ORDERS = ("channels_last", "channels_first")
 
 
 class BaseObservationWrapper(ObsMixin, EnvWrapper):
@@ -52,9 +39,6 @@ class BaseObservationWrapper(ObsMixin, EnvWrapper):
 
     def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
         """Wrap an env.
-
-        Args:
-            fields: paths of the parts to map; [] maps none. None (default): the whole observation.
 
         Raises:
             SpaceError: there is no such field, or the wrapper cannot map its space.
@@ -180,10 +164,9 @@ class FrameStack(BaseObservationWrapper):
         Args:
             stack_size: number of observations, 4 by default.
             channel_order: 'channels_last' (default) joins along the last axis, 'channels_first' along the first.
-            fields: paths of the parts to stack. None (default): the whole observation.
 
         Raises:
-            ConfigError: stack_size is below 1, or channel_order is unknown.
+            ConfigError: stack_size is below 1.
             SpaceError: the space of a field is neither a Box with axes nor MultiDiscrete.
         """
         self.stack_size = check_whole("stack_size", stack_size, 1)
@@ -230,12 +213,10 @@ class FrameResize(BaseObservationWrapper):
 
         Args:
             width, height: size of the result in pixels, 84 by default.
-            fields: paths of the images. None (default): the whole observation.
             interpolation: one of OpenCV's `INTER_...` constants. None (default): INTER_AREA.
 
         Raises:
             DependencyError: OpenCV is not installed.
-            SpaceError: a field is not an image.
         """
         self._cv2 = require("cv2", "atari")
         self._width, self._height = width, height
@@ -254,12 +235,7 @@ class FrameGrayScale(BaseObservationWrapper):
     """Converts colour images (H, W, 3) to grey images (H, W, 1)."""
 
     def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
-        """Wrap an env.
-
-        Raises:
-            DependencyError: OpenCV is not installed.
-            SpaceError: a field is not an image with three channels.
-        """
+        """Wrap an env; DependencyError if OpenCV is not installed."""
         self._cv2 = require("cv2", "atari")
         super().__init__(env, fields)
 
@@ -281,19 +257,17 @@ class _CropMixin:
 
     def _set_up(self, channel_order: str) -> None:
         self._channel_last = _is_channel_last(channel_order)
+        self._sizes: dict[str | None, tuple[int, int]] = {}  # height, width of the uncut images
         self._windows: dict[str | None, tuple[int, int, int, int]] = {}  # sy, sx, height, width
 
     def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
         raise NotImplementedError
 
-    def _size_of(self, space: Any) -> tuple[int, int]:
-        shape = _image_shape(space)
-        return (shape[0], shape[1]) if self._channel_last else (shape[1], shape[2])
-
     def _transform_space_of(self, space: Any, field: str | None) -> Any:
-        self._windows[field] = self._window(*self._size_of(space))
-        cut = self._cut(np.empty(space.shape, np.bool_), field)
-        return _image_space(space, cut.shape)
+        shape = _image_shape(space)
+        self._sizes[field] = height, width = shape[:2] if self._channel_last else shape[1:]
+        self._windows[field] = self._window(height, width)
+        return _image_space(space, self._cut(np.empty(shape, np.bool_), field).shape)
 
     def _transform_of(self, observation: Any, field: str | None) -> Any:
         return self._cut(observation, field)
@@ -317,12 +291,7 @@ class FrameCrop(_CropMixin, BaseObservationWrapper):
         channel_order: str = "channels_last",
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Wrap an env.
-
-        Raises:
-            ConfigError: the window is not inside the image, or channel_order is unknown.
-            SpaceError: a field is not an image.
-        """
+        """Wrap an env; ConfigError if the window is not inside the image."""
         self._wanted = (sy, sx, height, width)
         self._set_up(channel_order)
         super().__init__(env, fields)
@@ -354,13 +323,10 @@ class EpisodicRandomFrameCrop(_CropMixin, BaseObservationWrapper):
 
         Args:
             cropping_fraction: size of the window as a fraction of height and width, 0.8 by default.
-            channel_order: 'channels_last' (default) or 'channels_first'.
             share_cropping: whether all fields are cut at the same relative position. Default: True.
-            fields: paths of the images. None (default): the whole observation.
 
         Raises:
-            ConfigError: the fraction is not above 0 and below 1, or channel_order is unknown.
-            SpaceError: a field is not an image.
+            ConfigError: the fraction is not above 0 and below 1.
         """
         if not 0 < cropping_fraction < 1:
             raise ConfigError(f"cropping_fraction: expected more than 0 and less than 1, got {cropping_fraction!r}")
@@ -369,7 +335,6 @@ class EpisodicRandomFrameCrop(_CropMixin, BaseObservationWrapper):
         self.generator = own_generator(None, "frame_crop")
         self._set_up(channel_order)
         super().__init__(env, fields)
-        self._sizes = {field: self._size_of(_field_of(self.env.observation_space, field)) for field in self.fields}
 
     def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
         return 0, 0, max(1, int(self._fraction * height)), max(1, int(self._fraction * width))
@@ -406,12 +371,9 @@ class FrameFlip(BaseObservationWrapper):
 
         Args:
             ud_flip_prob, lr_flip_prob: probabilities of a flip upside down and from left to right, 0.5 by default.
-            channel_order: 'channels_last' (default) or 'channels_first'.
-            fields: paths of the images. None (default): the whole observation.
 
         Raises:
-            ConfigError: a probability is not within 0 .. 1, or channel_order is unknown.
-            SpaceError: a field is not an image.
+            ConfigError: a probability is not within 0 .. 1.
         """
         for name, value in (("ud_flip_prob", ud_flip_prob), ("lr_flip_prob", lr_flip_prob)):
             if not 0 <= value <= 1:
@@ -438,23 +400,17 @@ class FrameFlip(BaseObservationWrapper):
 
 
 def _is_channel_last(channel_order: str) -> bool:
-    if channel_order not in _ORDERS:
-        raise ConfigError(f"channel_order: expected one of {_ORDERS}, got {channel_order!r}", key="channel_order")
+    check_choice("channel_order", channel_order, ("channels_last", "channels_first"))
     return channel_order == "channels_last"
 
 
 def _image_shape(space: Any) -> tuple[int, int, int]:
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+    if not is_image(space):
         raise SpaceError(f"expected an image of three axes, got {space}", got=str(space))
-    return space.shape
+    shape: tuple[int, int, int] = space.shape
+    return shape
 
 
 def _image_space(space: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
     """Return a space of images of another shape, with the lowest and the highest bound of `space`."""
     return spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
-
-
-def _field_of(space: Any, field: str | None) -> Any:
-    for key in field.split(".") if field else ():
-        space = space.spaces[key]
-    return space

@@ -1,12 +1,10 @@
 """AlfGymWrapper: one Gymnasium env as an `AlfEnvironment`; its specs are derived from the env's spaces.
 
-    Gymnasium                 time step
-    reset                     FIRST, discount 1
-    neither flag              MID, the constructor's discount (1 by default)
-    terminated                LAST, discount 0
-    truncated only            LAST, discount 1
-
-The step after a LAST step begins the next episode and ignores its action, unless `auto_reset` is False.
+Gymnasium                 time step
+reset                     FIRST, discount 1
+neither flag              MID, the constructor's discount (1 by default)
+terminated                LAST, discount 0
+truncated only            LAST, discount 1
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError, StateError
 from vecenv.values.checks import check_flag, check_whole
 from vecenv.values.nested import map_structure
-
-__all__ = ["AlfGymWrapper"]
 
 
 class AlfGymWrapper(FixedSpecs, AlfEnvironment):
@@ -61,9 +57,8 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         """Wrap an env, without calling it.
 
         Args:
-            gym_env: a Gymnasium env, or one with an older interface that `vecenv` supports.
             env_id: value of the field `env_id` in time steps. None (default): 0.
-            discount: discount of MID steps, 1.0 by default. FIRST and truncated steps have 1, terminated steps 0.
+            discount: discount of MID steps, 1.0 by default.
             auto_reset: whether the step after a LAST step starts the next episode. Default: True.
             simplify_box_bounds: whether boxes whose bounds are all equal get scalar bounds. Default: True.
 

@@ -20,8 +20,6 @@ from vecenv.values.checks import check_whole
 from vecenv.values.nested import map_structure
 from vecenv.wrappers.base import own_generator
 
-__all__ = ["DiscreteActionWrapper", "NormalizedActionWrapper", "TemporallyCorrelatedNoiseWrapper"]
-
 
 class _ActionMixin:
     """Maps actions by `_translate`, arrays to arrays; `prev_action` contains the actions before the mapping.
@@ -69,13 +67,9 @@ class DiscreteActionWrapper(_ActionMixin, AlfEnvironmentBaseWrapper):
     def __init__(self, env: AlfEnvironment, actions_num: int) -> None:
         """Wrap an environment.
 
-        Args:
-            env: an environment with one continuous action of shape (d,) and finite bounds.
-            actions_num: n, at least 2.
-
         Raises:
-            ConfigError: actions_num is not a whole number of at least 2.
-            SpaceError: the env has other actions.
+            ConfigError: actions_num, the number n, is not a whole number of at least 2.
+            SpaceError: the env does not have one continuous action of shape (d,) with finite bounds.
         """
         super().__init__(env)
         actions_num = check_whole("actions_num", actions_num, 2)
@@ -99,11 +93,7 @@ class NormalizedActionWrapper(_ActionMixin, AlfEnvironmentBaseWrapper):
     """Accepts actions from -1 to 1, and scales them to the bounds of the env's action spec."""
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap an environment.
-
-        Raises:
-            SpaceError: an action has no finite bounds.
-        """
+        """Wrap an environment; SpaceError if an action has no finite bounds."""
         super().__init__(env)
         self._inner_spec = env.action_spec()
         map_structure(_finite_bounds, self._inner_spec)
@@ -126,13 +116,12 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
         """Wrap a single environment.
 
         Args:
-            env: a single environment with one bounded continuous action.
             sigma: standard deviation of the noise, 0.5 by default.
             past_noise_weight: weight of the last step's noise, 1.0 by default; negative values count as 0.
 
         Raises:
             ConfigError: the env is batched.
-            SpaceError: the env has other actions.
+            SpaceError: the env does not have one bounded continuous action.
         """
         super().__init__(env)
         check_single(env, "TemporallyCorrelatedNoiseWrapper")

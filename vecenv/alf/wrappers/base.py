@@ -14,25 +14,23 @@ from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.errors import ConfigError
 from vecenv.values.checks import check_whole
 
-__all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
 
-
-def forwarded(name: str, inner: Callable[[Any], AlfEnvironment] = operator.attrgetter("_env")) -> Any:
-    """Make a property that returns the value of an environment inside."""
+def forwarded(name: str, inner: Callable[[Any], Any] = operator.attrgetter("_env")) -> Any:
+    """Make a property that returns the value of an environment inside, or of its description."""
     return property(lambda self: getattr(inner(self), name), doc=getattr(AlfEnvironment, name).__doc__)
 
 
 class AlfEnvironmentBaseWrapper(AlfEnvironment):
     """An environment that wraps another one and forwards every call to it.
 
-    A subclass that changes time steps or actions overrides `_reset`, `_step` and the specs of the changed fields.
+    A subclass that changes every time step overrides `_changed`, others `_reset` and `_step`; and the specs of the
+    changed fields.
 
     Example:
         >>> from vecenv.alf import load
         >>> class Doubled(AlfEnvironmentBaseWrapper):
-        ...     def _step(self, action):
-        ...         step = self._env.step(action)
-        ...         return step._replace(reward=step.reward * 2)
+        ...     def _changed(self, time_step):
+        ...         return time_step._replace(reward=time_step.reward * 2)
         >>> env = Doubled(load("CartPole-v1"))
         >>> _ = env.reset()
         >>> float(env.step(0).reward)
@@ -41,11 +39,7 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap an environment.
-
-        Raises:
-            ConfigError: `env` is not an AlfEnvironment.
-        """
+        """Wrap an environment; ConfigError if `env` is not an AlfEnvironment."""
         check_environment(env, type(self).__name__)
         self._env = env
 
@@ -54,10 +48,14 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return self._env
 
     def _reset(self) -> TimeStep:
-        return self._env.reset()
+        return self._changed(self._env.reset())
 
     def _step(self, action: Any) -> TimeStep:
-        return self._env.step(action)
+        return self._changed(self._env.step(action))
+
+    def _changed(self, time_step: TimeStep) -> TimeStep:
+        """Return a time step of the wrapped environment as this wrapper returns it."""
+        return time_step
 
     def observation_spec(self) -> Any:
         return self._env.observation_spec()
@@ -158,11 +156,7 @@ class TimeLimit(TruncatingMixin, AlfEnvironmentBaseWrapper):
     """
 
     def __init__(self, env: AlfEnvironment, duration: int) -> None:
-        """Wrap an environment.
-
-        Args:
-            env: a single environment, or a batch of one.
-            duration: largest number of steps in an episode.
+        """Wrap a single environment, or a batch of one.
 
         Raises:
             ConfigError: duration is not a whole number of at least 1, or env is not an AlfEnvironment or is a batch

@@ -19,8 +19,6 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
 from vecenv.values.nested import map_structure
 
-__all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
-
 
 class TensorWrapper(AlfEnvironmentBaseWrapper):
     """Converts the time steps of a batched environment to tensors, and accepts tensors as actions."""
@@ -28,24 +26,16 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
     is_tensor_based = True
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap an environment.
-
-        Raises:
-            ConfigError: the environment is not batched (an AssertionError too).
-            DependencyError: torch is not installed.
-        """
+        """Wrap a batch; ConfigError (an AssertionError too) if it is none, DependencyError without torch."""
         super().__init__(env)
         if not env.batched:
             raise ConfigError("TensorWrapper: expected a batched environment; BatchedTensorWrapper takes a single one")
         tensors.torch()
 
-    def _reset(self) -> TimeStep:
-        return self._out(self._env.reset())
-
     def _step(self, action: Any) -> TimeStep:
-        return self._out(self._env.step(tensors.to_arrays(action)))
+        return super()._step(tensors.to_arrays(action))
 
-    def _out(self, time_step: TimeStep) -> TimeStep:
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         step: TimeStep = tensors.to_tensors(time_step)
         return step
 
@@ -57,26 +47,18 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
     batch_size = 1
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap an environment.
-
-        Raises:
-            ConfigError: the environment is batched (an AssertionError too).
-            DependencyError: torch is not installed.
-        """
+        """Wrap a single env; ConfigError (an AssertionError too) if it is batched, DependencyError without torch."""
         super().__init__(env)
         if env.batched:
             raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
         tensors.torch()
-        self._batcher = BatchOfOne(env)
-
-    def _reset(self) -> TimeStep:
-        return self._out(self._env.reset())
+        self._stack = StepStack(env.env_info_spec(), 1)
 
     def _step(self, action: Any) -> TimeStep:
-        return self._out(self._env.step(rows_of(self.action_spec(), action, 1)[0]))
+        return super()._step(rows_of(self.action_spec(), action, 1)[0])
 
-    def _out(self, time_step: TimeStep) -> TimeStep:
-        step: TimeStep = tensors.to_tensors(self._batcher.of(time_step))
+    def _changed(self, time_step: TimeStep) -> TimeStep:
+        step: TimeStep = tensors.to_tensors(self._stack.batch([time_step]))
         return step
 
 
@@ -141,7 +123,7 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
         if any(env.batched or env.is_tensor_based for env in envs):
             raise ConfigError("envs: expected single envs of arrays", key="envs")
-        self._known_infos = KnownInfos(self._specs.env_info, (len(envs),))
+        self._stack = StepStack(self._specs.env_info, len(envs))
 
     @property
     def batch_size(self) -> int:
@@ -160,26 +142,22 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         return self._envs[0].render(mode)
 
     def _reset(self) -> TimeStep:
-        return self._stack([env.reset() for env in self._envs])
+        return self._stack.batch([env.reset() for env in self._envs])
 
     def _step(self, action: Any) -> TimeStep:
         rows = rows_of(self.action_spec(), action, len(self._envs))
-        return self._stack([env.step(row) for env, row in zip(self._envs, rows)])
+        return self._stack.batch([env.step(row) for env, row in zip(self._envs, rows)])
 
-    def _stack(self, time_steps: Sequence[TimeStep]) -> TimeStep:
+
+class StepStack:
+    """Makes batches of the time steps of `count` envs; infos keep the numeric keys that earlier ones had."""
+
+    def __init__(self, env_info_spec: Any, count: int) -> None:
+        self._known_infos = KnownInfos(env_info_spec, (count,))
+
+    def batch(self, time_steps: Sequence[TimeStep]) -> TimeStep:
+        """Return the next time step of each env as one batch."""
         batch = stack(time_steps)
-        return batch._replace(env_info=self._known_infos.complete(batch.env_info))
-
-
-class BatchOfOne:
-    """Converts time steps of one env to batches of one; infos keep the numeric keys that earlier ones had."""
-
-    def __init__(self, env: AlfEnvironment) -> None:
-        self._known_infos = KnownInfos(env.env_info_spec(), (1,))
-
-    def of(self, time_step: TimeStep) -> TimeStep:
-        """Return the env's next time step as a batch of one."""
-        batch = stack([time_step])
         return batch._replace(env_info=self._known_infos.complete(batch.env_info))
 
 

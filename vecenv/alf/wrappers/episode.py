@@ -16,14 +16,6 @@ from vecenv.errors import ConfigError, SpaceError
 from vecenv.values.checks import check_whole
 from vecenv.wrappers.base import own_generator
 
-__all__ = [
-    "ActionObservationWrapper",
-    "AtariTerminalOnLifeLossWrapper",
-    "NonEpisodicAgent",
-    "RandomFirstEpisodeLength",
-    "ScalarRewardWrapper",
-]
-
 
 class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
     """Replaces the discount of every LAST step, so that each end of an episode is a truncation.
@@ -32,20 +24,11 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
     """
 
     def __init__(self, env: AlfEnvironment, discount: float = 1.0) -> None:
-        """Wrap an environment.
-
-        Args:
-            env: a single environment or a batch.
-            discount: the discount of LAST steps, 1.0 by default.
-
-        Raises:
-            ConfigError: the discount is not a number.
-        """
+        """Wrap an environment or a batch; ConfigError if `discount`, that of LAST steps, is not a number."""
         super().__init__(env)
         self._discount = check_discount(discount)
 
-    def _step(self, action: Any) -> TimeStep:
-        time_step = self._env.step(action)
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         is_last = time_step.is_last()
         if tensors.is_tensor(is_last):
             return time_step._replace(discount=time_step.discount.masked_fill(is_last, self._discount))
@@ -108,13 +91,7 @@ class ActionObservationWrapper(AlfEnvironmentBaseWrapper):
         """Return {'observation': specs, 'prev_action': specs}."""
         return {"observation": self._env.observation_spec(), "prev_action": self._env.action_spec()}
 
-    def _reset(self) -> TimeStep:
-        return self._with_action(self._env.reset())
-
-    def _step(self, action: Any) -> TimeStep:
-        return self._with_action(self._env.step(action))
-
-    def _with_action(self, time_step: TimeStep) -> TimeStep:
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         both = {"observation": time_step.observation, "prev_action": time_step.prev_action}
         return time_step._replace(observation=both)
 
@@ -126,11 +103,10 @@ class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
         """Wrap an environment.
 
         Args:
-            env: an environment with rewards of shape (n,).
             reward_weights: n numbers. None (default): 1 for the first reward, 0 for the others.
 
         Raises:
-            SpaceError: the reward is not a vector.
+            SpaceError: rewards are not of shape (n,).
             ConfigError: the number of weights is not n.
         """
         super().__init__(env)
@@ -146,13 +122,7 @@ class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
         """Return the spec of a float32 scalar."""
         return TensorSpec(())
 
-    def _reset(self) -> TimeStep:
-        return self._weighted(self._env.reset())
-
-    def _step(self, action: Any) -> TimeStep:
-        return self._weighted(self._env.step(action))
-
-    def _weighted(self, time_step: TimeStep) -> TimeStep:
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         if tensors.is_tensor(time_step.reward):
             weights = tensors.to_tensors(self._weights).to(time_step.reward.device)
             return time_step._replace(reward=time_step.reward @ weights)
@@ -166,11 +136,7 @@ class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap a single environment.
-
-        Raises:
-            ConfigError: the env is batched.
-        """
+        """Wrap a single environment; ConfigError if it is batched."""
         super().__init__(env)
         check_single(env, "AtariTerminalOnLifeLossWrapper")
         self._lives = 0

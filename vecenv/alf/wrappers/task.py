@@ -17,8 +17,6 @@ from vecenv.alf.wrappers.batch import SeveralEnvs
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
 
-__all__ = ["CurriculumWrapper", "MultitaskWrapper"]
-
 _TINY = 1e-30
 
 
