@@ -18,7 +18,7 @@ NAMED_TUPLE_METHODS = {"_replace", "_make", "_fields"}
 # Names of parts in managers and in other parts.
 PARTS = {
     *("self._agent_infos", "self._counts", "self._last_obs", "self._manager_pool"),
-    *("self._layout", "self._resets", "self._retry", "self._spaces"),
+    *("self._layout", "self._resets", "self._spaces"),
 }
 # DI-engine's SubprocessEnvManagerV2 is a SyncSubprocessEnvManager, which is a BaseEnvManager.
 FOUR_DEEP = {"SubprocessEnvManagerV2"}

@@ -18,7 +18,7 @@ from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.tensors import wants_tensors
 from vecenv.alf.batched.parallel import ParallelAlfEnvironment
 from vecenv.alf.batched.thread import ThreadEnvironment
-from vecenv.alf.suite import apply_wrapper, load
+from vecenv.alf.suite import apply_wrappers, load
 from vecenv.alf.wrappers.batch import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
 from vecenv.alf.wrappers.task import MultitaskWrapper
 from vecenv.core.layout.flags import Autoreset
@@ -92,7 +92,11 @@ def create_environment(
         ConfigError: an argument is wrong, or two arguments contradict (a ValueError, and an AssertionError too).
         Exception: any error of the constructor of `ParallelAlfEnvironment` or of the load function.
     """
-    _check_functions(env_load_fn, eval_env_load_fn, parallel_environment_ctor)
+    check_callable("env_load_fn", env_load_fn)
+    if eval_env_load_fn is not None:
+        check_callable("eval_env_load_fn", eval_env_load_fn)
+    if parallel_environment_ctor is not None:
+        check_callable("parallel_environment_ctor", parallel_environment_ctor)
     wrappers = check_callables("batched_wrappers", batched_wrappers)
     per_eval = eval_batch_size_per_env
     if per_eval is not None:
@@ -145,12 +149,11 @@ def create_environment(
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
         if getattr(env, "can_seed", True):
             env.seed(seeds[::group])
-    with contextlib.ExitStack() as stack:
-        stack.callback(env.close)
-        for wrap in wrappers:
-            env = apply_wrapper("batched_wrappers", wrap, env)
-        stack.pop_all()  # all wrappers succeeded: the caller closes the result
-    return env
+    try:
+        return apply_wrappers("batched_wrappers", wrappers, env)
+    except BaseException:
+        env.close()
+        raise
 
 
 @dataclasses.dataclass(eq=False)
@@ -245,13 +248,6 @@ def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
     generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
     firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
     return [first + i for first in firsts.tolist() for i in range(per_env)]
-
-
-def _check_functions(load_fn: Any, eval_load_fn: Any, parallel_ctor: Any) -> None:
-    check_callable("env_load_fn", load_fn)
-    for name, function in (("eval_env_load_fn", eval_load_fn), ("parallel_environment_ctor", parallel_ctor)):
-        if function is not None:
-            check_callable(name, function)
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -81,8 +81,7 @@ def load(
         max_episode_steps = spec.max_episode_steps or 0
     max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 0)
     env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
-    for wrap in gym_wrappers:
-        env = apply_wrapper("gym_env_wrappers", wrap, env)
+    env = apply_wrappers("gym_env_wrappers", gym_wrappers, env)
     if is_channel_first and _has(env.observation_space, is_image):
         env = ImageChannelFirst(env)
     if _has(env.action_space, is_continuous):
@@ -91,21 +90,21 @@ def load(
     alf_env: AlfEnvironment = AlfGymWrapper(env, env_id, discount)
     if max_episode_steps > 0:
         alf_env = TimeLimit(alf_env, max_episode_steps)
-    for wrap in alf_wrappers:
-        alf_env = apply_wrapper("alf_env_wrappers", wrap, alf_env)
-    return alf_env
+    wrapped: AlfEnvironment = apply_wrappers("alf_env_wrappers", alf_wrappers, alf_env)
+    return wrapped
 
 
-def apply_wrapper(name: str, wrap: Callable[[Any], Any], env: Any) -> Any:
-    """Return `wrap(env)`, checked; `name` is the argument that contains the wrapper, for errors.
+def apply_wrappers(name: str, wrappers: Sequence[Callable[[Any], Any]], env: Any) -> Any:
+    """Apply wrappers to an env in their order; `name` is the argument that contains them, for errors.
 
     Raises:
-        ConfigError: the result has no `step`, for example because the wrapper returns nothing.
+        ConfigError: a result has no `step`, for example because the wrapper returns nothing.
     """
-    wrapped = wrap(env)
-    if not callable(getattr(wrapped, "step", None)):
-        raise ConfigError(f"{name}: expected callables that return an env, but {wrap!r} gave {wrapped!r}", key=name)
-    return wrapped
+    for wrap in wrappers:
+        env = wrap(env)
+        if not callable(getattr(env, "step", None)):
+            raise ConfigError(f"{name}: expected callables that return an env, but {wrap!r} gave {env!r}", key=name)
+    return env
 
 
 def _has(space: spaces.Space[Any], test: Callable[[spaces.Space[Any]], bool]) -> bool:

@@ -13,7 +13,7 @@ Parts of a manager. Each owns its state, and gets the parts that it uses in `__i
     env_spaces      spaces of envs, and the reference env
     manager_pool    builds the pool, and closes it
     remote_access   functions that run beside an env in its worker
-    reset_scheduler resets that are requested, under way, and to be tried again; seeds, retry: parts of it
+    reset_scheduler resets that are requested, under way, and to be tried again; seeds: a part of it
     last_obs        the newest observation of each env
     timesteps       one timestep per env out of a batch; build: in C or Python; trees: for V2
     side_values     values of an env that its row cannot hold

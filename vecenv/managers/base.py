@@ -50,7 +50,7 @@ from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .manager import EnvManager
 from .manager_pool import ManagerPool
-from .options import BASE_CONFIG, OTHER_KEYS, RetryPolicy, check_config, check_limit, limits_of, merge_values
+from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, limits_of, merge_values
 from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
 from .reset_scheduler import ResetScheduler
 from .seeds import seeds_by_env
@@ -66,9 +66,9 @@ def _live_limit(key: str) -> Any:
     return property(lambda self: self._cfg.get(key), lambda self, seconds: self._set_limit(key, seconds))
 
 
-def _live_policy(name: str) -> Any:
-    """Make a property for an attribute of the retry policy, which may be changed while envs run."""
-    return property(lambda self: getattr(self._retry, name), lambda self, value: setattr(self._retry, name, value))
+def _live_value(key: str) -> Any:
+    """Make a property for a value of the config that is read whenever it is used."""
+    return property(lambda self: self._cfg[key], lambda self, value: self._cfg.update({key: value}))
 
 
 @ENV_MANAGER_REGISTRY.register("base")
@@ -102,8 +102,8 @@ class BaseEnvManager(EnvManager, PoolFace):
     _step_timeout = _live_limit("step_timeout")
     _reset_timeout = _live_limit("reset_timeout")
     _connect_timeout = _live_limit("connect_timeout")
-    _max_retry = _live_policy("max_retry")
-    _retry_type = _live_policy("retry_type")
+    _max_retry = _live_value("max_retry")
+    _retry_type = _live_value("retry_type")
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         """Check the arguments; `launch` builds the envs.
@@ -130,19 +130,18 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
         if self._reset_inplace and not self._auto_reset:
             raise ConfigError(f"{name}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
-        max_retry = max(1, int(self._cfg["max_retry"]))
-        self._retry = RetryPolicy(max_retry, self._cfg["retry_type"], self._cfg["retry_waiting_time"])
+        self._cfg["max_retry"] = max(1, int(self._cfg["max_retry"]))
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
         spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
         self._manager_pool = ManagerPool(
-            *(name, fns, self._cfg, self._retry),
+            *(name, fns, self._cfg),
             backend=self._backend,
             is_async=self._is_async,
             reset_inplace=self._reset_inplace,
         )
         super().__init__(counts, spaces)
         self._last_obs = LastObservations(len(fns))
-        self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs, self._retry)
+        self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs)
         self._agent_infos = AgentInfos()
         self._layout: Layout | None = None
 
@@ -519,8 +518,8 @@ class BaseEnvManager(EnvManager, PoolFace):
         """Begin another attempt of each failed reset; raise EnvError if one has no attempts left."""
         for env_id, error in failed.items():
             self._resets.use_attempt(env_id, error)
-        self._retry.wait()
-        if self._retry.retry_type == "renew":
+        self._resets.wait()
+        if self._retry_type == "renew":
             has_raised = False
             for env_id in failed:
                 constructor_error = None if self._resets.is_sent(env_id) else self._rebuild([env_id])
@@ -528,7 +527,7 @@ class BaseEnvManager(EnvManager, PoolFace):
                     self._resets.use_attempt(env_id, constructor_error)
                     has_raised = True
             if has_raised:
-                self._retry.wait()
+                self._resets.wait()
         unsent = [env_id for env_id in failed if not self._resets.is_sent(env_id)]  # their workers were not replaced
         if unsent:
             self._resets.send(unsent)
@@ -661,14 +660,14 @@ class BaseEnvManager(EnvManager, PoolFace):
         made: dict[int, Any] = {}
         stepped = ids
         try:
-            for attempts_left in reversed(range(1 if self._manager_pool.has_workers else self._retry.max_retry)):
+            for attempts_left in reversed(range(1 if self._manager_pool.has_workers else self._max_retry)):
                 errors = batch.errors()
                 timesteps = zip(stepped, self._take(stepped, batch, buffers, skip=errors))
                 made.update((env_id, timestep) for env_id, timestep in timesteps if env_id not in errors)
                 self._check_autoresets(errors)
                 if not errors or not attempts_left:
                     break
-                self._retry.wait()
+                self._resets.wait()
                 stepped = list(errors)
                 batch, buffers = self._exchange(stepped, [given[env_id] for env_id in stepped])
         except Exception as error:
@@ -727,7 +726,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         state = "the manager is closed" if self._counts.closed else "it is in ERROR until it is reset"
         for env_id, error in errors.items():
             failure = EnvError(
-                f"step of env {env_id} failed in {self._retry.max_retry} attempts; {state}. "
+                f"step of env {env_id} failed in {self._max_retry} attempts; {state}. "
                 f"Last: {type(error).__name__}: {error}",
                 exception_type=type(error).__qualname__,
             )

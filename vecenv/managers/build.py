@@ -69,11 +69,10 @@ def numbers_of(column: Any) -> list[Any]:
 python_builder = BuildFunctions(_timesteps, _common_type, _trees)
 
 
-def _make_native_builder(native: Any) -> BuildFunctions:
-    timesteps = partial(native.timesteps, BaseEnvTimestep)
-    return BuildFunctions(timesteps, native.common_type, partial(native.trees, TreeArray, _SLOT))
-
-
 def builder_of(implementation: str) -> BuildFunctions:
     """Return the builder for a pool's implementation, 'native' or 'python'."""
-    return _make_native_builder(load()) if implementation == "native" else python_builder
+    if implementation != "native":
+        return python_builder
+    native = load()
+    timesteps = partial(native.timesteps, BaseEnvTimestep)
+    return BuildFunctions(timesteps, native.common_type, partial(native.trees, TreeArray, _SLOT))

@@ -242,15 +242,12 @@ class EnvDriver:
             raise locate(failure, env_ids=(self._env_id,), op="reset") from error
 
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
-        with self._seeds.for_reset() as seed:
-            return self._reset_env(seed)
-
-    def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
-        if self._adapted is None and seed is not None:
-            params.setdefault("seed", seed)
-        result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
-        return result
+        with self._seeds.for_reset() as seed:
+            if self._adapted is None and seed is not None:
+                params.setdefault("seed", seed)
+            result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
+            return result
 
     def generator_owners(self, first: int) -> list[Any]:
         """Keep the drawn seed for successors of the env, and return the env with the generator; see `first_seeds`."""

@@ -80,9 +80,9 @@ class ReferenceSpaces:
         """
         if reward_space is None:
             reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        observation_space, action_space, reward_space = copy_spaces(
-            *map(_declared, (observation_space, action_space, reward_space))
-        )
+        given = (observation_space, action_space, reward_space)
+        declared = [space.declared if isinstance(space, ObjectSpace) else space for space in given]
+        observation_space, action_space, reward_space = copy_spaces(*declared)
         self._known = observation_space, action_space, reward_space
         self._seed_actions()
 
@@ -94,7 +94,3 @@ class ReferenceSpaces:
     def _seed_actions(self) -> None:
         if self._action_seed is not None and self._known is not None and self._known[1] is not None:
             self._known[1].seed(self._action_seed)
-
-
-def _declared(space: Any) -> Any:
-    return space.declared if isinstance(space, ObjectSpace) else space

@@ -56,10 +56,6 @@ class EpisodeCounts:
         out = self.not_running
         return [env_id for env_id in self.all_ids if env_id not in out] if out else list(self.all_ids)
 
-    def is_all_done(self) -> bool:
-        """Return whether all envs are DONE."""
-        return all(state is EnvState.DONE for state in self.states.values())
-
     def episodes_left(self, env_id: int) -> float:
         """Return how many episodes are left until the env is DONE; not above 0 if it is DONE already."""
         return self._episode_num - self.counts[env_id]

@@ -62,7 +62,7 @@ class EnvManager:
     @property
     def done(self) -> bool:
         """Whether every env has ended its `episode_num` episodes."""
-        return self._counts.is_all_done()
+        return all(state is EnvState.DONE for state in self._counts.states.values())
 
     @property
     def env_states(self) -> dict[int, EnvState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..config import Config
@@ -16,26 +17,22 @@ from ..envs.seeding import episode_seed
 from ..errors import ClosedError
 from ..ray_options import read_ray_options
 from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_for_spare
-from .options import RetryPolicy, check_spares, pool_options
+from .options import check_spares, pool_options
 
 __all__ = ["ManagerPool"]
 
 
+@dataclass(eq=False)
 class ManagerPool:
-    """The pool of a manager, from `start` to `close`.
+    """The pool of a manager, from `start` to `close`; ConfigError for a wrong `num_spare_envs`.
 
-    Args:
+    Attributes:
         owner: name of the manager's class, for messages.
-        cfg: the manager's config; limits in it may change.
-        retry: how failed resets are repeated; may change.
+        env_fns: constructors of the envs.
+        cfg: the manager's config; its limits, and `max_retry` and `retry_type`, may change while envs run.
         backend: name of the backend, see `make_pool`.
         is_async: a step returns before all envs have answered.
         reset_inplace: the last timestep of an episode has the first observation of the next one.
-
-    Raises:
-        ConfigError: `num_spare_envs` is not a multiple of the number of envs.
-
-    Attributes:
         has_workers: envs live in worker processes; else in this process.
         num_spares_per_env: number of spare envs of each env.
         pool: None before launch and after close.
@@ -44,38 +41,30 @@ class ManagerPool:
         is_autoreset: workers still do so. Otherwise each reset is a command of its own.
     """
 
-    def __init__(
-        self,
-        owner: str,
-        env_fns: Sequence[Callable[[], Any]],
-        cfg: Config,
-        retry: RetryPolicy,
-        *,
-        backend: str,
-        is_async: bool,
-        reset_inplace: bool,
-    ) -> None:
-        self._owner = owner
-        self._env_fns = env_fns
-        self._cfg = cfg
-        self._retry = retry
-        self._backend = backend
-        self.has_workers = backend != "serial"
+    owner: str
+    env_fns: Sequence[Callable[[], Any]]
+    cfg: Config
+    backend: str
+    is_async: bool
+    reset_inplace: bool
+    pool: Pool | None = None
+    local_pool: SerialPool | None = None
+    may_autoreset: bool = False
+    is_autoreset: bool = False
+
+    def __post_init__(self) -> None:
+        self.has_workers = self.backend != "serial"
         if self.has_workers:
-            check_spares(cfg, owner, len(env_fns))
-        self.num_spares_per_env = cfg.get("num_spare_envs", 0) // len(env_fns) if self.has_workers else 0
+            check_spares(self.cfg, self.owner, len(self.env_fns))
+        self.num_spares_per_env = self.cfg.get("num_spare_envs", 0) // len(self.env_fns) if self.has_workers else 0
         # A pool with spare envs begins the next episode by a reset, which needs no round trip either.
-        can_autoreset = bool(cfg["auto_reset"]) and (reset_inplace or not is_async)
+        can_autoreset = bool(self.cfg["auto_reset"]) and (self.reset_inplace or not self.is_async)
         self._can_autoreset = can_autoreset and not self.num_spares_per_env
-        self.pool: Pool | None = None
-        self.local_pool: SerialPool | None = None
-        self.may_autoreset = False
-        self.is_autoreset = False
 
     def require_pool(self, what: str) -> Pool:
         """Return the pool; raise ClosedError, which begins with `what`, if there is none."""
         if self.pool is None:
-            raise ClosedError(f"{what}: {self._owner} is closed; call launch first")
+            raise ClosedError(f"{what}: {self.owner} is closed; call launch first")
         return self.pool
 
     def start(self) -> Pool:
@@ -85,15 +74,15 @@ class ManagerPool:
         settings = DriverSettings(
             autoreset=self.may_autoreset,
             abnormal_ends=not self.has_workers,
-            has_columns=bool(self._cfg.get("shared_memory", True)),
+            has_columns=bool(self.cfg.get("shared_memory", True)),
         )
-        factories = [EnvFactory(EnvDriver, (env_fn, env_id, settings)) for env_id, env_fn in enumerate(self._env_fns)]
+        factories = [EnvFactory(EnvDriver, (env_fn, env_id, settings)) for env_id, env_fn in enumerate(self.env_fns)]
         autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
         num_spares = self.num_spares_per_env * len(factories)
         pool = self.pool = make_pool(
-            read_ray_options(self._cfg["ray"]) if self._backend == "ray" else self._backend,
+            read_ray_options(self.cfg["ray"]) if self.backend == "ray" else self.backend,
             factories,
-            pool_options(self._cfg, autoreset),
+            pool_options(self.cfg, autoreset),
             snapshotter=DriverSnapshotter(),
             spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
         )
@@ -107,8 +96,8 @@ class ManagerPool:
 
     def _is_autoreset_allowed(self) -> bool:
         """Return whether a reset may be part of a step: it has no time limit and is not repeated."""
-        limits = (self._cfg["step_timeout"], self._cfg["reset_timeout"])
-        return self._can_autoreset and self._retry.max_retry == 1 and limits == (None, None)
+        limits = (self.cfg["step_timeout"], self.cfg["reset_timeout"])
+        return self._can_autoreset and self.cfg["max_retry"] == 1 and limits == (None, None)
 
     def must_disable_autoreset(self) -> bool:
         """Return whether a limit was set that must not cover a step and a reset together."""

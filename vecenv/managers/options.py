@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ __all__ = [
     "OTHER_KEYS",
     "PROCESS_CONFIG",
     "V2_CONFIG",
-    "RetryPolicy",
     "check_config",
     "check_counts",
     "check_spares",
@@ -105,25 +103,6 @@ _POOL_KEYS = (
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _NO_KEYS = ("recover_hangs", "on_exception")
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name not in _NO_KEYS)
-
-
-@dataclasses.dataclass
-class RetryPolicy:
-    """How often a failed reset, or a failed step in this process, is repeated; may be changed while envs run.
-
-    Attributes:
-        max_retry: number of attempts, at least 1.
-        retry_type: before another attempt, 'reset' keeps the env and 'renew' replaces it by a new one.
-        waiting_time: seconds before another attempt.
-    """
-
-    max_retry: int
-    retry_type: str
-    waiting_time: float
-
-    def wait(self) -> None:
-        """Sleep before another attempt."""
-        time.sleep(self.waiting_time)
 
 
 def check_config(cfg: Config, owner: str) -> None:

@@ -7,6 +7,7 @@ reset_param, seeds -> ResetRequest -> Pool.reset -> env.reset -> first observati
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -30,7 +31,6 @@ from .env_driver import ResetRequest
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
 from .manager_pool import ManagerPool
-from .options import RetryPolicy
 from .seeds import ResetSeeds
 from .states import EnvState
 from .timesteps import HAS_INFO, REBUILT, split_rows
@@ -48,13 +48,10 @@ class ResetScheduler:
         unstepped: ids of envs that have been reset and not stepped since. The manager removes those it steps.
     """
 
-    def __init__(
-        self, counts: EpisodeCounts, manager_pool: ManagerPool, last_obs: LastObservations, retry: RetryPolicy
-    ) -> None:
+    def __init__(self, counts: EpisodeCounts, manager_pool: ManagerPool, last_obs: LastObservations) -> None:
         self._counts = counts
         self._manager_pool = manager_pool
         self._last_obs = last_obs
-        self._retry = retry
         self.seeds = ResetSeeds(len(counts.all_ids))
         self._replay_paths: list[str] | None = None
         self.open()
@@ -170,7 +167,7 @@ class ResetScheduler:
     def _begin(self, ids: Sequence[int]) -> None:
         for env_id in ids:
             self._counts.set_state(env_id, EnvState.RESET)
-            self.attempts[env_id] = self._retry.max_retry
+            self.attempts[env_id] = self._manager_pool.cfg["max_retry"]
         self.send(ids)
 
     def send(self, ids: Sequence[int]) -> None:
@@ -223,6 +220,10 @@ class ResetScheduler:
         if self.attempts[env_id] <= 0:
             self.fail(env_id, error)
 
+    def wait(self) -> None:
+        """Sleep before another attempt."""
+        time.sleep(self._manager_pool.cfg["retry_waiting_time"])
+
     def is_sent(self, env_id: int) -> bool:
         """Return whether the env owes the answer to a reset."""
         return self._manager_pool.require_pool("reset").owes(env_id) == Op.RESET
@@ -230,7 +231,7 @@ class ResetScheduler:
     def fail(self, env_id: int, error: Exception) -> NoReturn:
         """Raise EnvError because a reset failed in its last attempt; the manager must be closed."""
         self._counts.set_state(env_id, EnvState.ERROR)
-        max_retry = self._retry.max_retry
+        max_retry = self._manager_pool.cfg["max_retry"]
         times = f"in {max_retry} attempts" if max_retry > 1 else "in its only attempt (max_retry=1)"
         is_layout = isinstance(error, SpaceError) and (error.path or "").startswith("obs")
         remedy = "; shared_memory=False takes observations that differ from their space" if is_layout else ""
@@ -263,14 +264,14 @@ class ResetScheduler:
         recovers = pool.options.failures.recovers
         env_ids = [env_id] if recovers else pool.envs_of(worker_id)
         self.use_attempt(env_id, error)
-        self._retry.wait()
+        self.wait()
         running = [one for one in env_ids if self._counts.states[one] is EnvState.RUN]
         repeated = [one for one in running if one in self.unstepped]
         abandoned = [one for one in running if one not in self.unstepped]
         self._requested.difference_update(repeated)
         for one in repeated:
             self._counts.set_state(one, EnvState.RESET)
-            self.attempts[one] = self._retry.max_retry
+            self.attempts[one] = self._manager_pool.cfg["max_retry"]
         self._restart(pool, worker_id, env_id, env_ids if recovers else None)
         self.on_rebuilt(env_ids)
         under_way = [one for one in env_ids if one in self.attempts]
@@ -289,7 +290,7 @@ class ResetScheduler:
                 return
             except Exception as error:
                 self.use_attempt(env_id, error)
-                self._retry.wait()
+                self.wait()
 
 
 def _check_params(env_id: int, params: dict[str, Any]) -> None:

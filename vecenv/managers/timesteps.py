@@ -81,8 +81,6 @@ def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
 
 def infos_of(batch: Batch) -> list[dict[str, Any]]:
     """Return the info of each row's step, not that of an autoreset in the same row."""
-    if not batch.flags & HAS_INFO:
-        return [{} for _ in range(len(batch))]
     infos = batch.infos()
     if batch.flags & RowFlag.FINAL:
         final_infos = batch.final_infos()

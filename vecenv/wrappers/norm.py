@@ -44,12 +44,10 @@ class RunningMeanStd:
     def update(self, batch: Any) -> None:
         """Add B samples, given as an array (B, *shape)."""
         batch = np.asarray(batch, dtype=np.float64)
-        self._merge(batch.mean(axis=0), batch.var(axis=0), batch.shape[0])
-
-    def _merge(self, mean: Any, var: Any, count: int) -> None:
+        count = len(batch)
         total = self._count + count
-        delta = mean - self._mean
-        squares = self._var * self._count + var * count + np.square(delta) * self._count * count / total
+        delta = batch.mean(axis=0) - self._mean
+        squares = self._var * self._count + batch.var(axis=0) * count + np.square(delta) * self._count * count / total
         self._mean, self._var, self._count = self._mean + delta * count / total, squares / total, total
 
     @property
@@ -211,11 +209,7 @@ class RewardNormWrapper(EnvWrapper):
         self.cum_reward: NDArray[np.float64] = np.zeros(1, np.float64)
         self.data_count = 0
         self.rms = make_statistics(window, (1,))
-
-    @property
-    def reward_space(self) -> Any:
-        """Unbounded float32 (1,), because the env's own bounds are those of raw rewards."""
-        return spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)  # the env's own bounds are of raw rewards
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.cum_reward = np.zeros(1, np.float64)

@@ -184,7 +184,11 @@ def _channel_first(space: spaces.Space[Any]) -> spaces.Box:
     box = require_box(space, "ObsTransposeWrapper")
     if len(box.shape) != 3:
         raise SpaceError(f"ObsTransposeWrapper: expected an image (H, W, C), got shape {box.shape}")
-    low, high = np.transpose(box.low, (2, 0, 1)), np.transpose(box.high, (2, 0, 1))
+    return _last_axis_first(box)
+
+
+def _last_axis_first(box: spaces.Box) -> spaces.Box:
+    low, high = np.moveaxis(box.low, -1, 0), np.moveaxis(box.high, -1, 0)
     return spaces.Box(low, high, dtype=box.dtype.type)
 
 
@@ -195,9 +199,7 @@ class TransposeWrapper(ObsWrapper):
     def __init__(self, env: Any) -> None:
         """Wrap; SpaceError if the space is not a Box."""
         super().__init__(env)
-        box = require_box(self.env.observation_space, "TransposeWrapper")
-        low, high = np.moveaxis(box.low, -1, 0), np.moveaxis(box.high, -1, 0)
-        self.observation_space = spaces.Box(low, high, dtype=box.dtype.type)
+        self.observation_space = _last_axis_first(require_box(self.env.observation_space, "TransposeWrapper"))
 
     def observation(self, obs: Any) -> Any:
         return np.ascontiguousarray(np.moveaxis(obs, -1, 0))
@@ -364,7 +366,8 @@ class AllinObsWrapper(EnvWrapper):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._seeds = EpisodeSeeds()
-        self._reward_space: spaces.Box | None = None
+        self.reward_space: spaces.Box | None = None
+        """Bounds of the env's rewards as float32; None before the first reset if the env has no spaces before it."""
         self.reset_info: dict[str, Any] = {}
         """Info of the last reset."""
         self._set_spaces()
@@ -380,14 +383,9 @@ class AllinObsWrapper(EnvWrapper):
             low, high = (np.full(1, bound) for bound in reward_range(self.env))
         with np.errstate(over="ignore"):
             low, high = low.astype(np.float32), high.astype(np.float32)
-        self._reward_space = spaces.Box(low, high, dtype=np.float32)
+        self.reward_space = spaces.Box(low, high, dtype=np.float32)
         seen = spaces.Box(np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0)), dtype=np.float32)
         self.observation_space = spaces.Dict({"obs": inner, "reward": seen})
-
-    @property
-    def reward_space(self) -> Any:
-        """Bounds of the env's rewards as float32; None before the first reset if the env has no spaces before it."""
-        return self._reward_space
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Pass both arguments to the env's `seed`, if it has one; else seed its resets by `seeding.episode_seed`."""
@@ -402,7 +400,7 @@ class AllinObsWrapper(EnvWrapper):
             if seed is not None:
                 reset_param.setdefault("seed", seed)
             obs, self.reset_info = self.env.reset(**reset_param)
-        if self._reward_space is None:
+        if self.reward_space is None:
             self._set_spaces()
         return {"obs": obs, "reward": self._no_reward()}
 
@@ -422,7 +420,7 @@ class AllinObsWrapper(EnvWrapper):
         return to_timestep(obs, reward, terminated, truncated, info)
 
     def _no_reward(self) -> Any:
-        return np.zeros((1,) if self._reward_space is None else self._reward_space.shape, np.float32)
+        return np.zeros((1,) if self.reward_space is None else self.reward_space.shape, np.float32)
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:

@@ -29,6 +29,15 @@ class AlfEnvironment(abc.ABC):
     state_names: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes whose values last beyond an episode. They are saved and restored after a crash."""
 
+    batched: bool = False
+    """Whether the leaves of time steps and actions have a batch axis."""
+
+    is_tensor_based: bool = False
+    """Whether the leaves of time steps are torch tensors."""
+
+    num_tasks: int = 1
+    """Number of tasks of the environment."""
+
     _current_time_step: TimeStep | None = None
 
     # ---- required in subclasses ------------------------------------------------------------
@@ -87,11 +96,6 @@ class AlfEnvironment(abc.ABC):
         return self._current_time_step
 
     @property
-    def batched(self) -> bool:
-        """Whether the leaves of time steps and actions have a batch axis."""
-        return False
-
-    @property
     def batch_size(self) -> int:
         """Length of the batch axis; 1 for a single env, whose leaves have no batch axis.
 
@@ -100,16 +104,6 @@ class AlfEnvironment(abc.ABC):
         """
         if self.batched:
             raise StateError(f"{type(self).__name__} is batched and must define batch_size")
-        return 1
-
-    @property
-    def is_tensor_based(self) -> bool:
-        """Whether the leaves of time steps are torch tensors."""
-        return False
-
-    @property
-    def num_tasks(self) -> int:
-        """Number of tasks of the environment."""
         return 1
 
     @property

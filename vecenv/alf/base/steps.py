@@ -43,8 +43,9 @@ def restart(
     """
     outer = (len(flatten(observation)[0]),) if batched else ()
     reward = reward_spec.numpy_zeros(outer)
-    prev_action = map_structure(lambda zeros: zeros if zeros.ndim else zeros[()], zeros_of(action_spec, outer))
-    return _build(StepType.FIRST, observation, prev_action, reward, reward_spec, 1.0, env_id, env_info)
+    prev_action = map_structure(scalar_of, zeros_of(action_spec, outer))
+    step = transition(observation, prev_action, reward, reward_spec, 1.0, env_id, env_info)
+    return with_step_type(step, StepType.FIRST)
 
 
 def transition(
@@ -67,7 +68,20 @@ def transition(
     Raises:
         SpaceError: the reward has another shape.
     """
-    return _build(StepType.MID, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
+    outer = _outer_dims(reward, reward_spec)
+    batched = len(outer) > 0
+    if env_id is None:
+        env_id = np.arange(outer[0], dtype=np.int32) if batched else np.int32(0)
+    # Tensors stay tensors. New leaves become tensors if the observation contains tensors.
+    reward = _as(np.float32, reward)
+    discount = _as(np.float32, discount)
+    if batched and np.ndim(tensors.to_arrays(discount)) == 0:
+        discount = np.full(outer, float(discount), np.float32)
+    step_types = np.full(outer, StepType.MID, np.int32) if batched else StepType.MID
+    step = TimeStep(step_types, reward, discount, observation, prev_action, _as(np.int32, env_id), (), env_info or {})
+    if any(tensors.is_tensor(leaf) for leaf in flatten(observation)):
+        step = tensors.to_tensors(step)
+    return step
 
 
 def termination(
@@ -79,7 +93,8 @@ def termination(
     env_info: Any = None,
 ) -> TimeStep:
     """Return the LAST time step of a terminated episode: discount 0. Arguments and errors are those of `transition`."""
-    return _build(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
+    step = transition(observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
+    return with_step_type(step, StepType.LAST)
 
 
 def truncation(
@@ -92,7 +107,16 @@ def truncation(
     env_info: Any = None,
 ) -> TimeStep:
     """Return the LAST time step of a truncated episode: discount not 0. Arguments, errors: those of `transition`."""
-    return _build(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
+    step = transition(observation, prev_action, reward, reward_spec, discount, env_id, env_info)
+    return with_step_type(step, StepType.LAST)
+
+
+def with_step_type(time_step: TimeStep, step_type: Any) -> TimeStep:
+    """Return a time step, or a batch, with this step type in each row."""
+    known = time_step.step_type
+    if tensors.is_tensor(known):
+        return time_step._replace(step_type=known * 0 + int(step_type))
+    return time_step._replace(step_type=np.full_like(known, step_type)[()])
 
 
 def _outer_dims(reward: Any, reward_spec: TensorSpec) -> tuple[int, ...]:
@@ -104,38 +128,16 @@ def _outer_dims(reward: Any, reward_spec: TensorSpec) -> tuple[int, ...]:
     return shape[:extra]
 
 
-def _build(
-    step_type: Any,
-    observation: Any,
-    prev_action: Any,
-    reward: Any,
-    reward_spec: TensorSpec,
-    discount: Any,
-    env_id: Any,
-    env_info: Any,
-) -> TimeStep:
-    """Return a time step; it is a batch if the reward has a batch axis."""
-    outer = _outer_dims(reward, reward_spec)
-    batched = len(outer) > 0
-    if env_id is None:
-        env_id = np.arange(outer[0], dtype=np.int32) if batched else np.int32(0)
-    # Tensors stay tensors. New leaves become tensors if the observation contains tensors.
-    reward = _as(np.float32, reward)
-    discount = _as(np.float32, discount)
-    if batched and np.ndim(tensors.to_arrays(discount)) == 0:
-        discount = np.full(outer, float(discount), np.float32)
-    step_types = np.full(outer, step_type, np.int32) if batched else step_type
-    step = TimeStep(step_types, reward, discount, observation, prev_action, _as(np.int32, env_id), (), env_info or {})
-    if any(tensors.is_tensor(leaf) for leaf in flatten(observation)):
-        step = tensors.to_tensors(step)
-    return step
-
-
 def _as(dtype: Any, value: Any) -> Any:
     if tensors.is_tensor(value):
         return value.to(getattr(tensors.torch(), np.dtype(dtype).name))
     array = np.asarray(value, dtype)
     return array if array.ndim else dtype(array)
+
+
+def scalar_of(value: Any) -> Any:
+    """Return an array without axes as a NumPy scalar, and other values unchanged."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def as_array(value: Any) -> Any:

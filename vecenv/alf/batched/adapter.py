@@ -21,6 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
 from vecenv.alf.base.spec import space_of_specs, zeros_of
+from vecenv.alf.base.steps import scalar_of
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.envs.adapt import generator_owner, reward_space_of
 from vecenv.envs.spaces import map_by_space
@@ -67,6 +68,7 @@ class GymAdapter(_StatelessAdapter):
 
     Attributes:
         skipped_layers: the environments between, outermost first; `core.host.shortcut` checks them before each step.
+        steps_by: the object that has the same `step`, for `core.host.shortcut`.
     """
 
     skipped_layers: Sequence[AlfEnvironment] = ()
@@ -81,16 +83,8 @@ class GymAdapter(_StatelessAdapter):
         self.action_space = self.env.action_space
         self.reward_space = reward_space_of(self.env)
         self.metadata, self.spec, self.render_mode = env.metadata, self.env.spec, self.env.render_mode
-
-    @property
-    def unwrapped(self) -> Any:
-        """The innermost Gymnasium env."""
-        return self.env.unwrapped
-
-    @property
-    def steps_by(self) -> Any:
-        """The object that has the same `step`, for `core.host.shortcut`."""
-        return self._gym_env.steps_by
+        self.unwrapped = self.env.unwrapped
+        self.steps_by = gym_env.steps_by
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode."""
@@ -108,7 +102,7 @@ class GymAdapter(_StatelessAdapter):
             StateError: a method that was set on an environment has returned a time step that no Gymnasium env has.
         """
         if not self._has_replaced_methods():
-            return self._gym_env.steps_by.step(action)
+            return self.steps_by.step(action)
         for layer in self.skipped_layers:  # an environment that was not reset itself would begin an episode
             if layer.current_time_step() is None:
                 layer._current_time_step = zeros_of(specs_of(layer))
@@ -129,8 +123,10 @@ class GymAdapter(_StatelessAdapter):
                 "returns"
             )
         is_end = step_type == StepType.LAST
-        observation = map_by_space(_fit_to_space, self.observation_space, time_step.observation)
-        info = {key: _scalar(value) for key, value in (time_step.env_info or {}).items()}
+        observation = map_by_space(
+            lambda space, part: np.asarray(part, space.dtype), self.observation_space, time_step.observation
+        )
+        info = {key: scalar_of(value) for key, value in (time_step.env_info or {}).items()}
         return observation, time_step.reward, is_end and discount == 0, is_end and discount != 0, info
 
 
@@ -141,7 +137,7 @@ class TimeStepAdapter(_StatelessAdapter):
     spec = render_mode = None
 
     def __init__(self, env: AlfEnvironment) -> None:
-        self.alf = self.env = env
+        self.alf = self.env = self.unwrapped = env
         self.metadata = env.metadata
         self._is_single = not env.batched
         step_type = spaces.Box(0, 2, (), np.int32)
@@ -156,11 +152,6 @@ class TimeStepAdapter(_StatelessAdapter):
         self.observation_space, self.action_space = whole, action
         self._repacked = action_spec if has_own_structure(action_spec) else None
         self.reward_space = spaces.Box(-np.inf, np.inf, (*outer, *env.reward_spec().shape), np.float32)
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment itself."""
-        return self.alf
 
     def generator_owners(self, first: int) -> list[Any]:
         """Return the env with the generator; see `first_seeds`."""
@@ -183,19 +174,9 @@ class TimeStepAdapter(_StatelessAdapter):
         observation, step_type, discount = time_step.observation, time_step.step_type, time_step.discount
         is_end = self._is_single and bool(step_type == StepType.LAST)
         terminated = is_end and bool(discount == 0)
-        info = {key: _scalar(value) for key, value in (time_step.env_info or {}).items()}
+        info = {key: scalar_of(value) for key, value in (time_step.env_info or {}).items()}
         whole = (observation, step_type, discount, time_step.prev_action)
         return whole, time_step.reward, terminated, is_end and not terminated, info
-
-
-def _fit_to_space(space: spaces.Space[Any], value: Any) -> Any:
-    """Return a part of a time step's observation in the dtype of its space."""
-    return np.asarray(value, space.dtype)
-
-
-def _scalar(value: Any) -> Any:
-    """Return an array without axes as a NumPy scalar, which can be sent in shared memory; others unchanged."""
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 @dataclass(frozen=True)

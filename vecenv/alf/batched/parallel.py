@@ -83,6 +83,7 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
     Attributes:
         seeds: the seed that each env was given last, or None, ordered by row; without spare envs.
         implementation: 'native' or 'python', the code that moves the data.
+        num_spare_envs_for_reload: number of spare envs.
     """
 
     _setting_names = SettingNames(
@@ -151,10 +152,11 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
             check_flag(name, value)
         if reset_ahead is not None:
             check_flag("reset_ahead", reset_ahead)
-        num_spares = self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
+        num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
+        self.num_spare_envs_for_reload = num_spares
         num_rows = len(constructors) - num_spares
         check_choice("backend", backend, BACKENDS)
-        self._tensors = wants_tensors(tensors)
+        self.is_tensor_based = wants_tensors(tensors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
@@ -234,7 +236,7 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
                 batch.raise_errors(deliver, rows_per_env=self._description.batch_size or 1)
             infos = to_alf_infos(self._infos.read(batch), self._description.batch_size)
         time_step = self._assembler.build(batch, prev_action, infos)
-        return to_tensors(time_step) if self._tensors else time_step
+        return to_tensors(time_step) if self.is_tensor_based else time_step
 
     def _read(self, action: Any) -> tuple[Any, Any]:
         """Return an action in the pool's dtypes and shapes, and a copy of it as `prev_action` of the next time step."""
@@ -291,9 +293,10 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
             raise NotImplementedError(f"{self.task_names[0]} has no seed")
         count = self._pool.num_envs
         seeds = [seed + i for i in range(count)] if isinstance(seed, int | np.integer) else list(seed)
-        if len(seeds) not in (count, count + self._num_spares):
-            with_spares = f", or {count + self._num_spares} with spare envs" if self._num_spares else ""
-            raise ConfigError(f"seed: expected {count}, one per env{with_spares}, got {len(seeds)}", key="seed")
+        with_spares = count + self.num_spare_envs_for_reload
+        if len(seeds) not in (count, with_spares):
+            hint = f", or {with_spares} with spare envs" if with_spares > count else ""
+            raise ConfigError(f"seed: expected {count}, one per env{hint}, got {len(seeds)}", key="seed")
         self._next_seeds = [*map(check_seed, seeds)][:count]
 
     # ---- properties ----------------------------------------------------------------------------
@@ -302,10 +305,6 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
     def batch_size(self) -> int:
         """B, the number of rows of a time step; spare envs are not counted."""
         return self._size
-
-    @property
-    def is_tensor_based(self) -> bool:
-        return self._tensors
 
     num_tasks = forwarded("num_tasks", _description_of)
     can_seed = forwarded("can_seed", _description_of)
@@ -317,11 +316,6 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
     @property
     def metadata(self) -> dict[str, Any]:
         return dict(self._description.metadata)
-
-    @property
-    def num_spare_envs_for_reload(self) -> int:
-        """Number of spare envs."""
-        return self._num_spares
 
     @property
     def num_workers(self) -> int:

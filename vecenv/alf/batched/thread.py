@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 import queue
 import sys
 import threading
@@ -151,10 +152,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
 
     # ---- further -------------------------------------------------------------------------------
 
-    @property
-    def is_tensor_based(self) -> bool:
-        return self._tensors
-
+    is_tensor_based = property(operator.attrgetter("_tensors"))
     get_info = AlfEnvironment.get_info
 
     def seed(self, seed: int) -> Any:

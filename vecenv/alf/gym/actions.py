@@ -146,8 +146,6 @@ def is_continuous(space: spaces.Space[Any]) -> bool:
 
 def _map_continuous(function: Callable[[Any, Any], Any], space: spaces.Space[Any], action: Any) -> Any:
     """Return the action with `function(space, action)` in place of each continuous part, at every depth."""
-
-    def map_part(space: spaces.Space[Any], part: Any) -> Any:
-        return function(space, np.asarray(part)) if is_continuous(space) else part
-
-    return map_by_space(map_part, space, action)
+    return map_by_space(
+        lambda space, part: function(space, np.asarray(part)) if is_continuous(space) else part, space, action
+    )

@@ -20,8 +20,8 @@ from vecenv.alf.base.actions import fit_actions
 from vecenv.alf.base.environment import AlfEnvironment, FixedSpecs
 from vecenv.alf.base.known_infos import TIME_LIMIT_KEY, KnownInfos
 from vecenv.alf.base.spec import TensorSpec, tensor_spec_from_gym_space
-from vecenv.alf.base.steps import info_arrays, restart, termination, transition, truncation
-from vecenv.alf.base.timestep import TimeStep, check_discount
+from vecenv.alf.base.steps import info_arrays, restart, scalar_of, transition, with_step_type
+from vecenv.alf.base.timestep import StepType, TimeStep, check_discount
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError, StateError
@@ -44,6 +44,10 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         >>> second.observation.dtype.name, float(second.reward), int(second.prev_action)
         ('float32', 1.0, 1)
         >>> env.close()
+
+    Attributes:
+        discount: the discount of MID steps.
+        done: whether the episode is over.
     """
 
     def __init__(
@@ -68,13 +72,13 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         """
         if isinstance(gym_env, AlfEnvironment):
             raise ConfigError(f"gym_env: is an AlfEnvironment already: {gym_env!r}", key="gym_env")
-        self._discount = check_discount(discount)
+        self.discount = check_discount(discount)
         self._env: Any = adapt(gym_env)
         self._env_id = np.int32(0 if env_id is None else check_whole("env_id", env_id, 0))
         self._auto_reset = check_flag("auto_reset", auto_reset)
         self._seed: int | None = None
         self._info: Any = None
-        self._done = False
+        self.done = False
         reward_space, info_space = reward_space_of(self._env), find_attr(self._env, "info_space")
         self._specs = TimeStep(
             observation=tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds),
@@ -92,31 +96,28 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
     def _reset(self) -> TimeStep:
         seed, self._seed = self._seed, None
         observation, info = self._env.reset(seed=seed)
-        self._done = False
+        self.done = False
         env_info = self._read_info(info)
-        observation = _arrays(self._specs.observation, observation)
+        observation = map_structure(_to_array, self._specs.observation, observation)
         return restart(observation, self._specs.prev_action, self._specs.reward, self._env_id, env_info)
 
     def _step(self, action: Any) -> TimeStep:
-        if self._done:
+        if self.done:
             if self._auto_reset:
                 return self.reset()
             raise StateError("step: the episode is over and auto_reset is False; call reset() first")
-        given = _scalars(fit_actions(self._env_action_spec, action))
+        given = map_structure(scalar_of, fit_actions(self._env_action_spec, action))
         observation, reward, terminated, truncated, info = self._env.step(given)
-        self._done = bool(terminated or truncated)
+        self.done = bool(terminated or truncated)
         specs = self._specs
         what = (
-            _arrays(specs.observation, observation),
-            _arrays(specs.prev_action, action),
-            _arrays(specs.reward, reward),
+            map_structure(_to_array, specs.observation, observation),
+            map_structure(_to_array, specs.prev_action, action),
+            map_structure(_to_array, specs.reward, reward),
         )
-        env_info = self._read_info(info)
-        if terminated:
-            return termination(*what, specs.reward, self._env_id, env_info)
-        if truncated:
-            return truncation(*what, specs.reward, env_id=self._env_id, env_info=env_info)
-        return transition(*what, specs.reward, self._discount, self._env_id, env_info)
+        discount = 0.0 if terminated else 1.0 if truncated else self.discount
+        step = transition(*what, specs.reward, discount, self._env_id, self._read_info(info))
+        return with_step_type(step, StepType.LAST) if self.done else step
 
     def _read_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         self._info = info
@@ -130,16 +131,6 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         """The wrapped Gymnasium env."""
         env: gymnasium.Env[Any, Any] = self._env
         return env
-
-    @property
-    def done(self) -> bool:
-        """Whether the episode is over."""
-        return self._done
-
-    @property
-    def discount(self) -> float:
-        """The discount of MID steps."""
-        return self._discount
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -189,7 +180,7 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
 
     def begin_episode(self) -> int | None:
         """Return the seed that was set for the next reset, or None; the object of `as_gym_env` makes that reset."""
-        seed, self._seed, self._done = self._seed, None, False
+        seed, self._seed, self.done = self._seed, None, False
         return seed
 
     def __getattr__(self, name: str) -> Any:
@@ -218,19 +209,10 @@ class _GymEnv:
         return self.gym.reset(seed=waiting if seed is None else seed, options=options)
 
 
-def _scalars(nest: Any) -> Any:
-    """Return a nest of arrays, with arrays without axes as NumPy scalars."""
-    return map_structure(lambda array: array if array.ndim else array[()], nest)
-
-
-def _arrays(specs: Any, nest: Any) -> Any:
-    """Return a nest of values as new arrays, or NumPy scalars, in the dtypes of their specs."""
-    return map_structure(lambda spec, value: _to_array(spec, value), specs, nest)
-
-
 def _to_array(spec: TensorSpec, value: Any) -> Any:
+    """Return a value as a new array, or a NumPy scalar, in the dtype of its spec."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype=spec.dtype)
     if array.shape != spec.shape and {array.shape, spec.shape} == {(), (1,)}:  # one number, as () or (1,)
         array = array.reshape(spec.shape)
-    return array if array.ndim else array[()]
+    return scalar_of(array)

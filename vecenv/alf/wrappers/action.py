@@ -39,7 +39,8 @@ class _ActionMixin:
 
     def _reset(self) -> TimeStep:
         time_step = self._env.reset()
-        return time_step._replace(prev_action=self._no_action(time_step))
+        zeros = zeros_of(self._spec, tuple(np.shape(tensors.to_arrays(time_step.step_type))))
+        return time_step._replace(prev_action=tensors.to_tensors(zeros) if self._env.is_tensor_based else zeros)
 
     def _step(self, action: Any) -> TimeStep:
         outer = (self._env.batch_size,) if self._env.batched else ()
@@ -51,10 +52,6 @@ class _ActionMixin:
             map_structure(lambda leaf: leaf.__setitem__(is_first, 0), own)
         own = map_structure(lambda leaf: leaf[()], own)  # arrays without axes become scalars
         return time_step._replace(prev_action=tensors.to_tensors(own) if self._env.is_tensor_based else own)
-
-    def _no_action(self, time_step: TimeStep) -> Any:
-        zeros = zeros_of(self._spec, tuple(np.shape(tensors.to_arrays(time_step.step_type))))
-        return tensors.to_tensors(zeros) if self._env.is_tensor_based else zeros
 
 
 class DiscreteActionWrapper(_ActionMixin, AlfEnvironmentBaseWrapper):

@@ -6,10 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from vecenv.alf.base import tensors
 from vecenv.alf.base.environment import AlfEnvironment, check_environment
+from vecenv.alf.base.steps import with_step_type
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.errors import ConfigError
 from vecenv.values.checks import check_whole
@@ -133,7 +131,7 @@ class TruncatingMixin(_Wrapper):
         time_step = self._env.step(action)
         self._num_steps += 1
         if not bool(time_step.is_first()) and self._must_truncate(self._num_steps):
-            time_step = _truncate(time_step)
+            time_step = with_step_type(time_step, StepType.LAST)
         if bool(time_step.is_last()):
             self._num_steps = None
         return time_step
@@ -163,31 +161,18 @@ class TimeLimit(TruncatingMixin, AlfEnvironmentBaseWrapper):
                 of more than one (an AssertionError too).
         """
         super().__init__(env)
-        self._duration = check_whole("duration", duration, 1)
+        self.duration = check_whole("duration", duration, 1)
         if env.batched and env.batch_size != 1:
             raise ConfigError(f"TimeLimit: expected one env, got a batch of {env.batch_size}; limit each env instead")
 
-    @property
-    def duration(self) -> int:
-        """Largest number of steps in an episode."""
-        return self._duration
-
     def _must_truncate(self, num_steps: int) -> bool:
-        return num_steps >= self._duration
+        return num_steps >= self.duration
 
     def as_gym_env(self) -> Any:
         """Return the wrapped environment's Gymnasium env with this limit, or None; None as for `AlfGymWrapper`."""
         is_plain = type(self) is TimeLimit and not self.has_own_methods()
         inner = self._env.as_gym_env() if is_plain else None
         return None if inner is None else _LimitedGymEnv(self, inner)
-
-
-def _truncate(time_step: TimeStep) -> TimeStep:
-    """Return the time step with step type LAST and the same discount."""
-    step_type = time_step.step_type
-    if tensors.is_tensor(step_type):
-        return time_step._replace(step_type=step_type * 0 + int(StepType.LAST))
-    return time_step._replace(step_type=np.full_like(step_type, StepType.LAST)[()])
 
 
 class _LimitedGymEnv:
@@ -208,7 +193,7 @@ class _LimitedGymEnv:
     def step(self, action: Any) -> Any:
         limit = self._limit
         limit._num_steps = num_steps = (limit._num_steps or 0) + 1
-        if num_steps < limit._duration:
+        if num_steps < limit.duration:
             return self._inner.steps_by.step(action)
         observation, reward, terminated, _, info = self._inner.steps_by.step(action)
         return observation, reward, terminated, True, info

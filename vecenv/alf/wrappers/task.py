@@ -42,6 +42,7 @@ class MultitaskWrapper(SeveralEnvs):
             raise ConfigError(f"expected envs and as many different task names, got {list(task_names)}")
         super().__init__(envs, [f"task {name}" for name in task_names])
         self._names = list(task_names)
+        self.num_tasks = len(task_names)
         self._env_id = np.int32(0 if env_id is None else env_id)
         self._task_id = 0
 
@@ -54,10 +55,6 @@ class MultitaskWrapper(SeveralEnvs):
     ) -> MultitaskWrapper:
         """Load each environment of a list of names by `load_fn(name, **kwargs)`; return them as one."""
         return MultitaskWrapper([load_fn(name, **kwargs) for name in environment_name], environment_name, env_id)
-
-    @property
-    def num_tasks(self) -> int:
-        return len(self._envs)
 
     @property
     def task_names(self) -> list[str]:
