@@ -62,13 +62,13 @@ def create_environment(
         env_name: passed to the load function. With a list of names each env is a `MultitaskWrapper` of these tasks.
         env_load_fn: called as `env_load_fn(env_name, env_id)`, or as described above. If its signature has
             `num_parallel_environments`, that is passed, too.
-        eval_env_load_fn, eval_batch_size_per_env: used for evaluation in place of the other two. None (default): the
+        eval_env_load_fn, eval_batch_size_per_env: used for evaluation instead of the other two. None (default): the
             same as for training.
         for_evaluation: whether the environment is for evaluation. Default: False.
         num_parallel_environments: number of envs in the batch, 30 by default.
         batch_size_per_env: number of envs that share a worker and are stepped there one after the other; a divisor of
-            `num_parallel_environments`. None (default): all envs for a batched load function, else as many workers as
-            cores.
+            `num_parallel_environments`. None (default): all envs for a batched load function, else one worker
+            per core.
         nonparallel: one env and no worker process. Default: False.
         num_spare_envs: number of additional envs that take the place of ended envs while these are reset, 0 by default.
         start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
@@ -283,14 +283,13 @@ def no_thread_env_for_conf(
         False    False      None             'thread' beside a parallel training env, else None
 
     Args:
-        no_thread_env_for_conf: the flag of the table. True: do not create a thread env only to read configurations in
-            this process.
+        no_thread_env_for_conf: the flag of the table. True: do not create a thread env only to read configurations.
         evaluate: whether there will be evaluation.
         is_training_env_parallel: whether the training env is a `ParallelAlfEnvironment`.
 
     Returns:
-        (evaluation env, env for configurations): 'parallel' means a `ParallelAlfEnvironment` of one env, 'thread' a
-        `ThreadEnvironment`, and None no such environment.
+        (evaluation env, env for configurations): 'parallel' for a `ParallelAlfEnvironment` of one env, 'thread' for a
+        `ThreadEnvironment`, or None.
 
     Example:
         >>> no_thread_env_for_conf(False, evaluate=False, is_training_env_parallel=True)

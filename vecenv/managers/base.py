@@ -169,7 +169,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         return self._manager_pool.pool
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard of a manager over Ray; [] for all others, and before launch."""
+        """Return the state and the node of every shard of a manager over Ray; [] for all others, and before launch."""
         return [] if self._manager_pool.pool is None else self._manager_pool.pool.shards()
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         pool = self._manager_pool.start()
         self._counts.open()
         self._resets.open()
-        self._agent_infos.clear()
+        self._agent_infos = AgentInfos()
         builder = builder_of(pool.implementation)
         spaces = pool.spaces
         self._pack = packer_of(pool.action_spec, builder.common_type)
@@ -329,7 +329,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             ClosedError: the manager has not been launched, or is closed.
             ConfigError: not a dict of dicts, or an argument cannot be sent to a worker. Nothing has changed.
             RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
-            Exception: raised by a step of another env meanwhile; the resets are complete.
+            Exception: raised by an earlier step of another env; the resets are complete.
         """
         self._manager_pool.require_pool("reset")
         ids = self._resets.read(reset_param)
@@ -457,8 +457,8 @@ class BaseEnvManager(EnvManager, PoolFace):
             self._check_running(ids)
         batch, buffers = self._exchange(ids, actions)
         if batch.flags & RowFlag.ERROR:
-            return self._step_with_errors(ids, actions, batch, buffers)
-        return self._take(ids, batch, buffers)
+            return self._step_with_errors(actions, batch, buffers)
+        return self._make_timesteps(batch, buffers)
 
     def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, TimestepBuffers]:
         self._send(ids, actions, ordered=True)
@@ -505,11 +505,11 @@ class BaseEnvManager(EnvManager, PoolFace):
         """Receive all outstanding rows, and take the rows of resets."""
         batch = self._recv(self._manager_pool.require_pool("reset").outstanding())
         if batch is not None:
-            self._take_resets(batch)
+            self._on_resets(batch)
 
-    def _take_resets(self, batch: Batch) -> None:
+    def _on_resets(self, batch: Batch) -> None:
         assert self._layout is not None
-        failed = self._resets.take_rows(batch, self._layout.spec)
+        failed = self._resets.on_rows(batch, self._layout.spec)
         if failed:
             with self._closing_after_reset():
                 self._try_again(failed)
@@ -538,7 +538,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         """Replace a worker in which a reset hung, and return True; return False for other failures of workers."""
         is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
         if self._backend != "process" or not is_hung_reset or self._manager_pool.num_spares_per_env:
-            return False  # with spare envs, the reset may belong to an episode that no env waits for
+            return False  # With spare envs, the reset may belong to an episode that no env waits for.
         with self._closing_after_reset():
             abandoned = self._resets.replace_hung_worker(error)
         if abandoned:
@@ -575,12 +575,12 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     # ---- from rows to timesteps ----------------------------------------------------------------
 
-    def _take(self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
+    def _make_timesteps(self, batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
         """Make timesteps of rows; update states, counts, and last observations. Rows of `skip` have an error.
 
         An exception of an automatic reset is raised with the attribute `timesteps`.
         """
-        failed = skip
+        ids, failed = buffers.ids, skip
         views = buffers.put_batch(batch)
         if batch.flags & RowFlag.MESSAGE:
             # The row of an env that continues after an abnormal timestep has a placeholder: the last observation stays.
@@ -596,11 +596,11 @@ class BaseEnvManager(EnvManager, PoolFace):
             ends = zip(rows, views.terminated[ended].tolist(), views.truncated[ended].tolist())
             buffers.end(finals, ends, keeps_final=self._reset_inplace)
         if batch.flags & HAS_INFO:
-            self._take_abnormal(ids, buffers)
+            self._read_infos(buffers)
         if rows:
             try:
                 self._end_episodes([ids[row] for row in rows])
-            except Exception as error:  # of a reset; the envs have been stepped
+            except Exception as error:  # A reset failed; the envs have been stepped.
                 self._agent_infos.restore(ids, buffers.infos, buffers.put_info)
                 made = zip(ids, buffers.finish())
                 self._attach(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
@@ -619,8 +619,9 @@ class BaseEnvManager(EnvManager, PoolFace):
             return final_rows(self._layout.spec, batch, ended)
         return [buffers.rows[row] for row in ended]
 
-    def _take_abnormal(self, ids: list[int], buffers: TimestepBuffers) -> None:
-        """Deal with infos of new envs and of abnormal timesteps."""
+    def _read_infos(self, buffers: TimestepBuffers) -> None:
+        """Record which envs are new, and put the values of abnormal timesteps back."""
+        ids = buffers.ids
         for row, info in enumerate(buffers.infos):
             if info.get("recovered") in REBUILT and ids[row] not in self._resets.rebuilt:
                 self._resets.on_rebuilt([ids[row]])
@@ -653,23 +654,20 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     # ---- failing steps ---------------------------------------------------------------------------
 
-    def _step_with_errors(
-        self, ids: list[int], actions: list[Any], batch: Batch, buffers: TimestepBuffers
-    ) -> list[Any]:
+    def _step_with_errors(self, actions: list[Any], batch: Batch, buffers: TimestepBuffers) -> list[Any]:
+        ids = buffers.ids
         given = dict(zip(ids, actions))
         made: dict[int, Any] = {}
-        stepped = ids
         try:
             for attempts_left in reversed(range(1 if self._manager_pool.has_workers else self._max_retry)):
                 errors = batch.errors()
-                timesteps = zip(stepped, self._take(stepped, batch, buffers, skip=errors))
+                timesteps = zip(buffers.ids, self._make_timesteps(batch, buffers, skip=errors))
                 made.update((env_id, timestep) for env_id, timestep in timesteps if env_id not in errors)
                 self._check_autoresets(errors)
                 if not errors or not attempts_left:
                     break
                 self._resets.wait()
-                stepped = list(errors)
-                batch, buffers = self._exchange(stepped, [given[env_id] for env_id in stepped])
+                batch, buffers = self._exchange(list(errors), [given[env_id] for env_id in errors])
         except Exception as error:
             self._attach(error, made, ids)
             raise

@@ -217,9 +217,9 @@ class EnvDriver:
         return self._begin_episode()
 
     def step(self, action: Any) -> Any:
-        if self._adapted is not None:
-            return self._step_adapted(action)
         result = self.env.step(action)
+        if self._adapted is not None and result[4].get("abnormal", False):
+            return self._move_to_info(*result)
         return result if self._settings.has_columns else move_reward_to_info(result)
 
     def measured_reset(self) -> tuple[Any, dict[str, Any]]:
@@ -363,18 +363,15 @@ class EnvDriver:
 
     # ---- side values ----------------------------------------------------------------------
 
-    def _step_adapted(self, action: Any) -> Any:
-        result = self.env.step(action)
-        if result[4].get("abnormal", False):
-            obs, reward, terminated, truncated, info = result
-            ends = self._settings.abnormal_ends
-            shape = getattr(self.reward_space, "shape", None)
-            if reward is not None and self._settings.has_columns:
-                reward = np.asarray(reward, np.float32)
-                reward = reward.reshape(1) if reward.shape == () and shape != () else reward
-            info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
-            return self._placeholder(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
-        return result if self._settings.has_columns else move_reward_to_info(result)
+    def _move_to_info(self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Any:
+        """Return an abnormal timestep with its values in the info."""
+        ends = self._settings.abnormal_ends
+        shape = getattr(self.reward_space, "shape", None)
+        if reward is not None and self._settings.has_columns:
+            reward = np.asarray(reward, np.float32)
+            reward = reward.reshape(1) if reward.shape == () and shape != () else reward
+        info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
+        return self._placeholder(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
 
     def _placeholder(self) -> Any:
         """Return a placeholder: an observation that fits the space, for rows that need one."""

@@ -105,8 +105,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             self._vector_env = self._make_vector_env(env_fns)
         self._steps_some = env_fn is not self._vector_env  # else each step steps all envs
         vector_env = self._vector_env
-        mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+        self._mode = AutoresetMode((vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         counts = EpisodeCounts(vector_env.num_envs, self._cfg["episode_num"])
         spaces = ReferenceSpaces(env_fns[0] if env_fns else _no_env_fn, needed=True)
         spaces.set(vector_env.single_observation_space, vector_env.single_action_space, None)
@@ -117,7 +116,6 @@ class GymVectorEnvManager(EnvManager, PoolFace):
         self._returns = np.zeros(vector_env.num_envs)
         self._last_obs: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
-        self._is_over = False
 
     def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
@@ -216,7 +214,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def _render_envs(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
         if self._counts.closed:
             raise ClosedError(f"render: {type(self).__name__} is closed or was never reset")
-        frames = self._vector_env.render()  # in the mode that the envs were made with
+        frames = self._vector_env.render()  # Envs have the mode that they were made with.
         return [frames[env_id] for env_id in env_ids]
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
@@ -243,7 +241,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             ConfigError: a wrong number of folders.
             StateError: the vector env was passed in, so the manager does not build its envs.
         """
-        if self._is_over:
+        if self._vector_env is None:
             raise ClosedError(f"enable_save_replay: {type(self).__name__} is closed; make a new one")
         if not self._steps_some:
             raise StateError(
@@ -269,7 +267,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             ClosedError: the manager is closed.
             ConfigError: reset_param is not None.
         """
-        if self._is_over:
+        if self._vector_env is None:
             raise ClosedError(f"reset: {type(self).__name__} is closed; make a new one")
         if reset_param is not None:
             raise ConfigError("reset: a vector env takes no reset_param; make it None", key="reset_param")
@@ -286,10 +284,9 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def close(self) -> None:
         """Close the vector env and the reference env; may be repeated. The manager cannot be opened again."""
         self._counts.close()
-        if self._is_over:
-            return
-        self._is_over = True
         vector_env, self._vector_env = self._vector_env, None
+        if vector_env is None:
+            return
         self._last_obs = [None] * self.env_num
         try:
             vector_env.close()
@@ -341,12 +338,12 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             if (rows := take_rows(error)) is not None:
                 has_row = rows.mask if len(rows.mask) == len(ids) else rows.mask[ids]
                 answered = [env_id for env_id, has in zip(ids, has_row.tolist()) if has]
-                vars(error)["timesteps"] = self._take_step(ids, rows.result, answered)
+                vars(error)["timesteps"] = self._make_timesteps(ids, rows.result, answered)
             raise
-        timesteps = self._take_step(ids, step, ids)
+        timesteps = self._make_timesteps(ids, step, ids)
         return {env_id: timesteps[env_id] for env_id in actions}
 
-    def _take_step(self, ids: list[int], step: Any, answered: Collection[int]) -> dict[int, BaseEnvTimestep]:
+    def _make_timesteps(self, ids: list[int], step: Any, answered: Collection[int]) -> dict[int, BaseEnvTimestep]:
         """Return the timesteps of the envs in `answered`, and update their states; `ids` has the env of each row."""
         obs, rewards, terminated, truncated, infos = step
         rows = self._rows(obs)
@@ -368,7 +365,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def _make_timestep(
         self, env_id: int, row: int, obs: Any, reward: Any, ends: tuple[bool, bool], infos: dict[str, Any]
     ) -> BaseEnvTimestep:
-        self._returns[env_id] += float(np.sum(reward))  # of all agents, where each has its own
+        self._returns[env_id] += float(np.sum(reward))  # The sum of all agents, where each has its own reward.
         info = row_info(infos, row)
         done = ends[0] or ends[1]
         if done:

@@ -87,7 +87,7 @@ class ManagerPool:
             spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
         )
         try:
-            pool.start()  # a signal handler may call `close` meanwhile
+            pool.start()  # A signal handler may call `close` during this call.
         except BaseException:
             self.pool = None
             raise

@@ -40,12 +40,12 @@ BASE_CONFIG: dict[str, Any] = {
     "auto_reset": True,  # begin the next episode when one ends
     "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields; or the five keys `..._timeout`, one by one
     "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields; or the keys of that name, one by one
-    "step_timeout": None,  # for one step of one env
-    "reset_timeout": None,  # for one reset of one env
+    "step_timeout": None,  # limit of one step of one env
+    "reset_timeout": None,  # limit of one reset of one env
     "on_step_error": "error",  # a step raised: 'error': its env is in ERROR; 'renew': and is built again; 'close'
     "depth": 3,  # number of batches that the pool keeps
-    "call_timeout": None,  # for attributes, render and other calls
-    "close_timeout": 5.0,  # for all envs together; workers that are still busy then are killed
+    "call_timeout": None,  # limit of attributes, render and other calls
+    "close_timeout": 5.0,  # limit for all envs together; workers that are still busy then are killed
     "timings": True,  # count how long each step and reset takes, see `statistics`
     "monitor": True,  # write a file by which `vecenv top` finds the pool
 }
@@ -65,7 +65,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "num_spare_envs": 0,  # envs that are reset ahead and take over when episodes end; a multiple of the number of envs
     "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "build": "parallel",  # the threads of a worker build envs at the same time; 'serial': one after the other
-    "construct_timeout": 60.0,  # for the constructor of one env
+    "construct_timeout": 60.0,  # limit of the constructor of one env
     "worker_output": "once",  # the output of workers: 'once', 'all' or 'none', as for `vecenv.VectorEnv`
     "worker_init": None,  # a function that each worker calls before it builds envs, as for `vecenv.VectorEnv`
     # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
@@ -178,7 +178,7 @@ def merge_values(cfg: Config, config: Mapping[str, Any], owner: str) -> None:
         )
     for name, seconds in given_fields(timeouts).items():
         cfg[f"{name}_timeout"] = limit_of(seconds)
-    has_reset = timeouts.reset is not None and "reset_timeout" not in given  # as a field of `timeouts`
+    has_reset = timeouts.reset is not None and "reset_timeout" not in given  # It is a field of `timeouts`.
     if has_reset and _is_same(cfg.get("connect_timeout"), defaults["connect_timeout"]):
         cfg["connect_timeout"] = None  # else a default would cap the limit that was given
     cfg.update({name: value for name, value in given_fields(failures).items() if name not in _NO_KEYS})

@@ -62,7 +62,7 @@ class ResetScheduler:
         self.unstepped: set[int] = set()
         self.rebuilt: set[int] = set()
         self._params: dict[int, dict[str, Any]] = {}  # keyword arguments of resets
-        self._requests: dict[int, ResetRequest] = {}  # for resets under way
+        self._requests: dict[int, ResetRequest] = {}
         self._requested: set[int] = set()  # envs that the caller resets; other resets are automatic
         self._replay_tokens: dict[int, str] = {}
         self._recording: set[int] = set()
@@ -176,7 +176,7 @@ class ResetScheduler:
         kwargs = [None if request is None else {"request": request} for request in requests]
         self._manager_pool.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
 
-    def take_rows(self, batch: Batch, spec: Spec) -> dict[int, Exception]:
+    def on_rows(self, batch: Batch, spec: Spec) -> dict[int, Exception]:
         """Store the first observations of a batch; return the exceptions of resets that failed, by env_id."""
         obs = split_rows(spec.root, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
@@ -185,7 +185,7 @@ class ResetScheduler:
         infos = batch.infos() if batch.flags & HAS_INFO else None
         for row, env_id in enumerate(batch.env_ids.tolist()):
             if not is_reset[row]:
-                continue  # of a step that a KeyboardInterrupt separated from its caller
+                continue  # A KeyboardInterrupt separated a step from its caller.
             if env_id in errors:
                 failed[env_id] = errors[env_id]
             elif infos is not None and infos[row].get("recovered") in REBUILT and env_id not in self.rebuilt:
@@ -302,7 +302,7 @@ def _check_params(env_id: int, params: dict[str, Any]) -> None:
         return
     try:
         messages.dump(params)
-    except Exception as error:  # of any class: objects have pickling code of their own
+    except Exception as error:  # Objects have pickling code of their own, which may raise anything.
         raise ConfigError(
             f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",
             key="reset_param",

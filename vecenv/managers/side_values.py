@@ -48,7 +48,7 @@ def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
 def move_reward_to_info(result: Any) -> Any:
     """Return the five values of a step with the reward in the info, unless it is a float32 array (1,).
 
-    A number takes its place: the reward if it is one number, else 0.0. A result of another form is returned as it is;
+    The row gets a number: the reward if it is one number, else 0.0. A result of another form is returned as it is;
     the worker raises an error for it.
     """
     if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
@@ -72,10 +72,6 @@ class AgentInfos:
 
     def __init__(self) -> None:
         self._forms: dict[int, tuple[bool, int]] = {}  # env_id -> whether it is a tuple, number of agents
-
-    def clear(self) -> None:
-        """Drop the forms: the envs are new."""
-        self._forms.clear()
 
     def restore(self, ids: list[int], infos: list[Any], put_info: Callable[[int, Any], None]) -> None:
         """Make sequences of the infos of a step that came as sequences, and of infos of lost episodes of such envs.

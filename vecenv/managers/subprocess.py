@@ -82,7 +82,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         {} if no env is ready or being reset.
 
         Raises:
-            Exception: as `step`, of an env that fails meanwhile.
+            Exception: as `step`, if an env fails.
         """
         try:
             # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
@@ -91,7 +91,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
                     break
             while not (ids := self.ready_obs_id) and self._resets.attempts:
                 self._receive_next()
-        except AttributeError as error:  # of an env's step or constructor
+        except AttributeError as error:  # An env's step or constructor raised it.
             self._raise_from_property(error)
         return {env_id: self._last_obs.rows[env_id] for env_id in ids}
 
@@ -159,10 +159,10 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
     # ---- rows ------------------------------------------------------------------------------
 
     def _receive_next(self, min_count: int = 1, timeout: float | None = None) -> bool:
-        """Receive rows and take them; return False if none arrived in time."""
+        """Receive rows and process them; return False if none arrived in time."""
         batch = self._recv(min_count, timeout)
         if batch is not None:
-            self._take_rows(batch)
+            self._on_rows(batch)
         return batch is not None
 
     def _receive_resets(self) -> None:
@@ -173,30 +173,30 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             return True  # the timeout of `_collect`
         return super()._handle(error)
 
-    def _take_rows(self, batch: Batch) -> None:
-        """Take rows of steps and of resets, in the order of their arrival."""
+    def _on_rows(self, batch: Batch) -> None:
+        """Process rows of steps and of resets, in the order of their arrival."""
         if not batch.flags & RowFlag.RESET:
-            self._take_steps(batch)
+            self._on_steps(batch)
             return
         is_reset = batch.row_flags & RowFlag.RESET != 0
         if is_reset.all():
-            self._take_resets(batch)
+            self._on_resets(batch)
             return
         steps, resets = batch.take(np.flatnonzero(~is_reset)), batch.take(np.flatnonzero(is_reset))
         try:
-            self._take_steps(steps)
+            self._on_steps(steps)
         except Exception:
             if not self._counts.closed:
-                self._take_resets(resets)  # first observations come only once
+                self._on_resets(resets)  # first observations come only once
             raise
-        self._take_resets(resets)
+        self._on_resets(resets)
 
-    def _take_steps(self, batch: Batch) -> None:
+    def _on_steps(self, batch: Batch) -> None:
         assert self._layout is not None
         ids = batch.env_ids.tolist()
         self._stepping.difference_update(ids)
         errors = batch.errors()
-        timesteps = self._take(ids, batch, self._buffers_class(ids, self._layout), skip=errors)
+        timesteps = self._make_timesteps(batch, self._buffers_class(ids, self._layout), skip=errors)
         for env_id, timestep in zip(ids, timesteps):
             if env_id in self._resets.attempts and self._reset_inplace:
                 self._incomplete[env_id] = timestep
@@ -208,9 +208,9 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             is_closing = self._cfg["on_step_error"] == "close"  # else the next call returns the timesteps
             self._fail_steps(errors, self._received_timesteps() if is_closing else {})
 
-    def _take_resets(self, batch: Batch) -> None:
+    def _on_resets(self, batch: Batch) -> None:
         try:
-            super()._take_resets(batch)
+            super()._on_resets(batch)
         finally:
             self._complete_timesteps()
 

@@ -8,7 +8,7 @@ batch are copied into them, and the few timesteps that differ are replaced.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -182,7 +182,7 @@ class TimestepBuffers:
     infos: list[Any]
     results: list[Any]
 
-    def __init__(self, ids: Sequence[int], layout: Layout) -> None:
+    def __init__(self, ids: list[int], layout: Layout) -> None:
         self.ids = ids
         self._layout = layout
         count = len(ids)

@@ -93,9 +93,7 @@ def update_shape(
     """Compute the shapes of observation, action and reward after several wrappers, given innermost first.
 
     Args:
-        obs_shape: shape before the wrappers; a number is the length of a vector.
-        act_shape: shape before the wrappers.
-        rew_shape: shape before the wrappers.
+        obs_shape, act_shape, rew_shape: shapes before the wrappers; a number is the length of a vector.
         wrapper_names: registered names or class names; unknown names are skipped. If a wrapper's arguments
             matter, give its config, as for `create_env_wrapper`, instead of the name.
 

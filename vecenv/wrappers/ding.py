@@ -153,11 +153,9 @@ class DingEnvWrapper(BaseEnv):
         return present_obs(obs, self._env.observation_space)
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's signature
-        """Apply one action, given as an int, an array or a dict of them.
+        """Apply one action, given as an int, an array or a dict of them; TypeError for another form.
 
-        Raises:
-            StateError: called before the first reset or after `close`.
-            TypeError: the action has another form.
+        StateError: called before the first reset or after `close`.
         """
         env = self._env
         if env is None:
@@ -201,9 +199,7 @@ class DingEnvWrapper(BaseEnv):
     def random_action(self) -> Any:
         """Return a random action: an array (int64 of shape (1,) for a Discrete space) or a dict of arrays.
 
-        Raises:
-            StateError: called before the first reset of a wrapper with an env id.
-            TypeError: the action space has samples of another form (a Tuple space).
+        StateError: the env is not made yet. TypeError: the space has samples of another form (a Tuple space).
         """
         if self.action_space is None:
             raise StateError(f"random_action of {self!r} before its first reset")

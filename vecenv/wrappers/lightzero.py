@@ -67,7 +67,7 @@ class LightZeroEnvWrapper(EnvWrapper):
         self._num_actions = 0 if isinstance(actions, spaces.Box) else int(actions.n)
         self._first_action = 0 if isinstance(actions, spaces.Box) else int(actions.start)
         if self._first_action != 0:
-            self.action_space = spaces.Discrete(self._num_actions)  # from 0, like the mask and `legal_actions`
+            self.action_space = spaces.Discrete(self._num_actions)  # It starts at 0, like the mask and `legal_actions`.
         mask = NoneSpace() if self.continuous else spaces.Box(0, 1, (self._num_actions,), np.int8)
         parts: dict[str, Any] = {
             "observation": self.env.observation_space,

@@ -140,7 +140,7 @@ class ObsNormWrapper(ObsWrapper):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if obs is None:  # of an abnormal timestep
+        if obs is None:  # The timestep is abnormal.
             return obs, reward, terminated, truncated, info
         self.data_count += 1
         self.rms.update(np.asarray(obs)[np.newaxis])
@@ -221,10 +221,10 @@ class RewardNormWrapper(EnvWrapper):
     def step(self, action: Any) -> Any:
         result: Any = self.env.step(action)
         obs, reward, terminated, truncated, info = result
-        if reward is None:  # of an abnormal timestep
+        if reward is None:  # The timestep is abnormal.
             return obs, reward, terminated, truncated, info
         raw = np.asarray(reward, dtype=np.float64)
-        _check_single(raw.shape)  # for an env that declared no reward space when it was wrapped
+        _check_single(raw.shape)  # The env may have declared no reward space when it was wrapped.
         self.data_count += 1
         self.cum_reward = self.cum_reward * self.reward_discount + raw.reshape(1)
         self.rms.update(self.cum_reward[np.newaxis])

@@ -36,13 +36,11 @@ class RecordVideo(EpisodeRecorder):
         Args:
             env: must render RGB arrays.
             video_folder: created if missing.
-            episode_trigger: called with the number of an episode, from 0; returns whether to record it. None records
-                all.
+            episode_trigger: returns whether to record the episode of this number, from 0. None records all.
             name_prefix: beginning of the file names; existing files of the same name are replaced.
 
         Raises:
-            ConfigError: the env does not render RGB arrays, or the folder cannot be written. The message names the
-                env.
+            ConfigError: the env does not render RGB arrays, or the folder cannot be written.
             DependencyError: moviepy or its encoder is missing.
         """
         super().__init__(adapt(env), video_folder, name_prefix)

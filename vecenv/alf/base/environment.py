@@ -127,19 +127,11 @@ class AlfEnvironment(abc.ABC):
         return None if time_step is None else time_step.env_info
 
     def seed(self, seed: Any) -> Any:
-        """Set the seed for the next reset.
-
-        Raises:
-            NotImplementedError: the environment cannot be seeded, see `can_seed`.
-        """
+        """Set the seed for the next reset; NotImplementedError if the environment cannot be seeded."""
         raise NotImplementedError(f"{type(self).__name__} has no seed")
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the current state; `mode` is one of Gymnasium's render modes.
-
-        Raises:
-            NotImplementedError: the environment does not render.
-        """
+        """Render the current state; `mode` is one of Gymnasium's. NotImplementedError if it does not render."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def sync_progress(self) -> None:  # noqa: B027  # most environments ignore it

@@ -76,12 +76,7 @@ class TensorSpec:
         return False
 
     def replace(self, **changes: Any) -> TensorSpec:
-        """Return a copy of this spec with some arguments of its constructor changed, given by name.
-
-        Raises:
-            ConfigError, SpaceError: as from the constructor.
-            TypeError: the constructor has no such argument.
-        """
+        """Return a copy of this spec with some arguments of its constructor changed, given by name."""
         return type(self)(**{**self._arguments(), **changes})
 
     @property
@@ -123,11 +118,7 @@ class TensorSpec:
         return np.ones(self._shape(outer_dims), self.dtype)
 
     def numpy_constant(self, value: Any, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
-        """Return an array filled with one number, of shape (*outer_dims, *shape), in the spec's dtype.
-
-        Raises:
-            SpaceError: the value is not a scalar.
-        """
+        """Return an array (*outer_dims, *shape) filled with one number; SpaceError if `value` is not a scalar."""
         value = np.asarray(tensors.to_arrays(value))
         if value.ndim:
             raise SpaceError(f"value: expected a number, got shape {value.shape}", path="value")
@@ -220,11 +211,7 @@ class BoundedTensorSpec(TensorSpec):
 
     @classmethod
     def from_spec(cls, spec: TensorSpec) -> BoundedTensorSpec:
-        """Return a copy of a spec with bounds.
-
-        Raises:
-            ConfigError: the spec has no bounds (a ValueError).
-        """
+        """Return a copy of a spec with bounds; ConfigError (a ValueError) if it has none."""
         if not isinstance(spec, BoundedTensorSpec):
             raise ConfigError(f"spec: expected one with bounds, got {spec}", key="spec")
         return BoundedTensorSpec(**spec._arguments())
@@ -243,9 +230,7 @@ class BoundedTensorSpec(TensorSpec):
 
         Bounds of floats beyond -1e3 .. 1e3, infinite ones included, count as -1e3 and 1e3.
 
-        Args:
-            outer_dims: axes in front of the shape.
-            generator: the source of randomness. None (default): a new generator with a random seed.
+        `generator` is the source of randomness. None (default): a new generator with a random seed.
         """
         rng = np.random.default_rng() if generator is None else generator
         shape = self._shape(outer_dims)

@@ -48,11 +48,7 @@ class StepType:
     LAST = np.int32(2)
 
     def __new__(cls, value: Any) -> Any:  # returns a number, so that arrays can be compared with it
-        """Return the constant that equals `value`.
-
-        Raises:
-            ValueError: there is no such constant.
-        """
+        """Return the constant that equals `value`; ValueError if there is none."""
         for constant in (cls.FIRST, cls.MID, cls.LAST):
             if value == constant:
                 return constant

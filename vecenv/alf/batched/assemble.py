@@ -4,10 +4,9 @@
                             |          |         |            |         |
     time step          observation   reward    discount    step_type  FIRST    env_info
 
-It stands between the pool and ParallelAlfEnvironment. Rows are ordered by env. In rows of a
-`TimeStepAdapter`, leaves of the observation contain step type and discount, and the k rows of a batch are laid end to
-end. If an episode could not be restored after a crash, these leaves are its last delivered ones, and its LAST step is
-made here.
+Rows are ordered by env. In rows of a `TimeStepAdapter`, leaves of the observation contain step type and discount, and
+the k rows of a batch are laid end to end. If an episode could not be restored after a crash, these leaves are its last
+delivered ones, and its LAST step is made here.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Assembler:
         self._observation_spec, self._action_spec = description.specs.observation, description.specs.prev_action
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
         self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
-        self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # only its structure is used
+        self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # Only the structure is used.
         self._known_infos = KnownInfos(description.specs.env_info, (size,))
         self._env_ids = np.arange(size, dtype=np.int32)
 

@@ -147,19 +147,11 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         return self._info
 
     def seed(self, seed: int) -> None:
-        """Set the seed for the next reset; later resets continue with the env's generator.
-
-        Raises:
-            ConfigError: the seed is not an integer of at least 0.
-        """
+        """Set the seed, an integer of at least 0, for the next reset; later resets continue with the generator."""
         self._seed = check_seed(seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Return the result of the env's `render`.
-
-        Raises:
-            StateError: the env was made with another `render_mode` than `mode`.
-        """
+        """Return the result of the env's `render`; StateError if it was made with another `render_mode`."""
         if self._env.render_mode != mode:
             raise StateError(
                 f"render: the env was made with render_mode={self._env.render_mode!r}, not {mode!r}; "

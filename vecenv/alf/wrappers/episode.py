@@ -74,7 +74,7 @@ class RandomFirstEpisodeLength(TruncatingMixin, AlfEnvironmentBaseWrapper):
     def _must_truncate(self, num_steps: int) -> bool:
         if self._cuts_left <= 0 or num_steps < self._limit:
             return False
-        self._limit = self._draw()  # for the next episode
+        self._limit = self._draw()  # The next episode has another limit.
         return True
 
     def _step(self, action: Any) -> TimeStep:
