@@ -48,7 +48,7 @@ from .build import builder_of
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .last_obs import LastObservations
-from .manager import EnvManager
+from .manager import EnvManager, env_property
 from .manager_pool import ManagerPool
 from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, limits_of, merge_values
 from .remote_access import LASTING_CALLS, disable_autoreset, rebuild_env
@@ -179,7 +179,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             return f"{name}({pool.describe()})"
         return f"{name}(num_envs={self.env_num}, closed=True)" if "_counts" in vars(self) else f"{name}(not built)"
 
-    @property
+    @env_property
     def envs(self) -> list[Any]:
         """The objects that `env_fn` returned, in their order; only in managers without worker processes.
 
@@ -192,11 +192,9 @@ class BaseEnvManager(EnvManager, PoolFace):
         """
         name = type(self).__name__
         if self._manager_pool.has_workers:
-            self._raise_from_property(
-                AttributeError(
-                    f"{name} has no envs in this process: they live in its workers. Read attributes by the names that "
-                    "the envs have, or use BaseEnvManager"
-                )
+            raise AttributeError(
+                f"{name} has no envs in this process: they live in its workers. Read attributes by the names that the "
+                "envs have, or use BaseEnvManager"
             )
         if self._manager_pool.local_pool is None:
             raise ClosedError(f"envs: {name} has not been launched; call launch first")

@@ -38,7 +38,7 @@ from ..report import Report
 from ..statistics import Statistics
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
-from .manager import EnvManager
+from .manager import EnvManager, env_property
 from .options import OTHER_KEYS, check_counts
 from .seeds import seeds_by_env
 from .side_values import infos_of_agents
@@ -164,28 +164,22 @@ class GymVectorEnvManager(EnvManager, PoolFace):
         found: Report = self._vector_env.report()
         return found
 
-    @property
+    @env_property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} if there is none.
 
         Like `ready_obs_id` it may step a vector env in NEXT_STEP mode.
         """
-        return {env_id: self._last_obs[env_id] for env_id in self._ready_ids()}
+        return {env_id: self._last_obs[env_id] for env_id in self.ready_obs_id}
 
-    @property
+    @env_property
     def ready_obs_id(self) -> list[int]:
         """Ids of the envs that can be stepped, ascending.
 
         If all episodes are over, a vector env in NEXT_STEP mode is stepped first, which begins the next ones.
         """
-        return self._ready_ids()
-
-    def _ready_ids(self) -> list[int]:
         if self._needs_step():
-            try:
-                self._step_vector_env({})
-            except AttributeError as error:
-                self._raise_from_property(error)
+            self._step_vector_env({})
         return self._counts.running_ids()
 
     def _needs_step(self) -> bool:

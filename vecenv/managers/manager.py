@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gymnasium import Space
 
@@ -15,7 +15,27 @@ from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
 from .states import EnvState
 
-__all__ = ["EnvManager"]
+__all__ = ["EnvManager", "env_property"]
+
+
+if TYPE_CHECKING:
+    env_property = property
+else:
+
+    def env_property(getter: Callable[[Any], Any]) -> property:
+        """Make a property of a manager that raises AttributeErrors of envs.
+
+        Python takes such an error for a missing attribute, and calls `__getattr__`, which raises it again.
+        """
+
+        def read(manager: Any) -> Any:
+            try:
+                return getter(manager)
+            except AttributeError as error:
+                manager.__dict__["_raised"] = error
+                raise
+
+        return property(read, doc=getter.__doc__)
 
 
 class EnvManager:
@@ -85,43 +105,34 @@ class EnvManager:
 
     # ---- spaces ----------------------------------------------------------------------------
 
-    @property
+    @env_property
     def env_ref(self) -> Any:
         """The reference env: an env in this process that the first `env_fn` builds and that is never stepped.
 
         It is built when it is first read, and closed with the manager. The global random generators are left as
         they were.
         """
-        try:
-            return original(self._spaces.reference())
-        except AttributeError as error:
-            self._raise_from_property(error)
+        return original(self._spaces.reference())
 
     _env_ref = env_ref  # DI-engine's name
 
-    @property
+    @env_property
     def observation_space(self) -> Space[Any]:
         """Observation space of one env. Before the first launch the reference env is built to read it.
 
         With shared_memory=False an env may lack spaces; then this and `action_space` are None.
         """
-        return self._get_spaces()[0]
+        return self._spaces.get()[0]
 
-    @property
+    @env_property
     def action_space(self) -> Space[Any]:
         """Action space of one env: a copy that the manager owns, seeded with the first seed of `seed`."""
-        return self._get_spaces()[1]
+        return self._spaces.get()[1]
 
-    @property
+    @env_property
     def reward_space(self) -> Space[Any]:
         """Reward space of one env; unbounded float32 (1,) if the env declares none."""
-        return self._get_spaces()[2]
-
-    def _get_spaces(self) -> tuple[Space[Any], Space[Any], Space[Any]]:
-        try:
-            return self._spaces.get()
-        except AttributeError as error:
-            self._raise_from_property(error)
+        return self._spaces.get()[2]
 
     def random_action(self) -> dict[int, Any]:
         """Sample an action for each env that can be stepped: {env_id: action}.
@@ -171,25 +182,14 @@ class EnvManager:
             raise raised
         return self._read_attribute(name)
 
-    def _raise_from_property(self, error: AttributeError) -> NoReturn:
-        """Raise an AttributeError of an env from a property.
-
-        Python takes an AttributeError from a property for a missing attribute, and calls `__getattr__`.
-        """
-        self.__dict__["_raised"] = error
-        raise error
-
-    @property
+    @env_property
     def ready_imgs(self) -> dict[int, Any]:
         """Frames of the envs that can be stepped, {env_id: uint8 (H, W, 3)}.
 
         Raises:
             StateError, ClosedError: as `render`.
         """
-        try:
-            return self.render("rgb_array")
-        except AttributeError as error:
-            self._raise_from_property(error)
+        return self.render("rgb_array")
 
     def render(self, mode: str = "rgb_array", env_ids: Sequence[int] | None = None) -> dict[int, Any]:
         """Render envs where they live, after the steps that they have begun.

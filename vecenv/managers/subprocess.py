@@ -14,6 +14,7 @@ from ..envs.base import BaseEnvTimestep
 from ..errors import ConfigError, StateError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
+from .manager import env_property
 from .options import PROCESS_CONFIG
 from .states import EnvState
 
@@ -74,7 +75,7 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         out = self._counts.not_running | self._stepping | self._received.keys()
         return [env_id for env_id in self._counts.all_ids if env_id not in out]
 
-    @property
+    @env_property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}.
 
@@ -84,15 +85,12 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         Raises:
             Exception: as `step`, if an env fails.
         """
-        try:
-            # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
-            while self._resets.attempts and (pool := self._manager_pool.pool) and pool.outstanding():
-                if not self._receive_next(timeout=0.0):
-                    break
-            while not (ids := self.ready_obs_id) and self._resets.attempts:
-                self._receive_next()
-        except AttributeError as error:  # An env's step or constructor raised it.
-            self._raise_from_property(error)
+        # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
+        while self._resets.attempts and (pool := self._manager_pool.pool) and pool.outstanding():
+            if not self._receive_next(timeout=0.0):
+                break
+        while not (ids := self.ready_obs_id) and self._resets.attempts:
+            self._receive_next()
         return {env_id: self._last_obs.rows[env_id] for env_id in ids}
 
     def step(self, actions: Any) -> Any:
