@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NoReturn
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import RowFlag
-from ..core.layout.spec import Array
 from ..core.options import check_env_fns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
@@ -133,17 +132,12 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._cfg["max_retry"] = max(1, int(self._cfg["max_retry"]))
         counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
         spaces = ReferenceSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
-        self._manager_pool = ManagerPool(
-            *(name, fns, self._cfg),
-            backend=self._backend,
-            is_async=self._is_async,
-            reset_inplace=self._reset_inplace,
-        )
+        self._manager_pool = ManagerPool(name, fns, self._cfg, self._backend, self._is_async, self._reset_inplace)
         super().__init__(counts, spaces)
         self._last_obs = LastObservations(len(fns))
         self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs)
         self._agent_infos = AgentInfos()
-        self._layout: Layout | None = None
+        self._layout: Any = None  # a Layout, from launch to close
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)
@@ -235,8 +229,9 @@ class BaseEnvManager(EnvManager, PoolFace):
         builder = builder_of(pool.implementation)
         spaces = pool.spaces
         self._pack = packer_of(pool.action_spec, builder.common_type)
+        reward_shape = getattr(spaces.reward_space, "shape", None)
         self._layout = Layout(
-            *(pool.obs_spec, _shape_of_rewards(spaces.reward_space), self.env_num, builder),
+            *(pool.obs_spec, (1,) if reward_shape is None else tuple(reward_shape), self.env_num, builder),
             leases=None if self._cfg.get("copy_on_get", True) else pool.lend(operator.attrgetter("obs")),
             is_untyped=isinstance(spaces.observation_space, ObjectSpace),
             copy_timer=pool.copy_timer,
@@ -460,7 +455,6 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, TimestepBuffers]:
         self._send(ids, actions, ordered=True)
-        assert self._layout is not None
         buffers = self._buffers_class(ids, self._layout)  # while the envs are stepped
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way gets another attempt"
@@ -506,7 +500,6 @@ class BaseEnvManager(EnvManager, PoolFace):
             self._on_resets(batch)
 
     def _on_resets(self, batch: Batch) -> None:
-        assert self._layout is not None
         failed = self._resets.on_rows(batch, self._layout.spec)
         if failed:
             with self._closing_after_reset():
@@ -590,7 +583,9 @@ class BaseEnvManager(EnvManager, PoolFace):
         ended = (views.terminated | views.truncated).nonzero()[0]
         rows = ended.tolist()
         if rows:
-            finals = self._final_observations(buffers, batch, ended)
+            # With autoresets, `obs` of the row is the first observation of the next episode.
+            is_autoreset, spec = self._manager_pool.may_autoreset, self._layout.spec
+            finals = final_rows(spec, batch, ended) if is_autoreset else [buffers.rows[row] for row in rows]
             ends = zip(rows, views.terminated[ended].tolist(), views.truncated[ended].tolist())
             buffers.end(finals, ends, keeps_final=self._reset_inplace)
         if batch.flags & HAS_INFO:
@@ -609,13 +604,6 @@ class BaseEnvManager(EnvManager, PoolFace):
         if batch.flags & RowFlag.MESSAGE:
             self._agent_infos.restore(ids, buffers.infos, buffers.put_info)
         return buffers.finish()
-
-    def _final_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array) -> list[Any]:
-        """Return the final observations of the rows whose episodes have ended."""
-        assert self._layout is not None
-        if self._manager_pool.may_autoreset:  # `obs` of the row is the first observation of the next episode
-            return final_rows(self._layout.spec, batch, ended)
-        return [buffers.rows[row] for row in ended]
 
     def _read_infos(self, buffers: TimestepBuffers) -> None:
         """Record which envs are new, and put the values of abnormal timesteps back."""
@@ -729,12 +717,6 @@ class BaseEnvManager(EnvManager, PoolFace):
             described[env_id] = locate(failure, **{**place_of(error), "env_ids": (env_id,), "op": "step"})
             described[env_id].__cause__ = error
         return described
-
-
-def _shape_of_rewards(space: Any) -> tuple[int, ...]:
-    """Return the shape of a timestep's reward: that of the reward space, (1,) if it has none."""
-    shape = getattr(space, "shape", None)
-    return (1,) if shape is None else tuple(shape)
 
 
 def _raise_first(failures: list[Exception]) -> None:

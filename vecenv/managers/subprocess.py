@@ -190,7 +190,6 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
         self._on_resets(resets)
 
     def _on_steps(self, batch: Batch) -> None:
-        assert self._layout is not None
         ids = batch.env_ids.tolist()
         self._stepping.difference_update(ids)
         errors = batch.errors()

@@ -140,11 +140,11 @@ class ObsNormWrapper(ObsWrapper):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if obs is None:  # The timestep is abnormal.
-            return obs, reward, terminated, truncated, info
-        self.data_count += 1
-        self.rms.update(np.asarray(obs)[np.newaxis])
-        return self.observation(obs), reward, terminated, truncated, info
+        if obs is not None:  # else the timestep is abnormal
+            self.data_count += 1
+            self.rms.update(np.asarray(obs)[np.newaxis])
+            obs = self.observation(obs)
+        return obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any) -> Any:
         if self.data_count <= MIN_COUNT:
@@ -219,16 +219,15 @@ class RewardNormWrapper(EnvWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        result: Any = self.env.step(action)
-        obs, reward, terminated, truncated, info = result
-        if reward is None:  # The timestep is abnormal.
-            return obs, reward, terminated, truncated, info
-        raw = np.asarray(reward, dtype=np.float64)
-        _check_single(raw.shape)  # The env may have declared no reward space when it was wrapped.
-        self.data_count += 1
-        self.cum_reward = self.cum_reward * self.reward_discount + raw.reshape(1)
-        self.rms.update(self.cum_reward[np.newaxis])
-        return obs, self.reward(reward), terminated, truncated, info
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if reward is not None:  # else the timestep is abnormal
+            raw = np.asarray(reward, dtype=np.float64)
+            _check_single(raw.shape)  # The env may have declared no reward space when it was wrapped.
+            self.data_count += 1
+            self.cum_reward = self.cum_reward * self.reward_discount + raw.reshape(1)
+            self.rms.update(self.cum_reward[np.newaxis])
+            reward = self.reward(reward)
+        return obs, reward, terminated, truncated, info
 
     def reward(self, reward: Any) -> float:
         """Normalise one reward by the current statistics."""

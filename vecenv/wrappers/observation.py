@@ -108,7 +108,7 @@ class ScaledFloatFrameWrapper(ObsWrapper):
 
 
 @ENV_WRAPPER_REGISTRY.register("frame_stack")
-class FrameStackWrapper(EnvWrapper):
+class FrameStackWrapper(ObsWrapper):
     """Stack the last `n_frames` observations on a new first axis, oldest first; a new array each time.
 
     After a reset all frames are the first observation. Every space that Gymnasium can batch is supported. The
@@ -128,17 +128,12 @@ class FrameStackWrapper(EnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([copy_obs(obs)] * self.n_frames)  # a copy, because an env may reuse its array
-        return self._stacked(), info
+        self.frames.clear()
+        return self.observation(obs), info
 
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        if obs is None:
-            return obs, reward, terminated, truncated, info
-        self.frames.append(copy_obs(obs))
-        return self._stacked(), reward, terminated, truncated, info
-
-    def _stacked(self) -> Any:
+    def observation(self, obs: Any) -> Any:
+        # A copy, because an env may reuse its array.
+        self.frames.extend([copy_obs(obs)] * (1 if self.frames else self.n_frames))
         if self._is_array:
             return np.stack(self.frames)
         out: Any = create_empty_array(self._inner_space, self.n_frames)

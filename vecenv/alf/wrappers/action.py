@@ -139,17 +139,15 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
     def _draw(self, shape: tuple[int, ...]) -> Any:
         return self._generator.normal(0.0, self._sigma, shape)
 
-    def _reset(self) -> TimeStep:
-        self._noise = None
-        return self._env.reset()
-
     def _step(self, action: Any) -> TimeStep:
         if self._noise is None:
             self._noise = self._draw(np.shape(action))
         noise = self._draw(np.shape(action))
         moved = action + self._weight * self._noise + noise
         self._noise = noise
-        time_step = self._env.step(np.clip(moved, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype))
+        return super()._step(np.clip(moved, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype))
+
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         if bool(time_step.is_first()):
             self._noise = None
         return time_step

@@ -141,13 +141,7 @@ class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
         check_single(env, "AtariTerminalOnLifeLossWrapper")
         self._lives = 0
 
-    def _reset(self) -> TimeStep:
-        time_step = self._env.reset()
-        self._lives = _lives(time_step, 0)
-        return time_step
-
-    def _step(self, action: Any) -> TimeStep:
-        time_step = self._env.step(action)
+    def _changed(self, time_step: TimeStep) -> TimeStep:
         if bool(time_step.is_first()):
             self._lives = _lives(time_step, 0)
             return time_step
