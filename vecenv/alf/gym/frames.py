@@ -111,16 +111,8 @@ class ImageChannelFirst(BaseObservationWrapper):
     An image is a value of a Box space with three axes. Values of other spaces with three axes, such as masks, stay.
     """
 
-    def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
-        self._spaces: dict[str | None, Any] = {}
-        super().__init__(env, fields)
-
-    def _transform_space_of(self, space: Any, field: str | None) -> Any:
-        self._spaces[field] = space
-        return self.transform_space(space)
-
     def _transform_of(self, observation: Any, field: str | None) -> Any:
-        return map_by_space(_channels_first, self._spaces[field], observation)
+        return map_by_space(_channels_first, get_field(self.env.observation_space, field), observation)
 
     def transform_space(self, space: Any) -> Any:
         return map_space(_channels_first_space, space)
@@ -267,12 +259,9 @@ class _CropMixin:
         shape = _image_shape(space)
         self._sizes[field] = height, width = shape[:2] if self._channel_last else shape[1:]
         self._windows[field] = self._window(height, width)
-        return _image_space(space, self._cut(np.empty(shape, np.bool_), field).shape)
+        return _image_space(space, self._transform_of(np.empty(shape, np.bool_), field).shape)
 
-    def _transform_of(self, observation: Any, field: str | None) -> Any:
-        return self._cut(observation, field)
-
-    def _cut(self, image: Any, field: str | None) -> Any:
+    def _transform_of(self, image: Any, field: str | None) -> Any:
         sy, sx, height, width = self._windows[field]
         rows, columns = slice(sy, sy + height), slice(sx, sx + width)
         return np.ascontiguousarray(image[rows, columns] if self._channel_last else image[:, rows, columns])
