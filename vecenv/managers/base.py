@@ -494,7 +494,7 @@ class BaseEnvManager(EnvManager, PoolFace):
             raise
 
     def _receive_resets(self) -> None:
-        """Receive all outstanding rows, and take the rows of resets."""
+        """Receive all outstanding rows, and process those of resets."""
         batch = self._recv(self._manager_pool.require_pool("reset").outstanding())
         if batch is not None:
             self._on_resets(batch)

@@ -67,8 +67,8 @@ class ResetRequest(NamedTuple):
         replay_token: part of the names of the videos; it stays the same if the env moves to another worker.
         is_complete: the request is sufficient for an env that is new.
         episode: index of the episode in its sequence of seeds; None: the one after the last episode of this driver.
-        stride: the distance to the index of the driver's next episode. With k spare envs, k + 1 drivers take turns.
-        spare: position of the driver among these, 0 for the one that begins.
+        stride: the distance to the index of the driver's next episode. With k spare envs it is k + 1.
+        spare: position of the driver among those of its env, 0 for the one that begins.
         seeds_generators: the states of the global random generators begin from the seed, too. Those of an env that was
             built again do not: its sequence of seeds may be the same as before.
     """
@@ -151,7 +151,7 @@ class EnvDriver:
         self._params: dict[str, Any] = {}
         self._seed: tuple[int, bool | None] | None = None
         self._seeds = EpisodeSeeds()  # for envs that cannot follow a sequence of seeds themselves
-        self._spare = 0  # position among the drivers that take turns
+        self._spare = 0  # position of the driver among those of its env
         self._episodes_left: float | None = None
         self._replay_path: str | None = None
         self._replay_token = ""

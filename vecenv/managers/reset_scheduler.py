@@ -215,7 +215,7 @@ class ResetScheduler:
     # ---- failed attempts -------------------------------------------------------------------
 
     def use_attempt(self, env_id: int, error: Exception) -> None:
-        """Count an attempt of the env's reset, which failed with this error; `fail` if no attempts are left."""
+        """Count an attempt of the env's reset, which failed with this error; call `fail` if none is left."""
         self.attempts[env_id] = self.attempts.get(env_id, 1) - 1
         if self.attempts[env_id] <= 0:
             self.fail(env_id, error)
@@ -244,7 +244,7 @@ class ResetScheduler:
         raise failure from error
 
     def fail_on_autoreset_error(self, errors: Mapping[int, Exception]) -> None:
-        """`fail` if one of these errors of steps, by env_id, is of an autoreset in the worker."""
+        """Call `fail` if one of these errors of steps, by env_id, is of an autoreset in the worker."""
         for env_id, error in sorted(errors.items()):
             if isinstance(error, EnvError) and error.op == "reset":
                 self.fail(env_id, error)
