@@ -57,7 +57,7 @@ BASE = {
 }
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
-FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
+FRONT_ENDS = {"vector", "alf", "integrations"}
 
 # Part of the package -> parts that it may import, beside itself.
 MAY_IMPORT = {
@@ -80,9 +80,9 @@ MAY_IMPORT = {
     "managers": BASE | ENGINE | INSIDE,
     "policies": BASE | ENGINE,
     "collection": BASE | ENGINE | {"policies", "vector"},
-    **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
+    **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS},
     "evaluation": BASE | ENGINE | INSIDE | {"policies", "vector"},
-    "examples": BASE | INSIDE | FRONT_ENDS | {"collection", "evaluation", "managers", "__init__"},
+    "examples": BASE | INSIDE | FRONT_ENDS | {"cli", "collection", "evaluation", "managers", "__init__"},
     "measurement": BASE | ENGINE | INSIDE | {"vector"},
     "tuning": BASE | ENGINE | INSIDE | {"measurement", "vector"},
     "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"evaluation", "managers", "measurement", "tuning", "__init__"},

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf import ParallelAlfEnvironment, StepType, TimeStep, create_environment, load
+from vecenv.cli.options import count, natural
 
 __all__ = ["main", "rollout"]
 
@@ -63,16 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Roll a batch of ALF environments out with a random policy.")
     parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
-    parser.add_argument("--envs", type=int, default=6, help="envs in the batch (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="time steps after the first (default: %(default)s)")
-    parser.add_argument("--limit", type=int, default=20, help="steps in an episode at most (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of envs and policy (default: %(default)s)")
-    options = parser.parse_args(argv)
-    if options.seed < 0:
-        parser.error("--seed must be at least 0")
-    if min(options.envs, options.steps, options.limit) < 1:
-        parser.error("--envs, --steps and --limit must be at least 1")
-    return options
+    parser.add_argument("--envs", type=count, default=6, help="envs in the batch (default: %(default)s)")
+    parser.add_argument("--steps", type=count, default=60, help="time steps after the first (default: %(default)s)")
+    parser.add_argument("--limit", type=count, default=20, help="steps in an episode at most (default: %(default)s)")
+    parser.add_argument("--seed", type=natural, default=0, help="of envs and policy (default: %(default)s)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from vecenv.cli.options import count, natural
 from vecenv.collection import collect
 from vecenv.envs.gym_registry import make_env
 from vecenv.vector import VectorEnv
@@ -60,15 +61,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Collect episodes with a random policy and print their returns.")
     parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
-    parser.add_argument("--envs", type=int, default=8, help="envs that run at once (default: %(default)s)")
-    parser.add_argument("--episodes", type=int, default=32, help="episodes to collect (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="repeat a run exactly (default: a new one every time)")
-    options = parser.parse_args(argv)
-    if options.seed is not None and options.seed < 0:
-        parser.error("--seed must be at least 0")
-    if options.envs < 1 or options.episodes < 1:
-        parser.error("--envs and --episodes must be at least 1")
-    return options
+    parser.add_argument("--envs", type=count, default=8, help="envs that run at once (default: %(default)s)")
+    parser.add_argument("--episodes", type=count, default=32, help="episodes to collect (default: %(default)s)")
+    parser.add_argument("--seed", type=natural, help="repeat a run exactly (default: a new one every time)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 import vecenv
+from vecenv.cli.options import count, natural
 from vecenv.envs.gym_registry import make_env
 
 __all__ = ["main", "random_policy"]
@@ -50,13 +51,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Evaluate a random policy: one episode per seed.")
     add = parser.add_argument
     add("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
-    add("--envs", type=int, default=8, help="envs that run at once (default: %(default)s)")
-    add("--episodes", type=int, default=20, help="how many (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the first episode, then the next ones (default: %(default)s)")
-    options = parser.parse_args(argv)
-    if options.envs < 1 or options.episodes < 1 or options.seed < 0:
-        parser.error("--envs and --episodes must be at least 1, --seed at least 0")
-    return options
+    add("--envs", type=count, default=8, help="envs that run at once (default: %(default)s)")
+    add("--episodes", type=count, default=20, help="how many (default: %(default)s)")
+    add("--seed", type=natural, default=0, help="of the first episode, then the next ones (default: %(default)s)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

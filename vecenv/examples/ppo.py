@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from vecenv.cli.options import count, natural
 from vecenv.collection import Collector, Transitions
 from vecenv.envs.gym_registry import make_env
 from vecenv.errors import require
@@ -251,18 +252,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a policy by PPO, then evaluate it.")
     parser.add_argument("--env", default="CartPole-v1", help="registered env with discrete actions (%(default)s)")
-    parser.add_argument("--envs", type=int, help="envs that run at once (default: 8)")
-    parser.add_argument("--steps", type=int, help="env steps at most (default: 400,000; Atari: 10 million)")
+    parser.add_argument("--envs", type=count, help="envs that run at once (default: 8)")
+    parser.add_argument("--steps", type=count, help="env steps at most (default: 400,000; Atari: 10 million)")
     parser.add_argument("--target", type=float, help="mean return to stop at (default: 475; Atari: 18)")
-    parser.add_argument("--eval-episodes", type=int, default=20, help="episodes at the end (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the envs and of torch (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    parser.add_argument("--eval-episodes", type=count, default=20, help="episodes at the end (default: %(default)s)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the envs and of torch (default: %(default)s)")
+    parser.add_argument("--threads", type=count, default=1, help="of torch (default: %(default)s)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the returns of the training episodes")
-    options = parser.parse_args(argv)
-    counts = [options.envs, options.steps, options.eval_episodes, options.threads]
-    if min(1 if count is None else count for count in counts) < 1 or options.seed < 0:
-        parser.error("--envs, --steps, --eval-episodes and --threads must be at least 1, --seed at least 0")
-    return options
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

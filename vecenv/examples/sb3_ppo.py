@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vecenv.cli.options import count, natural
 from vecenv.errors import require
 
 __all__ = ["Trained", "main", "train"]
@@ -111,18 +112,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train PPO on CartPole-v1 over three kinds of vector env.")
-    parser.add_argument("--envs", type=int, default=64, help="envs that run at once (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300_000, help="env steps at most (default: %(default)s)")
+    parser.add_argument("--envs", type=count, default=64, help="envs that run at once (default: %(default)s)")
+    parser.add_argument("--steps", type=count, default=300_000, help="env steps at most (default: %(default)s)")
     parser.add_argument("--target", type=float, default=400.0, help="mean return to stop at (default: %(default)s)")
     parser.add_argument("--kind", action="append", choices=_KINDS, help="only this vector env; may be repeated")
-    parser.add_argument("--seed", type=int, default=0, help="of the envs and of PPO (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; 0: as torch likes (default: %(default)s)")
-    options = parser.parse_args(argv)
-    if options.envs < 1 or options.steps < 1:
-        parser.error("--envs and --steps must be at least 1")
-    if options.seed < 0 or options.threads < 0:
-        parser.error("--seed and --threads must be at least 0")
-    return options
+    parser.add_argument("--seed", type=natural, default=0, help="of the envs and of PPO (default: %(default)s)")
+    parser.add_argument("--threads", type=natural, default=1, help="of torch; 0: as torch likes (default: %(default)s)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

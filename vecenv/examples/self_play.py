@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vecenv.cli.options import count, natural
 from vecenv.envs.board import BoardEnv, Connect4Env, GomokuEnv, TicTacToeEnv
 from vecenv.vector import VectorEnv
 
@@ -105,16 +106,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Play a board game against itself on many boards, print results.")
     parser.add_argument("--game", choices=sorted(GAMES), default="connect4", help="default: %(default)s")
     parser.add_argument("--against", choices=sorted(MODES), default="self", help="player 2 (default: %(default)s)")
-    parser.add_argument("--envs", type=int, default=64, help="boards at once (default: %(default)s)")
-    parser.add_argument("--games", type=int, default=512, help="games to play (default: %(default)s)")
-    parser.add_argument("--workers", type=int, help="processes (default: one per usable core)")
-    parser.add_argument("--seed", type=int, help="repeat a run exactly (default: a new one every time)")
-    options = parser.parse_args(argv)
-    if options.seed is not None and options.seed < 0:
-        parser.error("--seed must be at least 0")
-    if min(options.envs, options.games, 1 if options.workers is None else options.workers) < 1:
-        parser.error("--envs, --games and --workers must be at least 1")
-    return options
+    parser.add_argument("--envs", type=count, default=64, help="boards at once (default: %(default)s)")
+    parser.add_argument("--games", type=count, default=512, help="games to play (default: %(default)s)")
+    parser.add_argument("--workers", type=count, help="processes (default: one per usable core)")
+    parser.add_argument("--seed", type=natural, help="repeat a run exactly (default: a new one every time)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
