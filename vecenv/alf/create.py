@@ -26,6 +26,7 @@ from vecenv.core.pool.backends import CHOOSING_BACKENDS
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 from vecenv.values.checks import check_callable, check_callables, check_flag, check_whole
+from vecenv.values.signatures import parameters_of
 
 _SEED_LIMIT = 2**31 - 1
 
@@ -234,10 +235,7 @@ def _asks_for(function: Any, name: str) -> bool:
         if name in outer.keywords:
             return False
         outer = outer.func
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some C functions have no signature
-        return False
+    return name in (parameters_of(function) or ())
 
 
 def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:

@@ -12,7 +12,6 @@ five-tuples to DI-engine's timesteps.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,12 +19,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
 from vecenv.errors import SpaceError, StateError
 from vecenv.gymnasium_api.reward_spaces import find_reward_space
 from vecenv.values.checks import describe_wrong_env_fn, is_pettingzoo_env
+from vecenv.values.own_attributes import get_own_attr
+from vecenv.values.signatures import parameters_of
 
 #: Attributes that `AdaptedEnv` defines itself, in place of its env's.
 _TRANSLATED = frozenset(
@@ -277,7 +277,8 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         """Return the env's rendering; a `render` that requires a mode is called with mode 'rgb_array'."""
         render = self.env.render
-        return render(mode="rgb_array") if _requires(render, "mode") else render()
+        mode = (parameters_of(render) or {}).get("mode")
+        return render() if mode is None or mode.default not in (mode.empty, "human") else render(mode="rgb_array")
 
     @property
     def observation_space(self) -> Any:  # type: ignore[override]  # read live: lazy envs set it at reset
@@ -391,16 +392,7 @@ def _accepts(function: Any, name: str, *, by_name: bool = False) -> bool:
 
     With `by_name` it must have a parameter of that name; `**kwargs` does not count.
     """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    parameters = parameters_of(function)
+    if parameters is None or name in parameters:
         return True
-    return any(p.name == name or (p.kind is p.VAR_KEYWORD and not by_name) for p in parameters)
-
-
-def _requires(function: Any, name: str) -> bool:
-    try:
-        parameter = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):
-        return False
-    return parameter is not None and parameter.default in (parameter.empty, "human")
+    return not by_name and any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ..errors import ConfigError, StateError
+from ..values.own_attributes import get_own_attr
 from .adapt import adapt_and_build, find_attr, original
 from .base import BaseEnv
-from .own_attributes import get_own_attr
 from .spaces import ObjectSpace, map_space
 
 __all__ = [

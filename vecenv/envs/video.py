@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import inspect
 import os
 import re
 import sys
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require, warn_caller
 from vecenv.gymnasium_api.replaying import is_replaying
+from vecenv.values.signatures import parameters_of
 
 DEFAULT_FOLDER = "./video"
 
@@ -300,10 +300,7 @@ def enable_env_recording(env: gymnasium.Env[Any, Any], folder: str, token: str) 
     enable = getattr(original(env), "enable_save_replay", None)
     if not callable(enable):
         return False
-    try:
-        takes_token = "token" in inspect.signature(enable).parameters
-    except (TypeError, ValueError):
-        takes_token = False
+    takes_token = "token" in (parameters_of(enable) or ())
     try:
         enable(folder, token=token) if takes_token else enable(folder)
     except NotImplementedError:  # BaseEnv's default: the env does not record by itself

@@ -16,9 +16,9 @@ from typing import Any
 
 from gymnasium.utils import seeding
 
-__all__ = ["is_seeded_by", "seed_generators"]
+from ..values.own_attributes import MISSING, get_own_attr
 
-_MISSING = object()
+__all__ = ["is_seeded_by", "seed_generators"]
 
 
 def seed_generators(env: Any, first: int) -> bool:
@@ -29,7 +29,7 @@ def seed_generators(env: Any, first: int) -> bool:
     """
     has_made = False
     for seed, owner in enumerate(_owners(env, first), first):
-        if _own_attr(owner, "_np_random") is None:
+        if get_own_attr(owner, "_np_random", MISSING) is None:
             owner._np_random, owner._np_random_seed = seeding.np_random(seed)
             has_made = True
     return has_made
@@ -38,7 +38,7 @@ def seed_generators(env: Any, first: int) -> bool:
 def is_seeded_by(env: Any, first: int) -> bool:
     """Return whether all generators of an env were made from the seeds that `seed_generators` gives."""
     owners = _owners(env, first)
-    return bool(owners) and all(_own_attr(one, "_np_random_seed") == seed for seed, one in enumerate(owners, first))
+    return bool(owners) and all(get_own_attr(one, "_np_random_seed") == seed for seed, one in enumerate(owners, first))
 
 
 def _owners(env: Any, first: int) -> list[Any]:
@@ -47,11 +47,3 @@ def _owners(env: Any, first: int) -> list[Any]:
         return [owner for part in env.generator_owners(first) for owner in _owners(part, first)]
     base = getattr(env, "unwrapped", env)
     return [base] if base is env else _owners(base, first)
-
-
-def _own_attr(owner: Any, name: str) -> Any:
-    """Return an attribute of the object or its class, without its `__getattr__`."""
-    try:
-        return object.__getattribute__(owner, name)
-    except AttributeError:
-        return _MISSING

@@ -7,8 +7,9 @@ an env gets no `options`.
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
+
+from ..values.signatures import parameters_of
 
 __all__ = ["accepts_options"]
 
@@ -27,10 +28,7 @@ def accepts_options(env: Any) -> bool:
 @functools.lru_cache(maxsize=256)
 def _accepts(reset: Any) -> bool | None:
     """Return whether a function has a parameter `options`; None if it only has `**kwargs`."""
-    try:
-        parameters = inspect.signature(reset).parameters.values()
-    except (TypeError, ValueError):
+    parameters = parameters_of(reset)
+    if parameters is None or "options" in parameters:
         return True
-    if any(one.name == "options" for one in parameters):
-        return True
-    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else False
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else False

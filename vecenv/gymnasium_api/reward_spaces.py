@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..values.own_attributes import get_own_attr
+
 __all__ = ["find_reward_space", "reward_shape_of"]
 
 
@@ -29,7 +31,8 @@ def find_reward_space(env: Any) -> Any:
             break
         except AttributeError:
             passed.append(layer)
-            layer = _inner_layer(layer)
+            inner = get_own_attr(layer, "env")
+            layer = None if inner is layer else inner
     else:
         return None
     for wrapper in reversed(passed):
@@ -45,14 +48,6 @@ def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
     # otherwise it is not a space
     shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None
     return shape if isinstance(shape, tuple) and shape != (1,) else ()
-
-
-def _inner_layer(layer: Any) -> Any:
-    try:
-        inner = object.__getattribute__(layer, "env")  # reading `__dict__` would make the layer slower
-    except AttributeError:
-        return None
-    return None if inner is layer else inner
 
 
 def _space_through(wrapper: Any, space: Any) -> Any:

@@ -20,13 +20,13 @@ import numpy as np
 
 from ..core.host.global_rngs import reseed_running_env
 from ..envs.adapt import AdaptedEnv, adapt_and_build, reward_space_of
-from ..envs.own_attributes import get_own_attr
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError, locate
 from ..gymnasium_api.first_seeds import seed_generators
+from ..values.own_attributes import get_own_attr
 from ..values.pickling import dump_by_value, load
 from .env_spaces import SPACES_REMEDY
 from .side_values import ABNORMAL, move_reward_to_info

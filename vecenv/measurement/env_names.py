@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
 from vecenv.measurement.target import registered_env
 from vecenv.values.checks import nearest
+from vecenv.values.signatures import parameters_of
 
 __all__ = ["find_env_fn", "import_module"]
 
@@ -59,7 +59,7 @@ def find_env_fn(
         # A constructor that wants a config (BaseEnv's) gets the arguments as one dict.
         if _wants_config(found):
             return EnvFactory(found, (dict(kwargs),))
-        taken = {key: value for key, value in (optional or {}).items() if key in _parameters(found)}
+        taken = {key: value for key, value in (optional or {}).items() if key in (parameters_of(found) or ())}
         return EnvFactory(found, kwargs={**taken, **kwargs})
     if path in gymnasium.registry:
         return registered_env(name, for_registered, atari=atari)
@@ -88,15 +88,8 @@ def import_module(name: str, module_name: str) -> Any:
         raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
 
 
-def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
 def _wants_config(function: Any) -> bool:
-    parameters = list(_parameters(function).values())
+    parameters = list((parameters_of(function) or {}).values())
     if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
         return False
     first = parameters[0]

@@ -1,7 +1,9 @@
 """Values: checks of arguments, nests of values, text and bytes made of them.
 
-checks      checks of the arguments of public functions
-nested      structures of dicts, tuples and lists
-json_text   JSON for people and programs
-pickling    pickles that contain what only the program's main module has
+checks          checks of the arguments of public functions
+nested          structures of dicts, tuples and lists
+own_attributes  attributes of one object
+signatures      parameters of functions
+json_text       JSON for people and programs
+pickling        pickles that contain what only the program's main module has
 """

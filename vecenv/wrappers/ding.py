@@ -16,12 +16,12 @@ from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.gym_registry import make_env
-from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import to_timestep
 from vecenv.envs.video import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.errors import ConfigError, StateError
 from vecenv.gymnasium_api.first_seeds import seed_generators
+from vecenv.values.own_attributes import get_own_attr
 from vecenv.values.pickling import dump_by_value
 from vecenv.wrappers.create import create_env_wrapper
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.envs.own_attributes import MISSING, get_own_attr
 from vecenv.errors import StateError
+from vecenv.values.own_attributes import MISSING, get_own_attr
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
 

@@ -24,9 +24,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from vecenv.envs.own_attributes import MISSING, set_own_attr
 from vecenv.envs.state.generators import get_generator_state
 from vecenv.errors import StateError
+from vecenv.values.own_attributes import MISSING, set_own_attr
 
 __all__ = ["AttributeWatch", "is_plain", "set_attributes"]
 

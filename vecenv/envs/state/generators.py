@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.own_attributes import attributes_of, get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import StateError
+from vecenv.values.own_attributes import attributes_of, get_own_attr
 
 _GENERATOR, _SPACE, _NEITHER = 1, 2, 0
 _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Text}

@@ -10,8 +10,8 @@ from typing import Any
 
 import gymnasium
 
-from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.state.adapters import LIFE, StateAdapter
+from vecenv.values.own_attributes import get_own_attr
 
 __all__ = ["PICKLED"]
 

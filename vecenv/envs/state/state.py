@@ -29,7 +29,6 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from vecenv.envs.adapt import inner_env
-from vecenv.envs.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state.adapters import (
     EPISODE,
@@ -50,6 +49,7 @@ from vecenv.envs.state.generators import (
 )
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
+from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
 from vecenv.values.pickling import dump_by_value, load
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
