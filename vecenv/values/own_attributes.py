@@ -8,6 +8,7 @@ by one. Their names are collected from the code of the object's class that assig
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import types
 from typing import Any
@@ -17,7 +18,6 @@ __all__ = ["MISSING", "attributes_of", "get_own_attr", "set_own_attr"]
 MISSING: Any = object()
 
 _DICT_IS_SLOW = (3, 11) <= sys.version_info < (3, 13)
-_names: dict[type, tuple[str, ...]] = {}
 
 
 def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
@@ -42,18 +42,16 @@ def attributes_of(layer: Any) -> dict[str, Any]:
     if not _DICT_IS_SLOW:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
         return own
-    cls = type(layer)
-    names = _names.get(cls)
-    if names is None:
-        names = _names[cls] = _stored_names(cls)
     found = {}
-    for name in names:
+    cls: Any = type(layer)
+    for name in _stored_names(cls):
         value = get_own_attr(layer, name, MISSING)
         if value is not MISSING:
             found[name] = value
     return found
 
 
+@functools.cache
 def _stored_names(cls: type) -> tuple[str, ...]:
     """Return the attribute names that methods of a class assign, except properties and other data descriptors."""
     names: dict[str, None] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +14,17 @@ from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import StateError
 from vecenv.values.own_attributes import attributes_of, get_own_attr
 
-_GENERATOR, _SPACE, _NEITHER = 1, 2, 0
+_GENERATOR, _SPACE, _NEITHER = range(3)
 _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Text}
 GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
-_kinds: dict[type, int] = {}  # class of an attribute -> one of the three kinds
 
 
+@functools.cache
 def _kind_of(cls: type) -> int:
+    """Return one of the three kinds of classes of attributes."""
     if issubclass(cls, GENERATOR_CLASSES):
-        kind = _GENERATOR
-    elif issubclass(cls, spaces.Space):
-        kind = _SPACE
-    else:
-        kind = _NEITHER
-    _kinds[cls] = kind
-    return kind
+        return _GENERATOR
+    return _SPACE if issubclass(cls, spaces.Space) else _NEITHER
 
 
 def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], Any]]:
@@ -38,10 +35,8 @@ def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], 
     """
     found: list[tuple[int, tuple[Any, ...], Any]] = []
     for name, value in attributes_of(layer).items():
-        cls = type(value)
-        kind = _kinds.get(cls)
-        if kind is None:
-            kind = _kind_of(cls)
+        cls: Any = type(value)
+        kind = _kind_of(cls)
         if kind == _NEITHER:
             continue
         if kind == _GENERATOR:

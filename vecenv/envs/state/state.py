@@ -333,17 +333,10 @@ def _next(layer: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    name: str
-    capture: Callable[[Any], Any] | None
-    restore: Callable[[Any, Any], None] | None
-    lifetime: str | Callable[[Any], str]
-    is_whole: bool
-    is_trusted: bool  # it has no unknown state
+class _Plan(StateAdapter):
+    name: str = ""
+    is_trusted: bool = False  # it has no unknown state
     gap: str | None = None
-    find_gap: Callable[[Any], str | None] | None = None
-    holds_inner: bool = False
-    only_between_episodes: bool = True
     is_built_in: bool = False  # vecenv's own functions capture the state, and their gaps are known
 
 
@@ -370,33 +363,18 @@ def _make_plan(cls: type) -> _Plan:
         base_name = dotted_name(base)
         adapter = _registered.get(base) or _registered.get(base_name)
         if adapter is not None:
-            return replace(_plan_by(adapter, name, is_trusted=True), is_built_in=adapter is PICKLED)
+            return _Plan(**vars(adapter), name=name, is_trusted=True, is_built_in=adapter is PICKLED)
         if ("get_state" in vars(base) or "set_state" in vars(base)) and _has_hook(cls):
             return _hook_plan(cls, name, base, is_trusted)
         adapter = STATE_ADAPTERS.get(base_name)
-        if adapter is not None and base is cls:
-            return _plan_by(adapter, name, is_trusted=True)
-        if adapter is not None and is_trusted and adapter.with_subclasses:
-            return _plan_by(adapter, name, is_trusted=True)
+        if adapter is not None and (base is cls or (is_trusted and adapter.with_subclasses)):
+            return _Plan(**vars(adapter), name=name, is_trusted=True, is_built_in=True)
         if adapter is not None and adapter.capture is not None:
-            plan = _plan_by(adapter, name, is_trusted=False)
-            return replace(plan, gap=f"may hold more than {base.__name__}, of which it is a subclass")
+            gap = f"may hold more than {base.__name__}, of which it is a subclass"
+            return _Plan(**vars(adapter), name=name, gap=gap)
         if base_name in UNCOVERED:
-            return _Plan(name, None, None, EPISODE, False, False, UNCOVERED[base_name])
-    return _Plan(name, None, None, EPISODE, False, False, _UNKNOWN)
-
-
-def _plan_by(adapter: StateAdapter, name: str, is_trusted: bool) -> _Plan:
-    own = (adapter.capture, adapter.restore, adapter.lifetime, adapter.is_whole)
-    return _Plan(
-        name,
-        *own,
-        is_trusted,
-        find_gap=adapter.find_gap,
-        holds_inner=adapter.holds_inner,
-        only_between_episodes=adapter.only_between_episodes,
-        is_built_in=is_trusted,
-    )
+            return _Plan(is_whole=False, name=name, gap=UNCOVERED[base_name])
+    return _Plan(is_whole=False, name=name, gap=_UNKNOWN)
 
 
 def _has_hook(cls: Any) -> bool:
@@ -413,17 +391,17 @@ def _has_hook(cls: Any) -> bool:
 
 
 def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
-    get_state, set_state = cls.get_state, cls.set_state
+    plan = _Plan(cls.get_state, cls.set_state, LIFE, name=name, is_trusted=True)
     is_ours = base.__module__.partition(".")[0] == "vecenv"
-    lifetime = next((HOOK_LIFETIMES[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LIFETIMES), LIFE)
     if is_ours and is_trusted:
         if not getattr(cls, "state_names", True):
-            return _Plan(name, None, None, EPISODE, True, True, is_built_in=True)
-        return _Plan(name, get_state, set_state, lifetime, True, True, is_built_in=True)
+            return _Plan(name=name, is_trusted=True, is_built_in=True)
+        lifetime = next((HOOK_LIFETIMES[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LIFETIMES), LIFE)
+        return replace(plan, lifetime=lifetime, is_built_in=True)
     if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
         gap = f"inherits get_state() from {base.__name__}, which does not return its state; list that in state_names"
-        return _Plan(name, get_state, set_state, LIFE, False, False, gap)
-    return _Plan(name, get_state, set_state, LIFE, True, True)
+        return replace(plan, is_whole=False, is_trusted=False, gap=gap)
+    return plan
 
 
 def _lifetime_of(plan: _Plan, layer: Any) -> str:
