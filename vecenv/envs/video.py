@@ -54,26 +54,22 @@ class EpisodeRecorder(_RecordVideo):
         """
         self.recorded_frames: list[Any] = []  # read by Gymnasium's __del__ before 1.4, even if __init__ failed
         folder = os.path.abspath(os.fspath(folder))
-        label = _label(env)
         if env.render_mode not in ("rgb_array", "rgb_array_list"):
-            raise ConfigError(
-                f"replay of {label}: expected render_mode 'rgb_array', got {env.render_mode!r}; "
-                f"make the env with render_mode='rgb_array'"
-            )
+            expected = "expected render_mode 'rgb_array'"
+            raise _refused(env, f"{expected}, got {env.render_mode!r}; make the env with render_mode='rgb_array'")
         _check_encoder()
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"replay of {label}: cannot make folder {folder!r}: {error}") from error
+            raise _refused(env, f"cannot make folder {folder!r}: {error}") from error
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise ConfigError(f"replay of {label}: folder {folder!r} is not writable")
+            raise _refused(env, f"folder {folder!r} is not writable")
         with warnings.catch_warnings():
             # Gymnasium warns that files may be overwritten, but these names are unique and envs share the folder.
             warnings.simplefilter("ignore", UserWarning)
             super().__init__(env, folder, episode_trigger=_every_episode, name_prefix=name or unique_name(env))
+        #: Paths of the finished files, oldest first.
         self.video_paths: list[str] = []
-        """Paths of the finished files, oldest first."""
-        self._final_name = ""
 
     def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:  # the env's own parameters
         """Start an episode and its file; the file of an unfinished episode is written first."""
@@ -104,57 +100,48 @@ class EpisodeRecorder(_RecordVideo):
         try:
             frame: Any = self.env.render()
         except NotImplementedError as error:
-            raise ConfigError(f"replay of {_label(self.env)}: it has no render()") from error
+            raise _refused(self.env, "it has no render()") from error
         except Exception as error:  # of the env or of a library that draws, of any class
             hint = _display_hint()
             if hint is None:
                 raise
-            text = f"replay of {_label(self.env)}: render() failed: {type(error).__name__}: {error}; {hint}"
-            raise ConfigError(text) from error
+            raise _refused(self.env, f"render() failed: {type(error).__name__}: {error}; {hint}") from error
         if isinstance(frame, list):  # mode 'rgb_array_list' returns all frames since the last call
             self.render_history += frame
             frame = frame[-1] if frame else None
         if not isinstance(frame, np.ndarray):
-            raise ConfigError(
-                f"replay of {_label(self.env)}: expected an array from render(), got {type(frame).__name__}"
-            )
-        frame = _as_rgb(frame, _label(self.env))
+            raise _refused(self.env, f"expected an array from render(), got {type(frame).__name__}")
+        frame = _as_rgb(frame, self.env)
         first: Any = self.recorded_frames[0] if self.recorded_frames else frame
         if frame.shape != first.shape:
-            raise ConfigError(
-                f"replay of {_label(self.env)}: a frame of shape {frame.shape} after one of {first.shape}; "
-                "a video's frames have one size"
-            )
+            shapes = f"a frame of shape {frame.shape} after one of {first.shape}"
+            raise _refused(self.env, f"{shapes}; a video's frames have one size")
         self.recorded_frames.append(frame)
-
-    def start_recording(self, video_name: str) -> None:
-        """Start collecting frames for the file `<video_name>.mp4`."""
-        super().start_recording(video_name)
-        self._final_name = video_name
 
     def stop_recording(self) -> None:
         """Write the collected frames to the file; a single frame (an episode without a step) is dropped."""
-        frames = self.recorded_frames
-        self.recorded_frames = []
-        self.recording = False
-        self._video_name = None
-        if len(frames) > 1:
-            final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            if is_replaying():  # the file was written when the episode was first played, maybe under another name
-                if not os.path.exists(final):
-                    return
-            else:
-                try:
-                    self._write(frames, final)
-                except OSError as error:  # e.g. a full disk: the env continues without this video
-                    warn_caller(f"the video {final} could not be written: {error}", RuntimeWarning)
-                    return
-            self.video_paths.append(final)
+        frames, name = self.recorded_frames, self._video_name
+        self.recorded_frames, self.recording, self._video_name = [], False, None
+        if len(frames) < 2:
+            return
+        final = os.path.join(self.video_folder, f"{name}.mp4")
+        if is_replaying():  # the file was written when the episode was first played, maybe under another name
+            if not os.path.exists(final):
+                return
+        else:
+            try:
+                self._write(frames, final)
+            except OSError as error:  # e.g. a full disk: the env continues without this video
+                warn_caller(f"the video {final} could not be written: {error}", RuntimeWarning)
+                return
+        self.video_paths.append(final)
 
     def _write(self, frames: list[Any], final: str) -> None:
         os.makedirs(self.video_folder, exist_ok=True)
+        folder, name = os.path.split(final.removesuffix(".mp4"))
+        hidden = os.path.join(folder, f".{name}")
         # The process id keeps this apart from the file that a worker left when it was killed while writing.
-        partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
+        partial = f"{hidden}.{os.getpid()}.partial.mp4"
         try:
             write_video(partial, frames, self.frames_per_sec)
         except BaseException:  # includes Ctrl-C
@@ -162,7 +149,7 @@ class EpisodeRecorder(_RecordVideo):
                 os.unlink(partial)
             raise
         os.replace(partial, final)
-        for left in glob.glob(os.path.join(self.video_folder, f".{glob.escape(self._final_name)}.*.partial.mp4")):
+        for left in glob.glob(f"{glob.escape(hidden)}.*.partial.mp4"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(left)
 
@@ -256,12 +243,12 @@ def _count_frames(encoder: Any, path: str) -> int:
         return 0
 
 
-def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
+def _as_rgb(frame: NDArray[Any], env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
     """Convert a frame, which may be grey or have an alpha channel, to uint8 (height, width, 3)."""
     grey = frame[..., None] if frame.ndim == 2 else frame
     if grey.ndim != 3 or grey.shape[2] not in (1, 3, 4) or not grey.size or grey.dtype.kind not in "iu":
         expected = "whole numbers from 0 to 255, (height, width), (height, width, 1), (height, width, 3 or 4)"
-        raise ConfigError(f"replay of {label}: expected frames of {expected}, got {frame.dtype} {frame.shape}")
+        raise _refused(env, f"expected frames of {expected}, got {frame.dtype} {frame.shape}")
     rgb = np.repeat(grey, 3, axis=2) if grey.shape[2] == 1 else grey[..., :3]
     return rgb.astype(np.uint8)
 
@@ -321,6 +308,10 @@ def unique_name(env: gymnasium.Env[Any, Any], token: str | None = None) -> str:
 def safe_name(env: gymnasium.Env[Any, Any]) -> str:
     """Return the id or the class of an env, with only characters that are safe in file names."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", _label(env))
+
+
+def _refused(env: gymnasium.Env[Any, Any], reason: str) -> ConfigError:
+    return ConfigError(f"replay of {_label(env)}: {reason}")
 
 
 def _label(env: gymnasium.Env[Any, Any]) -> str:

@@ -78,10 +78,8 @@ class _Node:
         self.untried = position.legal_actions()
         self.visits = 0
         self.total = 0.0
-        self.proven: float | None = None
-        """The result with best play of both players; None while it is unknown."""
-        if position.is_over:
-            self.proven = 0.0 if position.winner is None else 1.0 if position.winner != position.player else -1.0
+        #: The result with best play of both players; None while it is unknown.
+        self.proven = position.result(1 - position.player) if position.is_over else None
 
     @property
     def mean(self) -> float:
@@ -235,10 +233,7 @@ class AlphaBetaBot(Bot):
     def _search(self, position: Position, depth: int, alpha: float, beta: float) -> float:
         """Return the value for the player to move: exact if it is between alpha and beta, else a bound."""
         if position.is_over:
-            if position.winner is None:
-                return 0.0
-            value = WIN + PLY * depth
-            return value if position.winner == position.player else -value
+            return position.result(position.player) * (WIN + PLY * depth)
         if depth == 0:
             return position.evaluate()
         key = position.key
@@ -265,9 +260,8 @@ class AlphaBetaBot(Bot):
         return value
 
 
-def _mcts(env: Any) -> MCTSBot:
-    return MCTSBot(env, "mcts", env._cfg.num_simulation)
-
-
-COMMON_BOTS: dict[str, Callable[[Any], Bot]] = {"mcts": _mcts, "random": RandomBot}
-"""Constructors of the bots that all games have."""
+#: Constructors of the bots that all games have.
+COMMON_BOTS: dict[str, Callable[[Any], Bot]] = {
+    "mcts": lambda env: MCTSBot(env, "mcts", env._cfg.num_simulation),
+    "random": RandomBot,
+}

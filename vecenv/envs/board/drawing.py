@@ -57,7 +57,7 @@ def gomoku_picture(rows: int, columns: int, cell: int) -> BoardPicture:
     y, x = _pixels(rows * cell, columns * cell)
     half, bottom, right = cell / 2, (rows - 0.5) * cell, (columns - 0.5) * cell
     on_board = (y > half - 1) & (y < bottom + 1) & (x > half - 1) & (x < right + 1)
-    to_line = np.minimum(np.abs((y - half + half) % cell - half), np.abs((x - half + half) % cell - half))
+    to_line = np.minimum(np.abs(y % cell - half), np.abs(x % cell - half))
     lines = _cover(0.012 * cell + 0.3 - to_line) * on_board
     return BoardPicture(_paint(lines, LINE, WOOD), [(disc(cell, 0.43), BLACK), (disc(cell, 0.43), WHITE)])
 

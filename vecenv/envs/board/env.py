@@ -14,7 +14,7 @@ import random
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -99,8 +99,8 @@ class BoardEnv(BaseEnv):
         "scale": False,
         "stop_value": 1,
     }
+    #: Constructors of the bots, by the names that `bot_action_type` accepts.
     bots: ClassVar[Mapping[str, BotMaker]] = {}
-    """Constructors of the bots, by the names that `bot_action_type` accepts."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # type: ignore[misc]
 
@@ -126,10 +126,10 @@ class BoardEnv(BaseEnv):
         self._position: Position | None = None
         self.start_player_index = 0
         self._warned = False
+        #: Pictures of the current game, uint8 (height, width, 3), collected in 'image_savefile_mode'.
         self.frames: list[Any] = []
-        """Pictures of the current game, uint8 (height, width, 3), collected in 'image_savefile_mode'."""
+        #: Path of the last file that `save_render_output` wrote.
         self.saved_path: str | None = None
-        """Path of the last file that `save_render_output` wrote."""
         self._video_folder: str | None = None  # used from the next reset; None for no change
         self._window: GameWindow | None = None
         self._set_spaces()
@@ -268,21 +268,17 @@ class BoardEnv(BaseEnv):
         self._play(played)
         if self.battle_mode != SELF_PLAY and not self._position.is_over:
             self._play(self._other_action())
-        info: dict[str, Any] = {}
-        if played != given:
-            info["played_action"] = played
-        done, _ = self.get_done_winner()
+        info: dict[str, Any] = {} if played == given else {"played_action": played}
+        score = self.get_done_reward()
         reward = 0.0
-        if done:
-            score = self.get_done_reward()
-            assert score is not None, "a game that is over has a result"
+        if score is not None:
             info.update(eval_episode_return=score, terminated=True, truncated=False)
             reward = abs(score) if self.battle_mode == SELF_PLAY else score
             if is_replaying():
                 self.frames = []  # the file was written when the game was first played
             elif self.render_mode == "image_savefile_mode":
                 self.save_render_output(replay_path=self._cfg.replay_path, format=self._cfg.replay_format)
-        return BaseEnvTimestep(self._observe(), np.array([reward], np.float32), done, info)
+        return BaseEnvTimestep(self._observe(), np.array([reward], np.float32), score is not None, info)
 
     def _replace_action(self, action: Any) -> int:
         """Return the action to play: the given one, or another one by chance or because the given one is illegal."""
@@ -349,10 +345,8 @@ class BoardEnv(BaseEnv):
                 action = -1
             if action in legal:
                 return action
-            sys.stdout.write(f"{text!r} is not a legal action; the legal ones are {self._describe(legal)}\n")
-
-    def _describe(self, actions: list[int]) -> str:
-        return ", ".join(map(self.action_to_string, actions))
+            shown = ", ".join(map(self.action_to_string, legal))
+            sys.stdout.write(f"{text!r} is not a legal action; the legal ones are {shown}\n")
 
     # ---- state of the game -------------------------------------------------------------------
 
@@ -394,10 +388,7 @@ class BoardEnv(BaseEnv):
 
     def get_done_reward(self) -> float | None:
         """Return the result for player 1, 1.0 (won), -1.0 (lost) or 0.0 (draw); None if the game is not over."""
-        position = self.position
-        if not position.is_over:
-            return None
-        return 0.0 if position.winner is None else 1.0 if position.winner == 0 else -1.0
+        return self.position.result(0) if self.position.is_over else None
 
     def simulate_action(self, action: int) -> BoardEnv:
         """Return a copy of this env after one more move; this env is not changed. SpaceError: the action is not legal.
@@ -498,3 +489,10 @@ class BoardEnv(BaseEnv):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.battle_mode})"
+
+
+if TYPE_CHECKING:
+    BoardPart = BoardEnv
+else:
+    #: Base of the parts of games, which a game names before `BoardEnv` in its list of bases.
+    BoardPart = object

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from vecenv.envs.board.bots import COMMON_BOTS, AlphaBetaBot
 from vecenv.envs.board.drawing import BoardPicture, connect4_picture, gomoku_picture, tictactoe_picture
-from vecenv.envs.board.env import BoardEnv, BotMaker
+from vecenv.envs.board.env import BoardEnv, BoardPart, BotMaker
 from vecenv.envs.board.positions import PLAYERS, Array, GridPosition, GridRules, Position
 from vecenv.envs.board.rule_bots import Connect4RuleBot, GomokuRuleBotV0, GomokuRuleBotV1, TicTacToeRuleBot
 from vecenv.registry import ENV_REGISTRY
@@ -23,13 +23,7 @@ SYMBOLS = ".XO"
 CELL_SCALE = 8
 
 
-if TYPE_CHECKING:  # the mixin reads attributes of the env that it is a part of
-    _Board = BoardEnv
-else:
-    _Board = object
-
-
-class GridMixin(_Board):
+class GridMixin(BoardPart):
     """Part of the games on a grid; observations have `observation` (three planes) and `board` (all stones).
 
     A game names this class before `BoardEnv` in its list of bases.
@@ -41,10 +35,8 @@ class GridMixin(_Board):
 
     rules: GridRules
     human_prompt: ClassVar[str] = "row and column"
-
-    def _make_picture(self, cell: int) -> BoardPicture:
-        """Make the picture, with cells of this width in pixels."""
-        raise NotImplementedError
+    #: Makes the picture, from the numbers of rows and columns, and the width of a cell in pixels.
+    make_picture: ClassVar[Callable[[int, int, int], BoardPicture]]
 
     def _shown_spaces(self) -> dict[str, spaces.Space[Any]]:
         height, width = self.rules.height, self.rules.width
@@ -82,7 +74,8 @@ class GridMixin(_Board):
 
     @cached_property
     def _picture(self) -> BoardPicture:
-        return self._make_picture(max(1, round(CELL_SCALE * self._cfg.screen_scaling)))
+        cell = max(1, round(CELL_SCALE * self._cfg.screen_scaling))
+        return type(self).make_picture(self.rules.height, self.rules.width, cell)
 
     def draw(self) -> Array:
         """Return a picture of the board, uint8 (height, width, 3); a cell is `8 * screen_scaling` pixels wide."""
@@ -145,12 +138,10 @@ class Connect4Env(GridMixin, BoardEnv):
         "alpha_beta_pruning": lambda env: AlphaBetaBot(env, depth=5),
     }
     human_prompt: ClassVar[str] = "column"
+    make_picture = connect4_picture
 
     def _make_rules(self) -> GridRules:
         return GridRules(6, 7, 4, gravity=True)
-
-    def _make_picture(self, cell: int) -> BoardPicture:
-        return connect4_picture(self.rules.height, self.rules.width, cell)
 
     def action_to_string(self, action: int) -> str:
         """Return the action's column, counted from 1."""
@@ -186,12 +177,10 @@ class TicTacToeEnv(GridMixin, BoardEnv):
         "v0": TicTacToeRuleBot,
         "alpha_beta_pruning": AlphaBetaBot,
     }
+    make_picture = tictactoe_picture
 
     def _make_rules(self) -> GridRules:
         return GridRules(3, 3, 3)
-
-    def _make_picture(self, cell: int) -> BoardPicture:
-        return tictactoe_picture(self.rules.height, self.rules.width, cell)
 
 
 @ENV_REGISTRY.register("gomoku")
@@ -220,9 +209,7 @@ class GomokuEnv(GridMixin, BoardEnv):
         "v1": GomokuRuleBotV1,
         "alpha_beta_pruning": lambda env: AlphaBetaBot(env, depth=2),
     }
+    make_picture = gomoku_picture
 
     def _make_rules(self) -> GridRules:
         return GridRules(self._cfg.board_size, self._cfg.board_size, 5)
-
-    def _make_picture(self, cell: int) -> BoardPicture:
-        return gomoku_picture(self.rules.height, self.rules.width, cell)

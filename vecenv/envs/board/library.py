@@ -10,13 +10,13 @@ import copy
 import os
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from vecenv.envs.board.bots import COMMON_BOTS
-from vecenv.envs.board.env import BoardEnv, BotMaker
+from vecenv.envs.board.env import BoardEnv, BoardPart, BotMaker
 from vecenv.envs.board.positions import Array, Position, Rules
 from vecenv.errors import ConfigError, StateError, require
 from vecenv.registry import ENV_REGISTRY
@@ -117,17 +117,11 @@ class LibraryPosition(Position):
         return position.winner
 
 
-if TYPE_CHECKING:  # the mixin reads attributes of the env that it is a part of
-    _Board = BoardEnv
-else:
-    _Board = object
-
-
-class LibraryMixin(_Board):
+class LibraryMixin(BoardPart):
     """Part of PettingZoo's games; a game names this class before `BoardEnv` in its list of bases."""
 
+    #: Dotted name of the module that contains the game's `raw_env`.
     library_module: ClassVar[str]
-    """Dotted name of the module that contains the game's `raw_env`."""
     bots: ClassVar[Mapping[str, BotMaker]] = COMMON_BOTS
 
     rules: LibraryRules

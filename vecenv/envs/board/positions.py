@@ -49,6 +49,10 @@ class Position(ABC):
         """Return the position after a legal action; this position may be changed, which can save a copy."""
         return self.play(action)
 
+    def result(self, player: int) -> float:
+        """Return 1.0 if this player has won, -1.0 if the other one has, else 0.0."""
+        return 0.0 if self.winner is None else 1.0 if self.winner == player else -1.0
+
     @property
     def key(self) -> Hashable:
         """A key that is equal for equal positions of one game; None if positions have no key."""

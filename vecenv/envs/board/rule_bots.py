@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import cast
 
 from vecenv.envs.board.bots import Bot
@@ -12,16 +13,24 @@ from vecenv.envs.board.positions import GridPosition, Position
 __all__ = ["Connect4RuleBot", "GomokuRuleBotV0", "GomokuRuleBotV1", "TicTacToeRuleBot"]
 
 
-def win_or_block(position: GridPosition) -> list[int]:
-    """Return the actions that win immediately, else those that block an immediate win of the other player."""
-    return position.winning_actions() or position.passed().winning_actions()
+class RuleBot(Bot):
+    """Base of these bots: wins, else blocks an immediate win of the other player, else takes a preferred action."""
+
+    def choose(self, position: Position, generator: random.Random) -> int:
+        position = cast(GridPosition, position)
+        forced = position.winning_actions() or position.passed().winning_actions()
+        return generator.choice(forced or self.preferred(position))
+
+    @abstractmethod
+    def preferred(self, position: GridPosition) -> list[int]:
+        """Return the best actions of a position in which neither player can win immediately; there is one."""
 
 
-class Connect4RuleBot(Bot):
+class Connect4RuleBot(RuleBot):
     """Wins, else blocks, else avoids actions that help the other player and builds its longest row.
 
-    It drops actions after which the other player can win immediately, or can make two threats with one move. Among
-    the rest it prefers those that make three of four, then two of four. If all are dropped, it plays any legal action.
+    It drops actions after which the other player can win immediately, or can make two threats with one move. Of the
+    others it prefers those that make three of four, then two of four. If all are dropped, it plays any legal action.
 
     Example:
         >>> from vecenv.ding import Connect4Env
@@ -30,14 +39,10 @@ class Connect4RuleBot(Bot):
         3
     """
 
-    def choose(self, position: Position, generator: random.Random) -> int:
-        position = cast(GridPosition, position)
-        actions = win_or_block(position)
-        if not actions:
-            legal = position.legal_actions()
-            safe = [action for action in legal if not _helps_other(position.play(action))]
-            actions = _longest(position, safe) or legal
-        return generator.choice(actions)
+    def preferred(self, position: GridPosition) -> list[int]:
+        legal = position.legal_actions()
+        safe = [action for action in legal if not _helps_other(position.play(action))]
+        return _longest(position, safe) or legal
 
 
 def _helps_other(position: GridPosition) -> bool:
@@ -65,7 +70,7 @@ def _open_length(position: GridPosition, bit: int) -> int:
     return max(((own & window).bit_count() for window in through), default=0)
 
 
-class TicTacToeRuleBot(Bot):
+class TicTacToeRuleBot(RuleBot):
     """Wins, else blocks, else takes the middle, a corner or an edge, in this order.
 
     Example:
@@ -74,15 +79,12 @@ class TicTacToeRuleBot(Bot):
         4
     """
 
-    def choose(self, position: Position, generator: random.Random) -> int:
-        position = cast(GridPosition, position)
+    def preferred(self, position: GridPosition) -> list[int]:
         legal = position.legal_actions()
-        corners = [action for action in legal if action in (0, 2, 6, 8)]
-        actions = win_or_block(position) or [action for action in legal if action == 4] or corners or legal
-        return generator.choice(actions)
+        return [action for action in legal if action == 4] or [one for one in legal if one in (0, 2, 6, 8)] or legal
 
 
-class GomokuRuleBotV0(Bot):
+class GomokuRuleBotV0(RuleBot):
     """Wins, else blocks, else plays next to any stone.
 
     Example:
@@ -92,15 +94,15 @@ class GomokuRuleBotV0(Bot):
         4
     """
 
-    def choose(self, position: Position, generator: random.Random) -> int:
-        position = cast(GridPosition, position)
-        return generator.choice(win_or_block(position) or position.candidates() or position.legal_actions())
+    def preferred(self, position: GridPosition) -> list[int]:
+        return position.candidates() or position.legal_actions()
 
 
-class GomokuRuleBotV1(Bot):
+class GomokuRuleBotV1(RuleBot):
     """Wins, else blocks, else takes the most valuable cell in the lines that a player can still complete.
 
-    Each line through a cell counts ten times more for each stone in it; own lines count double.
+    Each line through a cell counts ten times more for each stone in it; own lines count double. Only cells next to a
+    stone are taken.
 
     Example:
         >>> from vecenv.ding import GomokuEnv
@@ -109,15 +111,11 @@ class GomokuRuleBotV1(Bot):
         True
     """
 
-    def choose(self, position: Position, generator: random.Random) -> int:
-        """Win or block if possible, else return the cell next to a stone with the highest value."""
-        position = cast(GridPosition, position)
-        forced = win_or_block(position)
-        if forced:
-            return generator.choice(forced)
+    def preferred(self, position: GridPosition) -> list[int]:
         values = _cell_values(position)
         actions = position.candidates() or position.legal_actions()
-        return _choose_best(actions, lambda action: values[action], generator)
+        best = max(values[action] for action in actions)
+        return [action for action in actions if values[action] == best]
 
 
 def _cell_values(position: GridPosition) -> dict[int, float]:
@@ -133,8 +131,3 @@ def _cell_values(position: GridPosition) -> dict[int, float]:
             if bit & window:
                 values[action] += weight
     return values
-
-
-def _choose_best(actions: Sequence[int], value: Callable[[int], float], generator: random.Random) -> int:
-    best = max(map(value, actions))
-    return generator.choice([action for action in actions if value(action) == best])

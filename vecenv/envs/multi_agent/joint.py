@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
-import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ...values.checks import check_choice
-from .parallel import as_parallel, common_space, ends_of, has_ended, own_seed, rewards_of, zero_of
+from .parallel import AgentEnv, alive_agents, as_parallel, common_space, ends_of, has_ended, rewards_of, zero_of
 
 __all__ = ["JointEnv"]
 
 
-class JointEnv(gymnasium.Env[Any, Any]):
+class JointEnv(AgentEnv):
     """All agents of a PettingZoo env as one env, for `VectorEnv`, the managers and `SB3VecEnv`.
 
     Each step takes an action of every agent; those of agents that are not in the env are ignored. The observation of
@@ -32,11 +30,6 @@ class JointEnv(gymnasium.Env[Any, Any]):
         >>> obs["player_1"].tolist(), rewards.tolist(), infos["alive"].shape
         ([0, 1, 2, 0], [0.0, 0.0, 0.0, 0.0], (4, 2))
         >>> envs.close()
-
-    Attributes:
-        agent_env: the ParallelEnv.
-        agents: names of the A agents, `possible_agents`.
-        has_begun: whether it has been reset.
     """
 
     def __init__(self, env: Any, *, form: str = "dict", rewards: str = "sum") -> None:
@@ -57,27 +50,20 @@ class JointEnv(gymnasium.Env[Any, Any]):
         """
         check_choice("form", form, ("dict", "stack"))
         check_choice("rewards", rewards, ("sum", "each"))
-        env = self.agent_env = as_parallel(env)
-        self.agents = tuple(env.possible_agents)
-        self.metadata = dict(env.metadata)
-        self.render_mode = getattr(env.unwrapped, "render_mode", None)
-        self.has_begun = False
-        self._is_stacked, self._has_each = form == "stack", rewards == "each"
-        count = len(self.agents)
-        if self._has_each:
-            self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float32)
+        env = as_parallel(env)
+        super().__init__(env, rewards)
+        self._is_stacked = form == "stack"
         if self._is_stacked:
             self._one_space = common_space(env, "observation_space")
-            self.observation_space = batch_space(self._one_space, count)
-            self.action_space = batch_space(common_space(env, "action_space"), count)
+            self.observation_space = batch_space(self._one_space, len(self.agents))
+            self.action_space = batch_space(common_space(env, "action_space"), len(self.agents))
         else:
             self.observation_space = spaces.Dict([(agent, env.observation_space(agent)) for agent in self.agents])
             self.action_space = spaces.Dict([(agent, env.action_space(agent)) for agent in self.agents])
         self._absent = {agent: zero_of(env.observation_space(agent)) for agent in self.agents}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observations, infos = self.agent_env.reset(seed=own_seed(self, seed), options=options)
-        self.has_begun = True
+        observations, infos = self._begin(seed, options)
         return self._join(observations), self._join_infos(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -100,14 +86,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
         return concatenate(self._one_space, list(full.values()), rows)
 
     def _join_infos(self, infos: dict[Any, Any]) -> dict[str, Any]:
-        living = set(self.agent_env.agents)
-        found: dict[str, Any] = {"alive": np.array([agent in living for agent in self.agents], np.bool_)}
+        found: dict[str, Any] = {"alive": alive_agents(self.agent_env, self.agents)}
         if any(infos.values()):
             found["agent_infos"] = {agent: info for agent, info in infos.items() if info}
         return found
-
-    def render(self) -> Any:
-        return self.agent_env.render()
-
-    def close(self) -> None:
-        self.agent_env.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.vector.utils import create_empty_array, iterate
 from numpy.typing import NDArray
 
@@ -15,6 +15,8 @@ from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.values.checks import is_pettingzoo_env
 
 __all__ = [
+    "AgentEnv",
+    "alive_agents",
     "as_parallel",
     "common_space",
     "ends_of",
@@ -24,6 +26,39 @@ __all__ = [
     "rewards_of",
     "zero_of",
 ]
+
+
+class AgentEnv(gymnasium.Env[Any, Any]):
+    """An env of PettingZoo as one env: the parts that `JointEnv` and `TurnEnv` have in common.
+
+    Attributes:
+        agent_env: the env of PettingZoo.
+        agents: names of the A agents, `possible_agents`.
+        has_begun: whether it has been reset.
+    """
+
+    def __init__(self, env: Any, rewards: str) -> None:
+        """Adapt an env; with the rewards 'each' the reward is an array float32 (A,)."""
+        self.agent_env = env
+        self.agents = tuple(env.possible_agents)
+        self.metadata = dict(env.metadata)
+        self.render_mode = getattr(env.unwrapped, "render_mode", None)
+        self.has_begun = False
+        self._has_each = rewards == "each"
+        if self._has_each:
+            self.reward_space = spaces.Box(-np.inf, np.inf, (len(self.agents),), np.float32)
+
+    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset the env of PettingZoo; return the result."""
+        begun = self.agent_env.reset(seed=own_seed(self, seed), options=options)
+        self.has_begun = True
+        return begun
+
+    def render(self) -> Any:
+        return self.agent_env.render()
+
+    def close(self) -> None:
+        self.agent_env.close()
 
 
 def is_turn_based(env: Any) -> bool:
@@ -75,6 +110,12 @@ def zero_of(space: Space[Any]) -> Any:
 def rewards_of(agents: Iterable[Any], rewards: Mapping[Any, Any]) -> NDArray[np.float32]:
     """Return the rewards of agents in this order, 0 for agents without one."""
     return np.array([rewards.get(agent, 0) for agent in agents], np.float32)
+
+
+def alive_agents(env: Any, agents: Iterable[Any]) -> NDArray[np.bool_]:
+    """Return for each of these agents whether it is in the env, so that it acts in the next step."""
+    living = set(env.agents)
+    return np.array([agent in living for agent in agents], np.bool_)
 
 
 def has_ended(env: Any, terminations: Mapping[Any, Any], truncations: Mapping[Any, Any]) -> bool:

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from ...errors import ConfigError, StateError
 from ..batched import add_infos
-from .parallel import as_parallel, common_space, has_ended, own_seed, rewards_of, zero_of
+from .parallel import alive_agents, as_parallel, common_space, has_ended, own_seed, rewards_of, zero_of
 
 __all__ = ["ROWS", "AgentRowsEnv"]
 
@@ -173,8 +173,7 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         }
 
     def _find_alive(self) -> Any:
-        living = set(self.agent_env.agents)
-        alive = np.array([agent in living for agent in self._agents], np.bool_)
+        alive = alive_agents(self.agent_env, self._agents)
         if not (self._black_death or alive.all()):
             missing = [agent for agent, lives in zip(self._agents, alive) if not lives]
             raise StateError(

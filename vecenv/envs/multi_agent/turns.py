@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from ...errors import SpaceError
 from ...values.checks import check_choice, is_pettingzoo_env
-from .parallel import common_space, ends_of, is_turn_based, own_seed, rewards_of
+from .parallel import AgentEnv, common_space, ends_of, is_turn_based, rewards_of
 
 __all__ = ["TurnEnv"]
 
 
-class TurnEnv(gymnasium.Env[Any, Any]):
+class TurnEnv(AgentEnv):
     """The moves of all agents of an AECEnv, one per step, for `VectorEnv`, the managers and `SB3VecEnv`.
 
     Observations are dicts with these keys:
@@ -35,11 +34,6 @@ class TurnEnv(gymnasium.Env[Any, Any]):
         ...     obs, reward, terminated, truncated, info = env.step(action)
         >>> reward, terminated, obs["action_mask"].tolist()
         (1.0, True, [0, 0, 0, 0, 0, 1, 1, 1, 1])
-
-    Attributes:
-        agent_env: the AECEnv.
-        agents: names of the A agents, `possible_agents`.
-        has_begun: whether it has been reset.
     """
 
     def __init__(self, env: Any, *, rewards: str = "own") -> None:
@@ -59,14 +53,7 @@ class TurnEnv(gymnasium.Env[Any, Any]):
         check_choice("rewards", rewards, ("own", "each"))
         if not (is_pettingzoo_env(env) and is_turn_based(env)):
             raise TypeError(f"expected an AECEnv of PettingZoo, got {type(env).__name__}")
-        self.agent_env = env
-        self.agents = tuple(env.possible_agents)
-        self.metadata = dict(env.metadata)
-        self.render_mode = getattr(env.unwrapped, "render_mode", None)
-        self.has_begun = False
-        self._has_each = rewards == "each"
-        if self._has_each:
-            self.reward_space = spaces.Box(-np.inf, np.inf, (len(self.agents),), np.float32)
+        super().__init__(env, rewards)
         space, self.action_space = common_space(env, "observation_space"), common_space(env, "action_space")
         self._has_own_mask = isinstance(space, spaces.Dict) and {"observation", "action_mask"} <= space.spaces.keys()
         shown: Any = cast(spaces.Dict, space)["observation"] if self._has_own_mask else space
@@ -80,8 +67,7 @@ class TurnEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; return the observation of the agent that moves first."""
-        self.agent_env.reset(seed=own_seed(self, seed), options=options)
-        self.has_begun = True
+        self._begin(seed, options)
         return self._observe()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -119,9 +105,3 @@ class TurnEnv(gymnasium.Env[Any, Any]):
     def action_masks(self) -> Any:
         """Return the mask of legal actions, bool (num_actions,), as `MaskablePPO` of sb3-contrib asks for it."""
         return self._obs["action_mask"].astype(np.bool_)
-
-    def render(self) -> Any:
-        return self.agent_env.render()
-
-    def close(self) -> None:
-        self.agent_env.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,32 @@ from ...values.nested import equal, flatten
 from .plain import StepResult, ToyEnv
 
 
-class KeepsAction(ToyEnv):
+class _Keeper(ToyEnv):
+    """Base of the envs that keep values, and raise RuntimeError if one of them changes later.
+
+    Attributes:
+        kept: the values.
+    """
+
+    what: ClassVar[str]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kept: list[Any] = []
+        self._as_given: list[Any] = []
+
+    def keep(self, value: Any) -> None:
+        self.kept.append(value)
+        self._as_given.append(copy.deepcopy(value))
+
+    def check_kept(self) -> None:
+        """Raise RuntimeError if a value has changed since it was kept."""
+        for number, (value, before) in enumerate(zip(self.kept, self._as_given), 1):
+            if not equal(value, before):
+                raise RuntimeError(f"{self.what} {number} was {before!r} when given and is {value!r} now")
+
+
+class KeepsAction(_Keeper):
     """Keep all action objects, and raise an error if one changes later.
 
     An action changes later if a library passes a view of a buffer that it reuses. Info describes the
@@ -25,20 +50,19 @@ class KeepsAction(ToyEnv):
         RuntimeError: from `step`, if an earlier action has changed or shares memory with this one.
     """
 
+    what = "action"
+
     def __init__(self, action_space: spaces.Space[Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if action_space is not None:
             self.action_space = copy.deepcopy(action_space)
-        self.kept: list[Any] = []
-        self._as_given: list[Any] = []
 
     def step(self, action: Any) -> StepResult:
-        _check_unchanged("action", self.kept, self._as_given)
+        self.check_kept()
         for number, kept in enumerate(self.kept, 1):
             if any(np.may_share_memory(a, b) for a in _arrays(kept) for b in _arrays(action)):
                 raise RuntimeError(f"action {number} shares memory with action {len(self.kept) + 1}")
-        self.kept.append(action)
-        self._as_given.append(copy.deepcopy(action))
+        self.keep(action)
         return super().step(action)
 
     def make_info(self) -> dict[str, Any]:
@@ -53,7 +77,7 @@ class KeepsAction(ToyEnv):
         }
 
 
-class KeepsInfo(ToyEnv):
+class KeepsInfo(_Keeper):
     """Keep all returned infos, and raise an error if one changes later.
 
     An info changes later if a library passes on the object itself and its receiver writes to it. An info
@@ -63,39 +87,31 @@ class KeepsInfo(ToyEnv):
         RuntimeError: from `step` and `reset`, if an earlier info has changed.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.kept: list[Any] = []
-        self._as_given: list[Any] = []
+    what = "info"
 
     def make_info(self) -> dict[str, Any]:
-        _check_unchanged("info", self.kept, self._as_given)
+        self.check_kept()
         number = len(self.kept)
         info = {"number": number, "array": np.full(3, number), "nested": {"list": [number], "array": np.zeros(2)}}
-        self.kept.append(info)
-        self._as_given.append(copy.deepcopy(info))
+        self.keep(info)
         return info
 
 
-class KeepsOptions(ToyEnv):
+class KeepsOptions(_Keeper):
     """Keep the options of all resets, and raise an error if they change later; `kept` is the list.
 
     Raises:
         RuntimeError: from `step` and `reset`, if earlier options have changed.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.kept: list[Any] = []
-        self._as_given: list[Any] = []
+    what = "options"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.kept.append(options)
-        self._as_given.append(copy.deepcopy(options))
+        self.keep(options)
         return super().reset(seed=seed)
 
     def make_info(self) -> dict[str, Any]:
-        _check_unchanged("options", self.kept, self._as_given)
+        self.check_kept()
         return {}
 
 
@@ -151,12 +167,6 @@ class AliasedObs(ToyEnv):
 def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
     """Return the arrays in a nested action, in order."""
     return [leaf for leaf in flatten(value) if isinstance(leaf, np.ndarray)]
-
-
-def _check_unchanged(name: str, kept: list[Any], as_given: list[Any]) -> None:
-    for number, (value, before) in enumerate(zip(kept, as_given), 1):
-        if not equal(value, before):
-            raise RuntimeError(f"{name} {number} was {before!r} when given and is {value!r} now")
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
