@@ -27,12 +27,6 @@ from vecenv.values.checks import describe_wrong_env_fn, is_pettingzoo_env
 from vecenv.values.own_attributes import get_own_attr
 from vecenv.values.signatures import parameters_of
 
-#: Attributes that `AdaptedEnv` defines itself, in place of its env's.
-_TRANSLATED = frozenset(
-    ("reset", "step", "seed", "close", "render", "observation_space", "action_space", "reward_space")
-    + ("render_mode", "metadata", "spec", "np_random", "unwrapped")
-)
-
 
 def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     """Return an env with Gymnasium's calls: `reset(seed=, options=)`, five-tuple `step`, `close`, spaces.
@@ -128,11 +122,11 @@ def reward_space_of(env: Any) -> spaces.Space[Any] | None:
 def find_attr(env: Any, name: str, default: Any = None) -> Any:
     """Look up an attribute in an env and the layers under it, outermost first; return `default` if none has it.
 
-    Gymnasium's wrappers do not forward attributes. Private attributes of an `AdaptedEnv` are skipped, because the
-    env in it may have attributes of the same names.
+    Gymnasium's wrappers do not forward attributes. Of an `AdaptedEnv` only public methods and properties are found,
+    because the env in it may have attributes with the names of the others.
     """
     while env is not None:
-        if isinstance(env, AdaptedEnv) and name not in _TRANSLATED:
+        if isinstance(env, AdaptedEnv) and (name.startswith("_") or name not in vars(AdaptedEnv)):
             env = env.env
         try:
             return getattr(env, name)
@@ -156,6 +150,11 @@ def generator_owner(env: Any) -> Any:
     while not hasattr(type(env), "generator_owners") and (inner := inner_env(env)) is not None:
         env = inner
     return env
+
+
+def _space_property(name: str) -> Any:
+    """Return a property: the env's space of this name as a Gymnasium space; None without one, as before a reset."""
+    return property(lambda self: _named_space(name, getattr(self.env, name, None)))
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):
@@ -201,27 +200,25 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         Returns:
             (obs, info); info is empty unless the env returns one or has it in `reset_info`.
         """
-        if seed is not None:
-            if self._reset_names_seed:
-                reset_param["seed"] = seed
-            else:
-                self.seed(seed)
+        if seed is not None and self._reset_names_seed:
+            reset_param["seed"] = seed
+        elif seed is not None:
+            self.seed(seed)
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
-        result = self._reset_env(reset_param, is_seeded=self._reset_names_seed and seed is not None)
+        with contextlib.nullcontext() if self._seeds is None else self._seeds.for_reset() as episode_seed:
+            if episode_seed is not None and "seed" not in reset_param:
+                if self._has_seed:
+                    self.env.seed(episode_seed)
+                elif self._reset_takes_seed:
+                    reset_param["seed"] = episode_seed
+            result = self.env.reset(**reset_param)
         if self._read_reset is None:
-            self._read_reset = _reset_reader(result, self)
+            self._read_reset = self._read_bare_obs if split_reset(result, self.observation_space) is None else tuple
         return self._read_reset(result)
 
-    def _reset_env(self, reset_param: dict[str, Any], *, is_seeded: bool) -> Any:
-        with contextlib.nullcontext() if self._seeds is None else self._seeds.for_reset() as episode_seed:
-            if is_seeded:
-                episode_seed = None
-            if episode_seed is not None and self._has_seed:
-                self.env.seed(episode_seed)
-            elif episode_seed is not None and self._reset_takes_seed:
-                reset_param["seed"] = episode_seed
-            return self.env.reset(**reset_param)
+    def _read_bare_obs(self, obs: Any) -> tuple[Any, dict[str, Any]]:
+        return obs, dict(getattr(self.env, "reset_info", None) or {})
 
     def step(self, action: Any) -> Any:
         """Apply one action and return the five-tuple.
@@ -280,36 +277,17 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         mode = (parameters_of(render) or {}).get("mode")
         return render() if mode is None or mode.default not in (mode.empty, "human") else render(mode="rgb_array")
 
-    @property
-    def observation_space(self) -> Any:  # type: ignore[override]  # read live: lazy envs set it at reset
-        """The env's observation space as a Gymnasium space; None before an env built at its first reset has one."""
-        return _named_space("observation_space", getattr(self.env, "observation_space", None))
-
-    @property
-    def action_space(self) -> Any:  # type: ignore[override]
-        """The env's action space as a Gymnasium space; None before an env built at its first reset has one."""
-        return _named_space("action_space", getattr(self.env, "action_space", None))
-
-    @property
-    def reward_space(self) -> Any:
-        """The env's reward space as a Gymnasium space, or None if it declares none."""
-        return _named_space("reward_space", getattr(self.env, "reward_space", None))
-
-    @property
-    def render_mode(self) -> Any:  # type: ignore[override]
-        """The env's render mode, or None."""
-        return getattr(self.env, "render_mode", None)
+    observation_space: Any = _space_property("observation_space")
+    action_space: Any = _space_property("action_space")
+    reward_space: Any = _space_property("reward_space")
+    render_mode: Any = property(lambda self: getattr(self.env, "render_mode", None))
+    spec: Any = property(lambda self: getattr(self.env, "spec", None))
 
     @property
     def metadata(self) -> Any:  # type: ignore[override]
         """The env's metadata, or an empty dict if they are missing or not a mapping."""
         metadata = getattr(self.env, "metadata", None)
         return metadata if isinstance(metadata, Mapping) else {}
-
-    @property
-    def spec(self) -> Any:  # type: ignore[override]
-        """The env's spec, or None."""
-        return getattr(self.env, "spec", None)
 
     @property
     def np_random(self) -> Any:
@@ -374,17 +352,6 @@ def convert_space(space: Any) -> Any:
     if kind == "Tuple":
         return spaces.Tuple([convert_space(part) for part in space.spaces])
     raise TypeError(f"expected a Gymnasium space, got {type(space).__module__}.{kind}")
-
-
-def _reset_reader(result: Any, adapted: AdaptedEnv) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
-    if split_reset(result, adapted.observation_space) is not None:
-        return tuple
-    env = adapted.env
-
-    def read_bare_obs(obs: Any) -> tuple[Any, dict[str, Any]]:
-        return obs, dict(getattr(env, "reset_info", None) or {})
-
-    return read_bare_obs
 
 
 def _accepts(function: Any, name: str, *, by_name: bool = False) -> bool:

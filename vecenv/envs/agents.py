@@ -14,7 +14,8 @@ from vecenv.envs.base import BaseEnv, BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, StateError
 from vecenv.registry import ENV_REGISTRY
-from vecenv.values.checks import check_whole
+from vecenv.values.checks import check_choice, check_whole
+from vecenv.values.nested import map_structure
 
 __all__ = [
     "HybridEnv",
@@ -58,8 +59,7 @@ class TwoAgentEnv(BaseEnv):
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
         if self._cfg.mode not in ("single", "double"):
             raise ConfigError(f"mode: expected 'single' or 'double', got {self._cfg.mode!r}", key="mode")
-        if self._cfg.form not in FORMS:
-            raise ConfigError(f"form: expected one of {FORMS}, got {self._cfg.form!r}", key="form")
+        check_choice("form", self._cfg.form, FORMS)
         check_whole("size", self._cfg.size, 2)
         self._seeds = EpisodeSeeds()
         self._generator = np.random.default_rng()
@@ -141,12 +141,7 @@ class TwoAgentEnv(BaseEnv):
 
     def random_action(self) -> Any:
         """Return a random action in the env's form; each part is int64 of shape (1,)."""
-        action = self.action_space.sample()
-        if isinstance(action, tuple):
-            return tuple(np.array([part], np.int64) for part in action)
-        if isinstance(action, dict):
-            return {name: np.array([part], np.int64) for name, part in action.items()}
-        return np.atleast_1d(np.asarray(action, np.int64))
+        return map_structure(lambda part: np.atleast_1d(np.asarray(part, np.int64)), self.action_space.sample())
 
     def close(self) -> None:
         self._distances = None

@@ -67,8 +67,8 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
 
     timestep = BaseEnvTimestep
 
+    #: True: `reset` returns a bare observation, and `step` returns `done`. `envs.adapt` reads it.
     uses_old_calls: ClassVar[bool] = True
-    """True: `reset` returns a bare observation, and `step` returns `done`. `envs.adapt` reads it."""
 
     reward_space: Any
     _seed: int | None
@@ -165,10 +165,9 @@ def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[A
         raise ConfigError(f"{count_key}: expected an integer >= 0, got {count!r}")
     copies = []
     for _ in range(int(count)):
-        one: Any = Config(copy.deepcopy(dict(cfg))) if type(cfg) is dict else copy.deepcopy(cfg)
+        one = _own_copy(cfg)
         one.pop(count_key)
-        for key, value in extra.items():
-            one[key] = value
+        one.update(extra)
         copies.append(one)
     return copies
 
@@ -201,7 +200,7 @@ def get_vec_env_setting(
         UnknownNameError: no class is registered under `cfg['type']`.
     """
     env_cls: Any = get_env_cls(cfg)
-    # Like DI-engine's own, an env's `create_..._env_cfg` may remove keys from its argument: each gets a copy.
+    # Like DI-engine's own, an env's `create_..._env_cfg` may remove keys from its argument, so each gets a copy.
     collector_cfgs = env_cls.create_collector_env_cfg(_own_copy(cfg)) if collect else None
     evaluator_cfgs = env_cls.create_evaluator_env_cfg(_own_copy(cfg)) if eval_ else None
     return env_cls, collector_cfgs, evaluator_cfgs

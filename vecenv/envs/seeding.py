@@ -64,8 +64,8 @@ class EpisodeSeeds:
     def __init__(self) -> None:
         self.base: int | None = None
         self.dynamic = True
+        #: Index of the next episode since `seed`.
         self.episode = 0
-        """Index of the next episode since `seed`."""
         self.stride = 1
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:

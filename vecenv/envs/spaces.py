@@ -48,8 +48,8 @@ class NoneSpace(Space[None]):
         (True, False, True)
     """
 
+    #: Read by `core.layout.spec`, which does not import this class.
     holds_only_none: ClassVar[bool] = True
-    """Read by `core.spec`, which does not import this class."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(None, None, seed)
@@ -64,12 +64,6 @@ class NoneSpace(Space[None]):
 
     def contains(self, x: Any) -> bool:
         return x is None
-
-    def to_jsonable(self, sample_n: Any) -> list[Any]:
-        return list(sample_n)
-
-    def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
-        return list(sample_n)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NoneSpace)

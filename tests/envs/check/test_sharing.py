@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_env_that_one_process_has_once_is_named() -> None:
     assert "two envs that take turns in one process fail" in found.message
 
 
-def test_copies_take_turns() -> None:
+def test_copies_take_turns(tmp_path: Path) -> None:
     calls: list[int] = []
 
     class Noted(Draws):
@@ -131,6 +132,7 @@ def test_copies_take_turns() -> None:
             calls.append(self.number)
             return super().step(action)
 
-    played = play_copies(Noted, 0, (0, 1))
+    play_copies(Noted, 0, (0, 1), tmp_path / "result")
+    played = pickle.loads((tmp_path / "result").read_bytes())
     assert calls[:6] == [-1, -1, 0, 1, 0, 1]
     assert [len(episode) for episode in played[1]] == [101, 101]

@@ -20,8 +20,8 @@ from vecenv.errors import ConfigError
 
 Array = NDArray[Any]
 
+#: Numbers of the two players in boards and observations; their indices are 0 and 1.
 PLAYERS = (1, 2)
-"""Numbers of the two players in boards and observations; their indices are 0 and 1."""
 #: On boards of up to this many cells a search tries all legal actions, so it is exact.
 SMALL_BOARD = 16
 
@@ -31,11 +31,11 @@ class Position(ABC):
 
     __slots__ = ()
 
+    #: Index of the player to move.
     player: int
-    """Index of the player to move."""
     is_over: bool
+    #: Index of the player who has won; None for a draw or if the game is not over.
     winner: int | None
-    """Index of the player who has won; None for a draw or if the game is not over."""
 
     @abstractmethod
     def legal_actions(self) -> list[int]:

@@ -331,11 +331,8 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
             if is_abnormal(info):
                 if not is_abnormal(result[-1]) and "abnormal" not in seen:  # marked because there is no observation
                     seen.add("abnormal")
-                    yield Violation(
-                        "step",
-                        "observation: got None, which only a timestep with info['abnormal'] may have "
-                        f"(episode {episode}, step {step})",
-                    )
+                    text = "observation: got None, which only a timestep with info['abnormal'] may have"
+                    yield Violation("step", f"{text} (episode {episode}, step {step})")
                 break
             for violation in _result_violations(env, player.adapted, result, obs, reward):
                 # One violation for each rule and part, because a wrong dtype is wrong at every step.
@@ -407,15 +404,12 @@ def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
         if is_abnormal(info):
             return
         for ago, (before, was) in enumerate(reversed(kept), start=1):
-            which = (
-                f"observations around step {step}" if ago == 1 else f"observations {ago} steps apart, at step {step}"
-            )
-            shared = list(memory_violations(before, obs, which))
-            if not shared and not equal(before, was):
-                which = "before" if ago == 1 else f"{ago} steps before"
-                shared = [Violation("aliasing", f"the observation {which} step {step} was changed by that step")]
-            if shared:
-                yield shared[0]
+            distance, when = ("around", "before") if ago == 1 else (f"{ago} steps apart, at", f"{ago} steps before")
+            shared = next(memory_violations(before, obs, f"observations {distance} step {step}"), None)
+            if shared is None and not equal(before, was):
+                shared = Violation("aliasing", f"the observation {when} step {step} was changed by that step")
+            if shared is not None:
+                yield shared
                 return
         if terminated or truncated:
             return

@@ -16,10 +16,10 @@ CONTAINERS = (np.ndarray, Mapping, list, tuple)
 class Violation(NamedTuple):
     """One violation of a rule."""
 
+    #: Short name of the rule: dtype, bounds, nan, done, score, aliasing, determinism, pickling, endless, ...
     rule: str
-    """Short name of the rule: dtype, bounds, nan, done, score, aliasing, determinism, pickling, endless, ..."""
+    #: Description, which may have line breaks, e.g. from an exception or an array; `str` joins the lines.
     message: str
-    """Description, which may have line breaks, e.g. from an exception or an array; `str` joins the lines."""
 
     def __str__(self) -> str:
         return " ".join(line.strip() for line in f"{self.rule}: {self.message}".splitlines())

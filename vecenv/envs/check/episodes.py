@@ -27,20 +27,14 @@ class _GlobalRngs:
 
     def __init__(self, seed: int) -> None:
         words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
-        self._own: Any = (random.Random(int(words[0])).getstate(), np.random.RandomState(words[1:]).get_state())
+        self.own: Any = (random.Random(int(words[0])).getstate(), np.random.RandomState(words[1:]).get_state())
         self._outer: Any = None
 
     def __enter__(self) -> None:
-        self._outer = _swap(self._own)
+        self._outer = _swap(self.own)
 
     def __exit__(self, *exc_info: object) -> None:
-        self._own = _swap(self._outer)
-
-    def get_state(self) -> Any:
-        return self._own
-
-    def set_state(self, state: Any) -> None:
-        self._own = state
+        self.own = _swap(self._outer)
 
 
 def _swap(states: Any) -> Any:
@@ -73,7 +67,7 @@ class Run:
     def save(self) -> bytes | None:
         """Return the state of the env, global generators and actions between two episodes; None if not possible."""
         snapshot = SNAPSHOTTER.capture(self.env)
-        return None if snapshot is None else dump_by_value((snapshot.state, self.rngs.get_state(), self.actions))
+        return None if snapshot is None else dump_by_value((snapshot.state, self.rngs.own, self.actions))
 
     def load(self, saved: bytes) -> str | None:
         """Restore a state that another run saved. Return the reason if that is not possible, else None."""
@@ -83,7 +77,7 @@ class Run:
                 SNAPSHOTTER.restore(self.env, state)
             except Exception as error:  # also of the env's reset or hook: the failure is the result
                 return f"its state cannot be restored in a new env: {type(error).__name__}: {error}"
-        self.rngs.set_state(rngs)
+        self.rngs.own = rngs
         return None
 
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:

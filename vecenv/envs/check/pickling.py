@@ -15,9 +15,17 @@ from vecenv.envs.check.data import Violation
 from vecenv.gymnasium_api.registrations import pickle_registrations
 from vecenv.values.pickling import dump_with_main
 
-__all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "pickling_violations"]
+__all__ = ["SPAWN_TIMEOUT", "interpreter_environment", "new_interpreter", "pickling_violations", "registered_value"]
 
 SPAWN_TIMEOUT = 120.0  # seconds; the new interpreter has to import the env's modules
+_PROGRAM = """\
+import pickle, sys
+from vecenv.values.pickling import adopt_main, load_with_main
+from vecenv.gymnasium_api.registrations import apply_registrations
+adopt_main()
+settings, data = pickle.load(sys.stdin.buffer)
+apply_registrations(settings)
+value = load_with_main(data)"""
 
 
 def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
@@ -39,23 +47,13 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
     `use` is code appended to the expression that loads the value there. The error is returned, or None.
     """
     try:
-        data = dump_with_main(value)
+        sent = registered_value(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
-    sent = pickle.dumps((pickle_registrations(), data))
-    program = (
-        "import pickle, sys; from vecenv.values.pickling import adopt_main, load_with_main; "
-        "from vecenv.gymnasium_api.registrations import apply_registrations; adopt_main(); "
-        "settings, data = pickle.load(sys.stdin.buffer); apply_registrations(settings); "
-        f"value = load_with_main(data){use}"
-    )
+    environment = interpreter_environment()
     try:
         child = subprocess.run(
-            [sys.executable, "-c", program],
-            input=sent,
-            env=interpreter_environment(),
-            capture_output=True,
-            timeout=SPAWN_TIMEOUT,
+            new_interpreter(use), input=sent, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
         )
     except subprocess.TimeoutExpired:
         return f"a new process did not load it within {SPAWN_TIMEOUT} s"
@@ -63,6 +61,16 @@ def _spawn_error(value: Any, use: str = "") -> str | None:
         return None
     lines = child.stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {child.returncode}"
+
+
+def registered_value(value: Any) -> bytes:
+    """Return the standard input of `new_interpreter`: this program's registrations, and a value."""
+    return pickle.dumps((pickle_registrations(), dump_with_main(value)))
+
+
+def new_interpreter(use: str) -> list[str]:
+    """Return the command of an interpreter that loads a `registered_value`; `use` is code after that expression."""
+    return [sys.executable, "-c", f"{_PROGRAM}{use}"]
 
 
 def interpreter_environment() -> dict[str, str]:

@@ -18,14 +18,14 @@ MAX_STEPS = 300
 class RecoveryReport(NamedTuple):
     """The result of `check_recovery`; a difference is described by a sentence, or None if there is none."""
 
+    #: First difference between two envs in an episode with the same seed and the unseeded episode after it.
     seeded: str | None
-    """First difference between two envs in an episode with the same seed and the unseeded episode after it."""
+    #: First difference in that unseeded episode, played in a new env with the restored state.
     carried: str | None
-    """First difference in that unseeded episode, played in a new env with the restored state."""
+    #: Layers of the env whose state between two episodes is not saved, each with the reason.
     uncovered: tuple[str, ...]
-    """Layers of the env whose state between two episodes is not saved, each with the reason."""
+    #: Whether the env used the generators of `random` or `numpy.random`, which its whole process shares.
     draws_globally: bool
-    """Whether the env used the generators of `random` or `numpy.random`, which its whole process shares."""
 
     @property
     def verdict(self) -> str:

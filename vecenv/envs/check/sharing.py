@@ -7,9 +7,9 @@ results depend on the number of workers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,7 @@ from typing import Any
 
 from vecenv.envs.check.data import Violation
 from vecenv.envs.check.episodes import Run, find_difference
-from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment
-from vecenv.gymnasium_api.registrations import pickle_registrations
-from vecenv.values.pickling import dump_with_main
+from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment, new_interpreter, registered_value
 
 __all__ = ["play_copies", "sharing_violations"]
 
@@ -28,18 +26,6 @@ __all__ = ["play_copies", "sharing_violations"]
 _EPISODES, _MAX_STEPS = 2, 100
 #: The copies that play in each new interpreter. The second run of copy 0 shows whether it can be repeated at all.
 _CASTS = ((0,), (0,), (1,), (0, 1))
-_PROGRAM = """\
-import pickle, sys
-from vecenv.envs.check.sharing import play_copies
-from vecenv.values.pickling import adopt_main, load_with_main
-from vecenv.gymnasium_api.registrations import apply_registrations
-adopt_main()
-settings, call, path = pickle.load(sys.stdin.buffer)
-apply_registrations(settings)
-result = pickle.dumps(play_copies(*load_with_main(call)))
-with open(path, "wb") as file:
-    file.write(result)
-"""
 _Episodes = list[list[tuple[Any, ...]]]
 
 
@@ -65,8 +51,8 @@ def sharing_violations(env_fn: Callable[[], Any], seed: int) -> Iterator[Violati
             return
 
 
-def play_copies(env_fn: Callable[[], Any], seed: int, copy_ids: Sequence[int]) -> dict[int, _Episodes]:
-    """Build copies of an env and play episodes with them in turns, step by step; return the results by copy.
+def play_copies(env_fn: Callable[[], Any], seed: int, copy_ids: Sequence[int], result: Path) -> None:
+    """Build copies of an env and play episodes with them alternately, step by step; write the results by copy.
 
     The seed of copy i is `seed + i`.
     """
@@ -79,12 +65,12 @@ def play_copies(env_fn: Callable[[], Any], seed: int, copy_ids: Sequence[int]) -
                 played[i].append([])
             while results:
                 for i, iterator in list(results.items()):
-                    result = next(iterator, None)
-                    if result is None:
+                    step = next(iterator, None)
+                    if step is None:
                         del results[i]
                     else:
-                        played[i][episode].append(result)
-        return played
+                        played[i][episode].append(step)
+    result.write_bytes(pickle.dumps(played))
 
 
 def _compare(one: _Episodes, other: _Episodes) -> str | None:
@@ -104,10 +90,9 @@ def _play_in_interpreters(env_fn: Callable[[], Any], seed: int) -> list[dict[int
         children = []
         for number, cast in enumerate(_CASTS):
             sent, result = Path(folder, f"sent{number}"), Path(folder, f"result{number}")
-            call = dump_with_main((env_fn, seed, cast))
-            sent.write_bytes(pickle.dumps((pickle_registrations(), call, str(result))))
+            sent.write_bytes(registered_value(functools.partial(play_copies, env_fn, seed, cast, result)))
             child = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM],
+                new_interpreter("()"),
                 stdin=stack.enter_context(sent.open("rb")),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

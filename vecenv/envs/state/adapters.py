@@ -249,6 +249,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     "vecenv.envs.remote.ShapeOnlyEnv": _STATELESS,
 }
 
+#: Lifetime of the state that `get_state` of a vecenv class returns; LIFE for classes that are not listed.
 HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.episode.NoopResetWrapper": SEED,
     "vecenv.wrappers.episode.EpisodicLifeWrapper": LIFE,
@@ -260,12 +261,11 @@ HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.reward.DelayRewardWrapper": EPISODE,
     "vecenv.wrappers.reward.EvalEpisodeReturnWrapper": EPISODE,
 }
-"""Lifetime of the state that `get_state` of a vecenv class returns; LIFE for classes that are not listed."""
 
+#: Classes of the packages in `TRUSTED` whose state is not covered, with the reason.
 UNCOVERED: dict[str, str] = {
     _ENVS + "box2d.bipedal_walker.BipedalWalker": "its physics world is kept over resets, inside Box2D",
     _ENVS + "box2d.car_racing.CarRacing": "its physics world is kept over resets, inside Box2D",
     _ENVS + "box2d.lunar_lander.LunarLander": "not verified",
     _ENVS + "functional_jax_env.FunctionalJaxEnv": "holds a JAX key",
 }
-"""Classes of the packages in `TRUSTED` whose state is not covered, with the reason."""

@@ -71,10 +71,10 @@ class Snapshot(NamedTuple):
     """The state of an env stack."""
 
     state: bytes
+    #: Whether all layers are covered; False if a layer may have state that was not found.
     is_complete: bool
-    """Whether all layers are covered; False if a layer may have state that was not found."""
+    #: Whether it also contains everything that methods of the env may have changed.
     holds_calls: bool = False
-    """Whether it also contains everything that methods of the env may have changed."""
 
 
 class Snapshotter:
