@@ -125,7 +125,7 @@ def _play_episode(manager: Any, env: Any) -> None:
 
 def _draw_action(env: Any, space: Any, obs: Any) -> Any:
     """Ask the env for an action if it offers any, as not all of its space need be legal now; else sample one."""
-    from vecenv.envs.check.actions import sample_action
+    from vecenv.envs.check.episodes import sample_action
 
     offer = getattr(env, "random_action", None)
     try:

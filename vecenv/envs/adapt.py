@@ -27,6 +27,12 @@ from vecenv.values.checks import describe_wrong_env_fn, is_pettingzoo_env
 from vecenv.values.own_attributes import get_own_attr
 from vecenv.values.signatures import parameters_of
 
+#: Attributes that `AdaptedEnv` defines itself, in place of its env's.
+_TRANSLATED = frozenset(
+    ("reset", "step", "seed", "close", "render", "observation_space", "action_space", "reward_space")
+    + ("render_mode", "metadata", "spec", "np_random", "unwrapped")
+)
+
 
 def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     """Return an env with Gymnasium's calls: `reset(seed=, options=)`, five-tuple `step`, `close`, spaces.
@@ -59,14 +65,10 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def adapt_and_build(env: Any, *, needed: bool = True, remedy: str = "") -> gymnasium.Env[Any, Any]:
-    """Adapt an env, and reset it once if it has no spaces before its first reset; see `ensure_spaces`.
+    """Adapt an env, and reset it once if it has no spaces before its first reset, with the errors of both.
 
     If this fails the env is closed, because the caller has no other reference to it. Exceptions of that `close`
     are dropped.
-
-    Raises:
-        TypeError: the object is not an env.
-        SpaceError: the env has no spaces, even after a reset.
     """
     try:
         adapted = adapt(env)
@@ -122,11 +124,11 @@ def reward_space_of(env: Any) -> spaces.Space[Any] | None:
 def find_attr(env: Any, name: str, default: Any = None) -> Any:
     """Look up an attribute in an env and the layers under it, outermost first; return `default` if none has it.
 
-    Gymnasium's wrappers do not forward attributes. Of an `AdaptedEnv` only public methods and properties are found,
-    because the env in it may have attributes with the names of the others.
+    Gymnasium's wrappers do not forward attributes. Private attributes of an `AdaptedEnv` are skipped, because the
+    env in it may have attributes of the same names.
     """
     while env is not None:
-        if isinstance(env, AdaptedEnv) and (name.startswith("_") or name not in vars(AdaptedEnv)):
+        if isinstance(env, AdaptedEnv) and name not in _TRANSLATED:
             env = env.env
         try:
             return getattr(env, name)
@@ -330,10 +332,9 @@ def _named_space(name: str, space: Any) -> spaces.Space[Any] | None:
 
 
 def convert_space(space: Any) -> Any:
-    """Convert a space of the old `gym` package to Gymnasium's; Gymnasium spaces and None are returned unchanged.
+    """Convert a space of the old `gym` package to Gymnasium's, and return Gymnasium's spaces and None unchanged.
 
-    Raises:
-        TypeError: the object is not a known space.
+    TypeError is raised for an object that is not a known space.
     """
     if space is None or isinstance(space, spaces.Space):
         return space

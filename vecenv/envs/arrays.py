@@ -148,10 +148,7 @@ def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
     Integers of any width and 0-d arrays become Python numbers. So do integer arrays of shape (1,) if the space
     is Discrete or unknown; other arrays are returned unchanged. Dicts are converted key by key, and tuples and
     lists element by element if the space is a Tuple. For an object with a `json()` method (a tree of arrays)
-    its result is converted.
-
-    Raises:
-        TypeError: the action has another form.
+    its result is converted. TypeError is raised for any other form.
     """
     if isinstance(action, (bool, np.bool_)):
         return int(action)
@@ -181,8 +178,7 @@ def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
 def action_to_ndarray(action: Any) -> Any:
     """Return a sampled action as arrays: an int becomes int64 of shape (1,), a dict becomes a dict of arrays.
 
-    Raises:
-        TypeError: the action is not an array, an int or a dict of them.
+    TypeError is raised if the action is not an array, an int or a dict of them.
     """
     return map_structure(_number_to_array, action, is_leaf=is_sequence)
 

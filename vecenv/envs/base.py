@@ -113,28 +113,19 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
     def create_collector_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
         """Return one config per collector env: `cfg['collector_env_num']` independent copies without that key.
 
-        Raises:
-            ConfigError: the count is missing or negative.
+        ConfigError is raised if the count is missing or negative.
         """
         return copy_env_cfg(cfg, "collector_env_num")
 
     @staticmethod
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return one config per evaluator env: `cfg['evaluator_env_num']` independent copies without that key.
-
-        Raises:
-            ConfigError: the count is missing or negative.
-        """
+        """Return one config per evaluator env, by `cfg['evaluator_env_num']`; else as `create_collector_env_cfg`."""
         return copy_env_cfg(cfg, "evaluator_env_num")
 
     def enable_save_replay(self, replay_path: str | None = None) -> None:
-        """Record a video of each episode; call it after `seed` and before `reset`.
+        """Record a video of each episode in this folder; call it after `seed` and before `reset`.
 
-        Args:
-            replay_path: the folder of the videos; None means the env's default.
-
-        Raises:
-            NotImplementedError: this env cannot record videos.
+        None means the env's default folder. NotImplementedError is raised if the env cannot record videos.
         """
         raise NotImplementedError(f"{type(self).__name__} has no enable_save_replay")
 
@@ -153,10 +144,8 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
 def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[Any]:
     """Return `cfg[count_key]` deep copies of the config without that key, with `extra` set in each.
 
-    The argument is not changed. A plain dict becomes a `Config`; other mappings (EasyDict) keep their type.
-
-    Raises:
-        ConfigError: the count is missing or is not an integer >= 0.
+    The argument is not changed. A plain dict becomes a `Config`; other mappings (EasyDict) keep their type. ConfigError
+    is raised if the count is missing or is not an integer >= 0.
     """
     if count_key not in cfg:
         raise ConfigError(f"env config lacks {count_key!r}; it has {sorted(map(str, cfg))}")

@@ -94,8 +94,7 @@ class ShmBufferContainer:
     def fill(self, src_arr: Any) -> None:
         """Copy an array, or a nested dict of arrays with exactly these keys, into the buffers.
 
-        Raises:
-            SpaceError: an entry does not fit; the entries before it have been written.
+        SpaceError is raised at the first entry that does not fit; the entries before it have been written.
         """
         if isinstance(self._data, ShmBuffer):
             self._data.fill(src_arr)

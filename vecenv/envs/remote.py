@@ -207,13 +207,10 @@ class ShapeRewards(CallEnvMethod):
 
 @dataclass(frozen=True)
 class Render:
-    """Render one frame in a mode.
+    """Render one frame in a mode; StateError if the env renders in another mode only.
 
     The mode is the env's `render_mode`, the `mode` argument of its `render`, or that of the env inside a DI-engine
     env. An env with old calls and without a render mode renders by its own `render`.
-
-    Raises:
-        StateError: the env renders in another mode only.
     """
 
     mode: str

@@ -103,10 +103,8 @@ def read_flags(done: Any, info: Mapping[str, Any]) -> tuple[bool, bool]:
     `info['truncated']` or `info['TimeLimit.truncated']` marks a time-out; without either the episode terminated.
     If the info lacks a flag, the infos of the agents are read instead: those under `agent_infos`, or under the keys
     of a dict of dones. A sequence, array or dict of flags counts as set if all its flags are; in a dict with
-    `__all__` only that key counts. A `done` of None (an abnormal timestep) counts as not done.
-
-    Raises:
-        TypeError: `done` has another form.
+    `__all__` only that key counts. A `done` of None (an abnormal timestep) counts as not done. TypeError is raised
+    if `done` has another form.
     """
     if not isinstance(done, bool):
         given, done = done, _is_done(done)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..envs.adapt import adapt_and_build
 from ..envs.factory import EnvFactory
-from ..envs.seed_videos import SeedRecorder, file_name
+from ..envs.video import SeedRecorder, file_name
 from ..errors import ConfigError
 from ..values.checks import check_flag, check_whole
 from ..vector.env import VectorEnv

@@ -22,11 +22,7 @@ __all__ = ["is_seeded_by", "seed_generators"]
 
 
 def seed_generators(env: Any, first: int) -> bool:
-    """Make each generator that an env does not have yet, number i from the seed `first + i`.
-
-    Returns:
-        Whether a generator was made.
-    """
+    """Make the generators that an env lacks, number i from the seed `first + i`; return whether it lacked one."""
     has_made = False
     for seed, owner in enumerate(_owners(env, first), first):
         if get_own_attr(owner, "_np_random", MISSING) is None:

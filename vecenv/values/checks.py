@@ -30,22 +30,14 @@ MAKE = "lambda: gymnasium.make"
 
 
 def check_whole(name: str, value: Any, low: int) -> int:
-    """Return a whole number of any type, NumPy's included, as an int.
-
-    Raises:
-        ConfigError: it is none, or below `low`.
-    """
+    """Return a whole number of any type, NumPy's included, as an int; ConfigError for others and those below `low`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
         raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
     return int(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return a bool, NumPy's included, as Python's. Nothing else will do: 'no' is true to Python.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return a bool, NumPy's included, as Python's; ConfigError for all else, such as 'no', which is true to Python."""
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{name}: expected True or False, got {value!r}", key=name)
     return bool(value)
@@ -58,18 +50,14 @@ def is_positive(value: Any) -> bool:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return a time in seconds, NumPy's numbers included, as an int or a float.
-
-    Raises:
-        ConfigError: the value is not a number above 0.
-    """
+    """Return a time in seconds, NumPy's numbers included, as an int or a float; ConfigError if it is not above 0."""
     if not is_positive(value):
         raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise ConfigError for a value, hashable or not, that is none of these."""
+    """Raise ConfigError if a value, hashable or not, is not one of these."""
     if value not in choices:
         raise ConfigError(f"{name}: expected one of {tuple(choices)}, got {value!r}", key=name)
 
@@ -81,11 +69,7 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_callables(name: str, values: Any) -> tuple[Callable[..., Any], ...]:
-    """Return callables, of which there may be none, as a tuple.
-
-    Raises:
-        ConfigError: they are no list, or one cannot be called.
-    """
+    """Return a list of callables, which may be empty, as a tuple; ConfigError for others."""
     found = tuple(values) if isinstance(values, Iterable) else (None,)
     if not all(map(callable, found)):
         raise ConfigError(f"{name}: expected a list of callables, got {values!r}", key=name)

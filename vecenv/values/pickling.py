@@ -176,12 +176,9 @@ def _dump(value: Any, kind: Callable[..., _Pickler], names: Any) -> bytes:
 
 
 def copy_by_pickle(value: Any) -> Any:
-    """Return a copy of a value, as another process would get it, of the same classes.
+    """Return a copy of a value, as another process would get it; any exception if it cannot be pickled.
 
     Classes stay the same objects, and so do functions that their modules have by name.
-
-    Raises:
-        Exception: the value cannot be pickled or unpickled.
     """
     try:
         return pickle.loads(pickle.dumps(value, protocol=5))

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from tests.scripted import Ding, Plain
 from vecenv import check_all
 from vecenv.ding import TicTacToeEnv, check_obs_deepcopy, check_step, demonstrate_correct_procedure
-from vecenv.envs.check.actions import sample_action
+from vecenv.envs.check.episodes import sample_action
 from vecenv.envs.check.recovery import check_recovery
 
 STRICT = {"illegal_action": "raise"}

@@ -10,6 +10,7 @@ The rules are in `positions`, the bots in `bots` and `rule_bots`.
 from __future__ import annotations
 
 import copy
+import numbers
 import random
 import sys
 from abc import abstractmethod
@@ -23,16 +24,25 @@ from vecenv.config import deep_merge_dicts, warn_unknown_keys
 from vecenv.envs.arrays import normalise_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.board.bots import Bot
-from vecenv.envs.board.configs import EVAL, SELF_PLAY, check_config
 from vecenv.envs.board.positions import PLAYERS, Position, Rules
-from vecenv.envs.board.recording import RENDER_MODES, GameWindow, save_frames
+from vecenv.envs.board.recording import RENDER_MODES, SAVED_FORMATS, GameWindow, save_frames
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.video import DEFAULT_FOLDER
 from vecenv.errors import ConfigError, SpaceError, StateError, warn_caller
 from vecenv.gymnasium_api.replaying import is_replaying
+from vecenv.values.checks import check_choice
 
 __all__ = ["BoardEnv"]
 
+SELF_PLAY, PLAY_WITH_BOT, EVAL = MODES = ("self_play_mode", "play_with_bot_mode", "eval_mode")
+#: The values that some config keys may have.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "battle_mode": MODES,
+    "battle_mode_in_simulation_env": MODES,
+    "illegal_action": ("random", "raise"),
+    "render_mode": (None, *RENDER_MODES),
+    "replay_format": SAVED_FORMATS,
+}
 #: Value of `to_play` in the modes in which the agent is always player 1.
 ONE_SEAT = -1
 # Keys that configs of envs may contain in addition to those in an env's `config`.
@@ -107,16 +117,12 @@ class BoardEnv(BaseEnv):
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
         """Check the configuration and set the spaces; `reset` starts a game.
 
-        Args:
-            cfg: merged over the class's `config`, so any key may be left out.
-
-        Raises:
-            ConfigError: a value is not valid.
-            NotImplementedError: the game does not have the bot.
+        The config is merged over the class's `config`, so any key may be left out. ConfigError is raised if a value is
+        not valid, NotImplementedError if the game does not have the bot.
         """
         warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), type(self).__name__)
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
-        check_config(self._cfg, self.bots, type(self).__name__)
+        self._check_config()
         self.battle_mode: str = self._cfg.battle_mode
         self.render_mode: str | None = self._cfg.render_mode
         self.rules: Rules = self._make_rules()
@@ -133,6 +139,18 @@ class BoardEnv(BaseEnv):
         self._video_folder: str | None = None  # used from the next reset; None for no change
         self._window: GameWindow | None = None
         self._set_spaces()
+
+    def _check_config(self) -> None:
+        cfg, bot = self._cfg, self._cfg.bot_action_type
+        for key, allowed in CHOICES.items():
+            check_choice(key, cfg[key], allowed)
+        for key in ("prob_random_agent", "prob_expert_agent", "prob_random_action_in_bot"):
+            if not isinstance(cfg[key], numbers.Real) or not 0 <= cfg[key] <= 1:
+                raise ConfigError(f"{key}: expected 0 to 1, got {cfg[key]!r}", key=key)
+        if cfg.prob_random_agent > 0 and cfg.prob_expert_agent > 0:
+            raise ConfigError("prob_random_agent and prob_expert_agent: only one may be above 0")
+        if bot not in self.bots:
+            raise NotImplementedError(f"{type(self).__name__} has no bot {bot!r}; there are {sorted(self.bots)}")
 
     # ---- defined by each game --------------------------------------------------------------
 
@@ -327,8 +345,7 @@ class BoardEnv(BaseEnv):
     def human_to_action(self) -> int:
         """Read an action from the terminal, repeatedly until it is legal; blocks. Numbers are entered from 1.
 
-        Raises:
-            StateError: there is no terminal, as in a worker.
+        StateError is raised if there is no terminal, as in a worker.
         """
         if self.render_mode in (None, "image_savefile_mode"):
             self.render("state_realtime_mode")
@@ -373,11 +390,7 @@ class BoardEnv(BaseEnv):
         return PLAYERS[self.position.player]
 
     def current_state(self) -> tuple[Any, Any]:
-        """Return (raw, scaled) planes of `observation`, for LightZero's AlphaZero; they differ only if `scale` is set.
-
-        Raises:
-            StateError: called before the first reset.
-        """
+        """Return (raw, scaled) planes of `observation`, for LightZero's AlphaZero; they differ if `scale` is set."""
         shown = self._show(self.position)["observation"]
         return shown * self._divisor, shown
 

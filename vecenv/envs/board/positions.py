@@ -87,8 +87,7 @@ class Rules(ABC):
     def restore(self, state: Any, player: int) -> Position:
         """Return the position with this state; `player` is the index of the player to move.
 
-        Raises:
-            ConfigError: the state is not valid in this game.
+        ConfigError is raised if the state is not valid in this game.
         """
 
 
@@ -106,11 +105,7 @@ class GridRules(Rules):
     """
 
     def __init__(self, height: int, width: int, length: int, gravity: bool = False) -> None:
-        """Compute the masks that positions use.
-
-        Raises:
-            ConfigError: a size is below 1, or `length` stones in a row do not fit on the board.
-        """
+        """Compute the masks that positions use; ConfigError if `length` stones in a row do not fit on the board."""
         is_whole = all(isinstance(size, numbers.Integral) for size in (height, width, length))
         if not is_whole or min(height, width, length) < 1 or length > max(height, width):
             raise ConfigError(f"expected a board that {length} in a row fit on, got {height!r} x {width!r}")
@@ -184,15 +179,10 @@ class GridRules(Rules):
         return GridPosition(self, 0, 0, player)
 
     def restore(self, state: Any, player: int) -> GridPosition:
-        """Return the position of a board.
+        """Return the position of a board, array-like (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
 
-        Args:
-            state: array-like (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
-            player: index of the player to move.
-
-        Raises:
-            ConfigError: the size or a value is wrong, a stone has an empty cell below it in a game with gravity, or
-                both players have `length` in a row.
+        ConfigError is raised if the size or a value is wrong, a stone has an empty cell below it in a game with
+        gravity, or both players have `length` in a row.
         """
         board = np.asarray(state)
         if board.size != self.height * self.width or not np.isin(board, (0, *PLAYERS)).all():

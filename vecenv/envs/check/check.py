@@ -15,7 +15,6 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls, reward_space_of
-from vecenv.envs.check.actions import is_ding, sample_action
 from vecenv.envs.check.data import (
     CONTAINERS,
     Violation,
@@ -27,8 +26,8 @@ from vecenv.envs.check.data import (
     leaf_spaces,
     memory_violations,
 )
-from vecenv.envs.check.pickling import pickling_violations
-from vecenv.envs.check.sharing import sharing_violations
+from vecenv.envs.check.episodes import is_ding, sample_action
+from vecenv.envs.check.interpreters import pickling_violations, sharing_violations
 from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 from vecenv.values.nested import equal
@@ -127,23 +126,19 @@ def check_all(
 def check_space_dtype(env: Any) -> None:
     """Check that all spaces exist and their dtypes are float32 and int64 (uint8 for images, int8 for masks).
 
-    Raises:
-        CheckError: a space is missing or has another dtype; the error contains all violations.
+    CheckError is raised with all violations.
     """
     _raise_if(_space_violations(env, strict_dtypes=True), env)
 
 
 def check_array_space(data: Any, space: Any, name: str) -> None:
-    """Check data against a space: dtype, shape and bounds of each part.
+    """Check the dtype, shape and bounds of each part of data against a space; CheckError has all violations.
 
     Args:
-        data: an array, an integer, or a sequence or dict of them.
+        data: an array, an integer, or a sequence or dict of them; TypeError for another type, such as a number for a
+            space with parts.
         space: a space, or a sequence or dict of spaces.
         name: name of the data in messages.
-
-    Raises:
-        CheckError: a part does not fit its space; the error contains all violations.
-        TypeError: the data have another type, such as a number for a space with parts.
     """
     has_parts = isinstance(space, (Mapping, list, tuple, spaces.Dict, spaces.Tuple))
     if has_parts and not isinstance(data, CONTAINERS):
@@ -154,8 +149,7 @@ def check_array_space(data: Any, space: Any, name: str) -> None:
 def check_reset(env: Any, seed: int | None = None) -> None:
     """Reset the env, with a seed if it is not None, and check the observation against its space.
 
-    Raises:
-        CheckError: the result violates a rule; the error contains all violations.
+    CheckError is raised with all violations.
     """
     _raise_if(_reset_violations(env, seed), env)
 
@@ -163,26 +157,19 @@ def check_reset(env: Any, seed: int | None = None) -> None:
 def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
     """Play episodes with random actions; check the result of each step and the score at the end of each episode.
 
-    If observations have an `action_mask` for a Discrete space, the actions are legal ones.
-
-    Raises:
-        CheckError: a step violates a rule, or an episode is longer than `max_steps`; the error contains all
-            violations.
+    If observations have an `action_mask` for a Discrete space, the actions are legal ones. An episode must end within
+    `max_steps`. CheckError is raised with all violations.
     """
     _raise_if(_step_violations(env, episodes, max_steps), env)
 
 
 def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
-    """Check that two observations do not share memory, part by part.
+    """Check part by part that two observations do not share memory; CheckError if they do, or if their types differ.
 
     Args:
-        array1: an observation: an array, or a container of arrays, numbers, strings and None.
+        array1: an observation: an array, or a container of arrays, numbers, strings and None; TypeError for others.
         array2: the observation of another step.
         step_times: number of the step, for messages.
-
-    Raises:
-        CheckError: they share memory, or their types differ.
-        TypeError: an observation or a part of it has another type.
     """
     name = f"observations around step {step_times}"
     if type(array1) is type(array2) and not isinstance(array1, CONTAINERS):
@@ -193,8 +180,7 @@ def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
 def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
     """Play an episode; check that observations do not share memory with the 8 before them and do not change later.
 
-    Raises:
-        CheckError: two observations share memory, or one was changed by a later step; only the first case is reported.
+    CheckError is raised with the first case only.
     """
     _raise_if(_aliasing_violations(env, max_steps), env)
 

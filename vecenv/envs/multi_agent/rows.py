@@ -45,12 +45,7 @@ class AgentRowsEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(
         self, env: Any, *, black_death: bool = False, as_lists: bool = False, has_statistics: bool = False
     ) -> None:
-        """Adapt a ParallelEnv, or an AECEnv that can be converted.
-
-        Raises:
-            SpaceError: the spaces of the agents differ.
-            ConfigError, TypeError, DependencyError: as `as_parallel`.
-        """
+        """Adapt an env as `as_parallel` does, with its errors; SpaceError if the spaces of the agents differ."""
         self.agent_env = as_parallel(env)
         self._agents = list(self.agent_env.possible_agents)
         self.num_envs = len(self._agents)

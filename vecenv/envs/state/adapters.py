@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from vecenv.errors import StateError
@@ -123,6 +124,34 @@ def _is_pure(value: Any, depth: int = 0) -> bool:
 def _window_lifetime(layer: Any) -> str:
     return EPISODE if layer.window is None else LIFE
 
+
+# ---- classes registered by `register_pickled_state`: all attributes, with the env in them ------------------------
+
+
+def _capture_all(layer: Any) -> dict[str, Any]:
+    # Not the object's own pickling, because `EzPickle` replaces that by one that keeps only the arguments.
+    return dict(vars(layer))
+
+
+def _restore_all(layer: Any, state: dict[str, Any]) -> None:
+    vars(layer).clear()
+    vars(layer).update(state)
+
+
+def _find_rebuilt(layer: Any) -> str | None:
+    """Return the reason if pickle would rebuild a layer inside and lose its state, else None."""
+    inner = get_own_attr(layer, "env")
+    while inner is not None:
+        if isinstance(inner, gymnasium.utils.EzPickle):
+            return f"pickle rebuilds the {type(inner).__name__} inside it from its arguments (EzPickle)"
+        inner = get_own_attr(inner, "env")
+    return None
+
+
+#: The most general and most expensive adapter. Only the owner of a class can know whether pickle covers its state.
+PICKLED = StateAdapter(_capture_all, _restore_all, LIFE, holds_inner=True, find_gap=_find_rebuilt)
+
+# ---- the tables ---------------------------------------------------------------------------------
 
 _STATELESS = StateAdapter()
 _GENERATORS_ONLY = StateAdapter(is_whole=False)  # between two episodes, their only state is generators

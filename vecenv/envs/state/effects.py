@@ -314,8 +314,7 @@ class _Pickler(pickle.Pickler):
 def set_attributes(layers: Sequence[Any], changes: dict[tuple[int, str], bytes]) -> None:
     """Set attributes of the layers of an env to the values that `AttributeWatch.changes` has returned.
 
-    Raises:
-        StateError: the env has fewer layers now.
+    StateError is raised if the env has fewer layers now.
     """
     for (depth, name), data in changes.items():
         if not data:

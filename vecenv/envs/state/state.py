@@ -34,6 +34,7 @@ from vecenv.envs.state.adapters import (
     EPISODE,
     HOOK_LIFETIMES,
     LIFE,
+    PICKLED,
     SEED,
     STATE_ADAPTERS,
     TRUSTED,
@@ -47,7 +48,6 @@ from vecenv.envs.state.generators import (
     get_generator_state,
     restore_generators,
 )
-from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
 from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
 from vecenv.values.pickling import dump_by_value, load

@@ -40,14 +40,11 @@ class _Keeper(ToyEnv):
 
 
 class KeepsAction(_Keeper):
-    """Keep all action objects, and raise an error if one changes later.
+    """Keep all actions; `step` raises RuntimeError if an earlier one has changed, or shares memory with this one.
 
-    An action changes later if a library passes a view of a buffer that it reuses. Info describes the
-    last action: `action_type` (class name), `action_dtype`, `action_writeable`, and `own_memory` (False
-    if the memory of the array does not belong to a NumPy array). `kept` is the list of actions.
-
-    Raises:
-        RuntimeError: from `step`, if an earlier action has changed or shares memory with this one.
+    An action changes later if a library passes a view of a buffer that it reuses. Info describes the last action:
+    `action_type` (class name), `action_dtype`, `action_writeable`, and `own_memory` (False if the memory of the array
+    does not belong to a NumPy array).
     """
 
     what = "action"
@@ -78,13 +75,10 @@ class KeepsAction(_Keeper):
 
 
 class KeepsInfo(_Keeper):
-    """Keep all returned infos, and raise an error if one changes later.
+    """Keep all returned infos; `step` and `reset` raise RuntimeError if an earlier one has changed.
 
     An info changes later if a library passes on the object itself and its receiver writes to it. An info
-    contains a number, an array, and a nested list and array. `kept` is the list of infos.
-
-    Raises:
-        RuntimeError: from `step` and `reset`, if an earlier info has changed.
+    contains a number, an array, and a nested list and array.
     """
 
     what = "info"
@@ -98,11 +92,7 @@ class KeepsInfo(_Keeper):
 
 
 class KeepsOptions(_Keeper):
-    """Keep the options of all resets, and raise an error if they change later; `kept` is the list.
-
-    Raises:
-        RuntimeError: from `step` and `reset`, if earlier options have changed.
-    """
+    """Keep the options of all resets; `step` and `reset` raise RuntimeError if earlier ones have changed."""
 
     what = "options"
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from tests.scripted import Ding
 from vecenv.ding import DingEnvWrapper, TwoAgentEnv
 from vecenv.envs.check.check import CheckError, check_all
-from vecenv.envs.check.sharing import play_copies, sharing_violations
+from vecenv.envs.check.interpreters import play_copies, sharing_violations
 
 COUNTER = """
 import gymnasium

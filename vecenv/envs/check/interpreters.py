@@ -1,15 +1,17 @@
-"""The check that envs do not disturb each other in one process, as those do whose state belongs to the whole process.
+"""Checks in new interpreters: an env can be loaded as in a worker, and envs in one process do not disturb each other.
 
-Such state is a variable of a module, or a global variable of a C library. The envs of one worker share it, and so the
-results depend on the number of workers.
+Envs disturb each other if they have state that belongs to the whole process, such as a variable of a module, or a
+global variable of a C library. The envs of one worker share it, and so the results depend on the number of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pickle
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +19,59 @@ from pathlib import Path
 from typing import Any
 
 from vecenv.envs.check.data import Violation
-from vecenv.envs.check.episodes import Run, find_difference
-from vecenv.envs.check.pickling import SPAWN_TIMEOUT, interpreter_environment, new_interpreter, registered_value
+from vecenv.envs.check.episodes import Run, find_difference, is_ding
+from vecenv.gymnasium_api.registrations import pickle_registrations
+from vecenv.values.pickling import dump_with_main
 
-__all__ = ["play_copies", "sharing_violations"]
+__all__ = ["pickling_violations", "play_copies", "sharing_violations"]
 
+_TIMEOUT = 120.0  # seconds; the new interpreter has to import the env's modules
+_PROGRAM = """\
+import pickle, sys
+from vecenv.values.pickling import adopt_main, load_with_main
+from vecenv.gymnasium_api.registrations import apply_registrations
+adopt_main()
+settings, data = pickle.load(sys.stdin.buffer)
+apply_registrations(settings)
+value = load_with_main(data)"""
 #: Episodes of each env, and most steps of one.
 _EPISODES, _MAX_STEPS = 2, 100
 #: The copies that play in each new interpreter. The second run of copy 0 shows whether it can be repeated at all.
 _CASTS = ((0,), (0,), (1,), (0, 1))
 _Episodes = list[list[tuple[Any, ...]]]
+
+
+def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
+    """Yield a violation if `env_fn` cannot be sent to a new interpreter and called there.
+
+    If `env_fn` is None, the env itself is sent, or its spec if that fails.
+    """
+    problem = _spawn_error(env) if env_fn is None else _spawn_error(env_fn, "(); getattr(value, 'close', list)()")
+    spec = getattr(env, "spec", None)
+    if env_fn is None and problem is not None and spec is not None and not is_ding(env):
+        problem = _spawn_error(spec)  # workers can make the env from its spec
+    if problem is not None:
+        yield Violation("pickling", f"cannot be sent to a new process: {problem}")
+
+
+def _spawn_error(value: Any, use: str = "") -> str | None:
+    """Send a value to a new interpreter, which does not import this program's main module but has its registry.
+
+    `use` is code appended to the expression that loads the value there. The error is returned, or None.
+    """
+    try:
+        sent = _registered(value)
+    except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
+        return f"{type(error).__name__}: {error}"
+    environment = _environment()
+    try:
+        child = subprocess.run(_interpreter(use), input=sent, env=environment, capture_output=True, timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return f"a new process did not load it within {_TIMEOUT} s"
+    if child.returncode == 0:
+        return None
+    lines = child.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {child.returncode}"
 
 
 def sharing_violations(env_fn: Callable[[], Any], seed: int) -> Iterator[Violation]:
@@ -74,11 +119,8 @@ def play_copies(env_fn: Callable[[], Any], seed: int, copy_ids: Sequence[int], r
 
 
 def _compare(one: _Episodes, other: _Episodes) -> str | None:
-    for episode, (left, right) in enumerate(zip(one, other, strict=True)):
-        found = find_difference(left, right, f"episode {episode}")
-        if found is not None:
-            return found
-    return None
+    found = (find_difference(*pair, f"episode {episode}") for episode, pair in enumerate(zip(one, other, strict=True)))
+    return next(filter(None, found), None)
 
 
 def _play_in_interpreters(env_fn: Callable[[], Any], seed: int) -> list[dict[int, _Episodes] | None]:
@@ -90,17 +132,17 @@ def _play_in_interpreters(env_fn: Callable[[], Any], seed: int) -> list[dict[int
         children = []
         for number, cast in enumerate(_CASTS):
             sent, result = Path(folder, f"sent{number}"), Path(folder, f"result{number}")
-            sent.write_bytes(registered_value(functools.partial(play_copies, env_fn, seed, cast, result)))
+            sent.write_bytes(_registered(functools.partial(play_copies, env_fn, seed, cast, result)))
             child = subprocess.Popen(
-                new_interpreter("()"),
+                _interpreter("()"),
                 stdin=stack.enter_context(sent.open("rb")),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=interpreter_environment(),
+                env=_environment(),
             )
             stack.callback(_end, child)
             children.append((child, result))
-        deadline = time.monotonic() + SPAWN_TIMEOUT
+        deadline = time.monotonic() + _TIMEOUT
         return [_result_of(child, result, deadline) for child, result in children]
 
 
@@ -117,3 +159,25 @@ def _result_of(child: subprocess.Popen[bytes], result: Path, deadline: float) ->
 def _end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     child.wait()
+
+
+def _registered(value: Any) -> bytes:
+    """Return the standard input of `_interpreter`: this program's registrations, and a value."""
+    return pickle.dumps((pickle_registrations(), dump_with_main(value)))
+
+
+def _interpreter(use: str) -> list[str]:
+    """Return the command of an interpreter that loads a `_registered`; `use` is code after that expression."""
+    return [sys.executable, "-c", f"{_PROGRAM}{use}"]
+
+
+def _environment() -> dict[str, str]:
+    """Return environment variables with which a new interpreter finds the modules that this one finds."""
+    return {**os.environ, "PYTHONPATH": _search_path()}
+
+
+def _search_path() -> str:
+    """Return `sys.path` as one string, without the working directory if that was removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return os.pathsep.join(filter(None, sys.path))
