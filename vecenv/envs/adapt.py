@@ -65,7 +65,7 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def adapt_and_build(env: Any, *, needed: bool = True, remedy: str = "") -> gymnasium.Env[Any, Any]:
-    """Adapt an env, and reset it once if it has no spaces before its first reset, with the errors of both.
+    """Adapt an env, and reset it once if it has no spaces before its first reset; see `adapt` and `ensure_spaces`.
 
     If this fails the env is closed, because the caller has no other reference to it. Exceptions of that `close`
     are dropped.

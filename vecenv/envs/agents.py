@@ -72,20 +72,19 @@ class TwoAgentEnv(BaseEnv):
         size = self._cfg.size
         one_obs = spaces.Box(0.0, np.array([size, size, 1], np.float32), dtype=np.float32)
         one_action = spaces.Discrete(3)
-        reward_size = 1 if self._cfg.mode == "single" else 2
-        self.reward_space = spaces.Box(-STEP_COST, 1.0, (reward_size,), np.float32)
-        if self._cfg.mode == "single":
-            self.observation_space: Any = one_obs
-            self.action_space: Any = one_action
+        single = self._cfg.mode == "single"
+        self.reward_space = spaces.Box(-STEP_COST, 1.0, (1 if single else 2,), np.float32)
+        pair: Any  # the spaces of observations and actions
+        if single:
+            pair = one_obs, one_action
         elif self._cfg.form == "tuple":
-            self.observation_space = spaces.Tuple([one_obs, one_obs])
-            self.action_space = spaces.Tuple([one_action, one_action])
+            pair = spaces.Tuple([one_obs, one_obs]), spaces.Tuple([one_action, one_action])
         elif self._cfg.form == "dict":
-            self.observation_space = spaces.Dict(dict.fromkeys(AGENTS, one_obs))
-            self.action_space = spaces.Dict(dict.fromkeys(AGENTS, one_action))
+            pair = spaces.Dict(dict.fromkeys(AGENTS, one_obs)), spaces.Dict(dict.fromkeys(AGENTS, one_action))
         else:
-            self.observation_space = spaces.Box(0.0, np.stack([one_obs.high] * 2), dtype=np.float32)
-            self.action_space = spaces.MultiDiscrete([3, 3])
+            high = np.stack([one_obs.high] * 2)
+            pair = spaces.Box(0.0, high, dtype=np.float32), spaces.MultiDiscrete([3, 3])
+        self.observation_space, self.action_space = pair
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         super().seed(seed, dynamic_seed)

@@ -107,22 +107,17 @@ def present_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
     A space without such a box is returned as the same object.
     """
-    if isinstance(space, spaces.Box):
-        if np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
-            # A float64 bound outside float32's range becomes infinity, which is correct: there is no bound.
-            with np.errstate(over="ignore"):
-                low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-            return spaces.Box(low, high, space.shape, np.float32)
-        return space
+    shown = space
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
+        # A float64 bound outside float32's range becomes infinity, which is correct: there is no bound.
+        with np.errstate(over="ignore"):
+            low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        return spaces.Box(low, high, space.shape, np.float32)
     if isinstance(space, spaces.Dict):
-        parts = {key: present_space(part) for key, part in space.spaces.items()}
-        unchanged = all(parts[key] is part for key, part in space.spaces.items())
-        return space if unchanged else spaces.Dict(parts)
-    if isinstance(space, spaces.Tuple):
-        items = tuple(present_space(part) for part in space.spaces)
-        unchanged = all(new is old for new, old in zip(items, space.spaces, strict=True))
-        return space if unchanged else spaces.Tuple(items)
-    return space
+        shown = spaces.Dict({key: present_space(part) for key, part in space.spaces.items()})
+    elif isinstance(space, spaces.Tuple):
+        shown = spaces.Tuple([present_space(part) for part in space.spaces])
+    return space if shown == space else shown
 
 
 def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
@@ -150,9 +145,7 @@ def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
     lists element by element if the space is a Tuple. For an object with a `json()` method (a tree of arrays)
     its result is converted. TypeError is raised for any other form.
     """
-    if isinstance(action, (bool, np.bool_)):
-        return int(action)
-    if isinstance(action, numbers.Integral):
+    if isinstance(action, (numbers.Integral, np.bool_)):
         return int(action)
     if isinstance(action, np.generic):
         return action.item()

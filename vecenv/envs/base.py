@@ -91,12 +91,9 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
         """Release all resources; may be called more than once."""
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Store the seed for the coming resets.
+        """Store the seed, at least 0, for the coming resets.
 
-        Args:
-            seed: at least 0.
-            dynamic_seed: True gives each episode a seed of its own (see `seeding.episode_seed`). False gives
-                all episodes the same seed.
+        With `dynamic_seed` each episode has its own seed (see `seeding.episode_seed`), else all have the same seed.
         """
         self._seed = seed
         self._dynamic_seed = dynamic_seed
@@ -179,10 +176,8 @@ def get_vec_env_setting(
 ) -> tuple[type, list[Any] | None, list[Any] | None]:
     """Return (env class, configs of the collector envs, configs of the evaluator envs); cfg is not changed.
 
-    Args:
-        cfg: must contain `type`, and `collector_env_num` and `evaluator_env_num` for the lists that are returned.
-        collect: False returns None in place of the collector configs.
-        eval_: False returns None in place of the evaluator configs.
+    `cfg` must contain `type`, and `collector_env_num` and `evaluator_env_num` for the lists that are returned. Without
+    `collect` or `eval_` that list is None.
 
     Raises:
         ConfigError: a key is missing.

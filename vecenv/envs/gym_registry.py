@@ -22,11 +22,9 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def find_spec(env_id: str, *, is_quiet: bool = False) -> EnvSpec:
-    """Return the spec that an id was registered with.
+    """Return the spec that an id was registered with; in 'module:id' the module is imported first.
 
-    Args:
-        env_id: the id; in 'module:id' the module is imported first.
-        is_quiet: do not warn about newer versions.
+    With `is_quiet` there is no warning about newer versions.
 
     Raises:
         DependencyError: the id is an Atari game, and ale-py is missing.
@@ -51,8 +49,8 @@ def _find_quietly(env_id: str) -> EnvSpec:
 def register_atari(is_needed: bool) -> bool:
     """Register ale-py's games, except under ids that are registered already.
 
-    False is returned if ale-py was imported before, or is missing and not needed. DependencyError: it is missing and
-    `is_needed`.
+    False is returned if ale-py was imported before, or is missing and not needed. DependencyError is raised if it is
+    missing and `is_needed`.
     """
     if sys.modules.get("ale_py") is not None:
         return False

@@ -293,12 +293,10 @@ class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Tuple((ObjectSpace(self.env.observation_space), ObjectSpace(None)))
 
     def reset(self, **kwargs: Any) -> Any:
-        """Return ((first observation, None), info)."""
         obs, info = self.env.reset(**kwargs)
         return (obs, None), info
 
     def step(self, action: Any) -> Any:
-        """Return the five values of a step, with the pair as observation and 0.0 as reward."""
         obs, reward, *others = self.env.step(action)
         return (obs, reward), 0.0, *others
 

@@ -56,7 +56,6 @@ class NoneSpace(Space[None]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: None cannot be flattened into an array."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> None:
@@ -88,7 +87,6 @@ class ObjectSpace(Space[Any]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: the values may be any objects."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
@@ -96,7 +94,6 @@ class ObjectSpace(Space[Any]):
         return None if self.declared is None else self.declared.sample()
 
     def contains(self, x: Any) -> bool:
-        """Return True: every value is allowed."""
         return True
 
     def __eq__(self, other: object) -> bool:

@@ -40,16 +40,15 @@ class EpisodeRecorder(_RecordVideo):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: str | os.PathLike[str], name: str | None = None) -> None:
-        """Check everything a recording needs, then wrap.
+        """Check everything a recording needs, then wrap an env that renders RGB arrays.
 
         Args:
-            env: must render RGB arrays.
+            env: the env.
             folder: created if missing.
             name: beginning of each file's name; None makes a unique one.
 
         Raises:
-            ConfigError: the env does not render RGB arrays, or the folder cannot be written. The message names the
-                env.
+            ConfigError: the env does not render RGB arrays, or the folder cannot be written. The message names the env.
             DependencyError: moviepy or its encoder is missing.
         """
         self.recorded_frames: list[Any] = []  # read by Gymnasium's __del__ before 1.4, even if __init__ failed
@@ -193,7 +192,6 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._num_folders = 0
 
     def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, and its video if recording is enabled."""
         self._prepare()
         return self.env.reset(**reset_param)
 
@@ -234,10 +232,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def write_video(path: str, frames: list[Any], fps: float) -> None:
-    """Encode frames, uint8 (height, width, 3), as an H.264 file at `path`.
-
-    Args:
-        fps: frames per second.
+    """Encode frames, uint8 (height, width, 3), as an H.264 file at `path` with `fps` frames per second.
 
     Raises:
         DependencyError: imageio-ffmpeg is missing.
@@ -278,14 +273,10 @@ def _as_rgb(frame: NDArray[Any], env: gymnasium.Env[Any, Any]) -> NDArray[np.uin
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
-    """Return the absolute folder of each env.
+    """Return the absolute folder of each env, from one folder or one per env; None is './video'.
 
-    Args:
-        replay_path: one folder, or one per env; None is './video'.
-
-    Raises:
-        ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the
-            working directory has been removed.
+    ConfigError is raised if the number of folders is wrong, the argument is not a path, or a path is relative and the
+    working directory has been removed.
     """
     path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
     single = isinstance(path, str | os.PathLike)

@@ -229,8 +229,7 @@ def add_to_main(named: Mapping[str, Any]) -> None:
 def running_modules(until: CodeType | None = None) -> frozenset[str]:
     """Return the modules whose top-level code the calling thread is running, except `__main__`.
 
-    Args:
-        until: only the callers below a call of this function count; None: all callers.
+    With `until` only the callers below a call of this function count.
     """
     found = set()
     frame: FrameType | None = sys._getframe()

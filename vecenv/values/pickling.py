@@ -89,10 +89,8 @@ def dump_by_value(value: Any) -> bytes:
 def dump_message(value: Any, known: Mapping[str, Any]) -> bytes:
     """Return the pickle of a message, with protocol 5; `load` reads it.
 
-    Args:
-        value: the message.
-        known: the objects of `__main__` that the other process has, by name; see `dump_with_main`. Not used in a
-            process that has adopted them: the process that has sent them has all of them.
+    `known` are the objects of `__main__` that the other process has, by name; see `dump_with_main`. They are not used
+    in a process that has adopted them: the process that has sent them has all of them.
     """
     try:
         data = pickle.dumps(value, protocol=5)
@@ -479,7 +477,6 @@ class _MainPickler(_Pickler):
         self.globals_ref[id(vars(sys.modules["__main__"]))] = _MainGlobals()
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce classes, functions, named objects, and those that `reduce` knows."""
         reduced = self._reduce(value)
         if reduced is NotImplemented:
             reduced = super().reducer_override(value)
@@ -493,12 +490,10 @@ class _MainPickler(_Pickler):
         return reduced
 
     def reduce_class(self, cls: type) -> Any:
-        """Reduce a class, by value unless it can be imported."""
         self._note(cls)
         return super().reduce_class(cls)
 
     def reduce_function(self, function: Any) -> Any:
-        """Reduce a function, by value unless it can be imported."""
         name = self._note(function)
         if type(function) is _CACHED:
             reduced = _reduce_cached_function(function)
@@ -545,5 +540,4 @@ class _CopyUnpickler(pickle.Unpickler):
         self._shared = shared
 
     def persistent_load(self, index: Any) -> Any:
-        """Return a shared object."""
         return self._shared[index]

@@ -23,12 +23,10 @@ class Bot(ABC):
     """Base of the bots, which choose actions in positions of one game."""
 
     def __init__(self, env: Any, seed: int | None = None) -> None:
-        """Take the rules from an env, without keeping the env.
+        """Take the rules from a board env, without keeping the env.
 
-        Args:
-            env: a board env.
-            seed: seed of the bot's own generator, which only `get_actions` and `get_rule_bot_action` use; None for
-                fresh entropy.
+        The seed is that of the bot's own generator, which only `get_actions` and `get_rule_bot_action` use; None for
+        fresh entropy.
         """
         self.rules = env.rules
         self._generator = random.Random(seed)
@@ -106,17 +104,13 @@ class MCTSBot(Bot):
         seed: int | None = None,
         exploration: float = 1.4,
     ) -> None:
-        """Make a bot for the game of `env`.
+        """Make a bot for the game of `env`, a board env.
 
         Args:
-            env: a board env; only its rules are used.
+            env, seed: as for all bots.
             name: stored for the caller's own use.
-            num_simulation: rollouts per action.
-            seed: seed of the bot's own generator, see `Bot`.
+            num_simulation: rollouts per action; ConfigError if it is below 1.
             exploration: weight of the uncertainty in UCB1.
-
-        Raises:
-            ConfigError: `num_simulation` is below 1.
         """
         super().__init__(env, seed)
         self.num_simulation = check_whole("num_simulation", num_simulation, 1)
@@ -201,15 +195,11 @@ class AlphaBetaBot(Bot):
     """
 
     def __init__(self, env: Any, depth: int | None = None, seed: int | None = None) -> None:
-        """Make a bot for the game of `env`.
+        """Make a bot for the game of `env`, a board env.
 
         Args:
-            env: a board env; only its rules are used.
-            depth: plies to look ahead; None means the number of actions of the game.
-            seed: seed of the bot's own generator, see `Bot`.
-
-        Raises:
-            ConfigError: `depth` is below 1.
+            env, seed: as for all bots.
+            depth: plies to look ahead; None means the number of actions of the game. ConfigError if it is below 1.
         """
         super().__init__(env, seed)
         self.depth: int = env.rules.num_actions if depth is None else check_whole("depth", depth, 1)

@@ -465,12 +465,10 @@ class BoardEnv(BaseEnv):
     def save_render_output(
         self, replay_name_suffix: str = "", replay_path: str | None = None, format: str = "gif"
     ) -> str:
-        """Write `frames` to a file with a unique name, then clear them; return its path. Raises as `save_frames`.
+        """Write `frames` to a new file, then clear them; return its path.
 
-        Args:
-            replay_name_suffix: added to the name of the env in the file name.
-            replay_path: folder, created if missing; None for the working directory.
-            format: 'gif' or 'mp4'.
+        `replay_name_suffix` is added to the name of the env in the file name. The other arguments are the folder and
+        the format of `save_frames`, which also raises the errors.
         """
         name = str(self._cfg.env_id or type(self).__name__)
         if replay_name_suffix:

@@ -144,7 +144,6 @@ class Connect4Env(GridMixin, BoardEnv):
         return GridRules(6, 7, 4, gravity=True)
 
     def action_to_string(self, action: int) -> str:
-        """Return the action's column, counted from 1."""
         return str(action + 1)
 
     def _parse_human(self, text: str) -> int:

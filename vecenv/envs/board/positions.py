@@ -175,7 +175,6 @@ class GridRules(Rules):
         return (wide | wide << self.stride | wide >> self.stride) & self.full
 
     def start(self, player: int) -> GridPosition:
-        """Return the empty board; `player` is the index of the player to move."""
         return GridPosition(self, 0, 0, player)
 
     def restore(self, state: Any, player: int) -> GridPosition:

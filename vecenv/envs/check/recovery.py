@@ -47,20 +47,16 @@ class RecoveryReport(NamedTuple):
 
 
 def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int = MAX_STEPS) -> RecoveryReport:
-    """Check whether the episodes of a crashed worker could be replayed exactly.
+    """Check whether the episodes of a crashed worker could be replayed exactly; exceptions of the env are passed on.
 
     A first and a second env play a seeded episode and the unseeded episode after it, with the same random actions.
     A third env plays only the unseeded episode, after its state was restored by `envs.state`. Observations, rewards
     and flags are compared; infos are not.
 
     Args:
-        env_fn: builds the env; called three times.
+        env_fn: builds the env; called three times. ConfigError if it is not callable.
         seed: seed of the first episode and of the actions.
         max_steps: number of steps after which an episode is stopped.
-
-    Raises:
-        ConfigError: `env_fn` is not callable.
-        Exception: any exception of the env.
 
     Example:
         >>> import gymnasium

@@ -36,17 +36,12 @@ class JointEnv(AgentEnv):
         """Adapt an env.
 
         Args:
-            env: a ParallelEnv, or an AECEnv that can be converted.
+            env: a ParallelEnv, or an AECEnv that can be converted; errors as `as_parallel`.
             form: 'dict' (default): observations and actions are dicts by agent. 'stack': one array, for agents with
-                equal spaces. Observations have shape (A, *S); discrete actions become MultiDiscrete of A numbers.
+                equal spaces (else SpaceError). Observations have shape (A, *S); discrete actions become MultiDiscrete
+                of A numbers.
             rewards: 'sum' (default): the reward is the sum of the agents' rewards. 'each': it is an array float32 (A,),
                 and `VectorEnv` returns rewards (N, A).
-
-        Raises:
-            SpaceError: the spaces of the agents differ, and the form is 'stack'.
-            ConfigError: an argument is wrong, or the agents must take turns.
-            TypeError: the object is not an env of PettingZoo.
-            DependencyError: PettingZoo, which converts AECEnvs, is not installed.
         """
         check_choice("form", form, ("dict", "stack"))
         check_choice("rewards", rewards, ("sum", "each"))

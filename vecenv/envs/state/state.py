@@ -156,14 +156,8 @@ class Snapshotter:
         """Put a captured state into an env built by the same constructor; call right before a reset.
 
         A layer that makes the env inside it at its first reset is reset for that. After an error the env may be
-        partly restored.
-
-        Args:
-            state: `Snapshot.state`.
-
-        Raises:
-            StateError: the stack has other classes, or no adapter is registered here for one of them.
-            Exception: any exception of a layer's own `set_state`.
+        partly restored. StateError is raised if the stack has other classes, or no adapter is registered here for
+        one of them; exceptions of a layer's own `set_state` are passed on.
         """
         names, states, values, places, generators = load(state)
         layers = _restore_layers(env, names, states)
@@ -284,12 +278,9 @@ def register_pickled_state(target: type | str) -> None:
 
     The attributes include the env inside, so one registration is enough for a whole stack: register the class of
     the outermost layer that has state. It is captured between episodes, and within long ones. The cost is that of
-    pickling the stack. State that pickle does not see, such
-    as objects behind a native handle, is not saved. This must also run in the workers. Like
-    `register_state_adapter` it takes precedence over a hook.
-
-    Args:
-        target: the class, or its full dotted name, which avoids importing it.
+    pickling the stack. State that pickle does not see, such as objects behind a native handle, is not saved. This must
+    also run in the workers. Like `register_state_adapter` it takes precedence over a hook. ConfigError is raised if
+    `target` is not a class or its full dotted name, which avoids importing it.
 
     Example:
         >>> class Tired(gymnasium.Wrapper):
@@ -297,9 +288,6 @@ def register_pickled_state(target: type | str) -> None:
         >>> register_pickled_state(Tired)
         >>> uncovered_layers(Tired(gymnasium.make("CartPole-v1")))
         []
-
-    Raises:
-        ConfigError: `target` is not a class or dotted name.
     """
     _register("register_pickled_state", target, PICKLED)
 

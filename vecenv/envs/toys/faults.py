@@ -46,7 +46,7 @@ class FaultEnv(ToyEnv):
         once: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Make the env.
+        """Make the env; ValueError if this fault is not possible in that call.
 
         Args:
             at: number of the failing call among those calls, from 1, over the whole life of the env
@@ -55,9 +55,6 @@ class FaultEnv(ToyEnv):
             once: path of a file that the fault creates. If the file exists, the fault does not happen,
                 so an env that was rebuilt after a failure does not fail again.
             kwargs: arguments of ToyEnv.
-
-        Raises:
-            ValueError: this fault is not possible in that call.
         """
         super().__init__(**kwargs)
         self.moment = moment or self.moment
