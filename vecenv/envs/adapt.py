@@ -27,7 +27,7 @@ from vecenv.values.checks import describe_wrong_env_fn, is_pettingzoo_env
 from vecenv.values.own_attributes import get_own_attr
 from vecenv.values.signatures import parameters_of
 
-#: Attributes that `AdaptedEnv` defines itself, in place of its env's.
+#: Attributes that `AdaptedEnv` defines itself, instead of its env's.
 _TRANSLATED = frozenset(
     ("reset", "step", "seed", "close", "render", "observation_space", "action_space", "reward_space")
     + ("render_mode", "metadata", "spec", "np_random", "unwrapped")
@@ -38,7 +38,7 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     """Return an env with Gymnasium's calls: `reset(seed=, options=)`, five-tuple `step`, `close`, spaces.
 
     A Gymnasium env, wrapped or not, is returned unchanged, at no cost. Any other object must have `reset` and
-    `step`; the rest is optional.
+    `step`; all other methods are optional.
 
     Example:
         >>> class Old:

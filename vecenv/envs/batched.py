@@ -90,7 +90,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
             one_obs, one_action = env.observation_space, env.action_space
             self.observation_space, self.action_space = batch_space(one_obs, count), batch_space(one_action, count)
             self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, **self.metadata}
-        reward_space = getattr(env.unwrapped, "reward_space", None)  # of one env, as of MO-Gymnasium's vector envs
+        reward_space = getattr(env.unwrapped, "reward_space", None)  # MO-Gymnasium's vector envs have that of one env
         mode = self.metadata.get("autoreset_mode")
         self.inner = VectorEnvDescription(count, one_obs, one_action, mode, reward_space)
         flag: Any = np.bool_  # Gymnasium's type hints allow floats only
@@ -174,7 +174,7 @@ def read_drawn_seeds(env: BatchedEnv) -> int | list[int | None] | None:
 def as_arrays(value: Any) -> Any:
     """Convert nested batches to NumPy arrays; tensors are copied from their device to main memory."""
     if isinstance(value, np.ndarray):
-        return value  # in any memory order: the copy into the row handles it
+        return value  # the copy into the row handles any memory order
     return map_structure(_from_device, value, is_leaf=_is_list)
 
 

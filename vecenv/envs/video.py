@@ -27,7 +27,7 @@ DEFAULT_FOLDER = "./video"
 
 if TYPE_CHECKING:
     _RecordVideo = RecordVideo[Any, Any]
-else:  # in Gymnasium 1.2 it has three type parameters
+else:  # it has three type parameters in Gymnasium 1.2
     _RecordVideo = RecordVideo
 
 
@@ -100,7 +100,7 @@ class EpisodeRecorder(_RecordVideo):
             frame: Any = self.env.render()
         except NotImplementedError as error:
             raise _refused(self.env, "it has no render()") from error
-        except Exception as error:  # of the env or of a library that draws, of any class
+        except Exception as error:  # any exception of the env or of a library that draws
             hint = _display_hint()
             if hint is None:
                 raise
@@ -258,7 +258,7 @@ def write_video(path: str, frames: list[Any], fps: float) -> None:
 def _count_frames(encoder: Any, path: str) -> int:
     try:
         return int(encoder.count_frames_and_secs(path)[0])
-    except Exception:  # of any class: the file contains no video
+    except Exception:  # the file contains no video
         return 0
 
 

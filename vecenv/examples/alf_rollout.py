@@ -1,7 +1,7 @@
 """Roll a batch of ALF environments out with a random policy: `python -m vecenv.examples.alf_rollout --envs 6`.
 
-Every line is one time step of all envs: F, . and L for its step types, and the discount of the LAST ones, which tells
-a pole that fell (0) from an episode that was cut off by the time limit (1).
+Each line is one time step of all envs: their step types, F, . or L, and the discounts of those with LAST. The discount
+is 0 if the pole fell, 1 if the time limit ended the episode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Evaluate a policy: `python -m vecenv.examples.evaluator --env CartPole-v1 --envs 4 --episodes 20 --seed 0`.
 
 `vecenv.evaluate` plays exactly one episode per seed, however long they are. The results are the same for every number
-of envs. Put a policy in the place of `random_policy`: it gets a row of observations for each env that needs an action.
+of envs. Replace `random_policy` by a policy: it gets a row of observations for each env that needs an action.
 """
 
 from __future__ import annotations

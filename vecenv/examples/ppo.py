@@ -136,7 +136,7 @@ def advantages_of(batch: Transitions, settings: Settings) -> Any:
     values, has_end = batch.extras["value"], batch.terminated | batch.truncated
     advantages = np.zeros_like(values)
     later = np.zeros(values.shape[1], np.float32)
-    next_values = batch.bootstrap  # of rows whose successor does not continue them; 0 in the others
+    next_values = batch.bootstrap  # values of rows whose successor does not continue them; 0 in the others
     assert next_values is not None, "the agent has a method `bootstrap`"
     for t in reversed(range(len(values))):
         following = next_values[t]

@@ -27,7 +27,7 @@ _ROLLOUT_STEPS = 2048
 
 
 class Trained(NamedTuple):
-    """What `train` reached: mean return of the last episodes, how many those were, env steps, seconds of learning."""
+    """The result of `train`: mean return of the last episodes, their number, env steps, seconds of learning."""
 
     mean_return: float
     episodes: int
@@ -86,13 +86,13 @@ def _vec_env_class(kind: str) -> Any:
 
 
 def _stop_at(target: float) -> Callable[[dict[str, Any], dict[str, Any]], bool]:
-    def goes_on(variables: dict[str, Any], _: dict[str, Any]) -> bool:
+    def is_below_target(variables: dict[str, Any], _: dict[str, Any]) -> bool:
         episodes = variables["self"].ep_info_buffer
         if len(episodes) < _NUM_EPISODES:
             return True
         return bool(np.mean([episode["r"] for episode in episodes]) < target)
 
-    return goes_on
+    return is_below_target
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Play board games against themselves: `python -m vecenv.examples.self_play --game connect4 --envs 64`.
 
-A policy chooses among the legal actions of all boards at once, by the mask that comes with each observation. Put a
-network in the place of `random_policy`, and it plays both sides.
+A policy chooses among the legal actions of all boards at once, by the mask that comes with each observation. Replace
+`random_policy` by a network, and it plays both sides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Policy = Callable[[Any], Any]
 
 
 class Played(NamedTuple):
-    """How `play` went: games by result (1, -1, 0: player 1's view), moves asked for, seconds."""
+    """The result of `play`: games by result (1, -1, 0: player 1's view), moves of the policy, seconds."""
 
     results: Counter[int]
     moves: int
@@ -44,11 +44,11 @@ def make_games(game: str, num_envs: int, mode: str = "self", num_workers: int | 
     Args:
         game: 'connect4', 'gomoku' or 'tictactoe'.
         num_envs: boards.
-        mode: 'self', every move is asked for; or 'bot', player 2 is the game's rule bot.
+        mode: 'self', the policy makes every move; or 'bot', player 2 is the game's rule bot.
         num_workers: processes; None: one per usable core.
     """
     env_fn = functools.partial(GAMES[game], {"battle_mode": MODES[mode]})
-    # Rewards say how a game ended, so no infos need to travel.
+    # The reward is the result of a game, so infos are not needed.
     return VectorEnv([env_fn] * num_envs, num_workers=num_workers, infos="none")
 
 
@@ -80,7 +80,7 @@ def play(envs: VectorEnv, policy: Policy, num_games: int, seed: int | None = Non
     start = time.perf_counter()
     while to_go.any():
         moves += int(np.count_nonzero(~ended & (to_go > 0)))  # after an end the next step only begins a game
-        mover = np.where(obs["to_play"] == 2, -1, 1)  # -1 in turn with the bot: then rewards are player 1's
+        mover = np.where(obs["to_play"] == 2, -1, 1)  # `to_play` is -1 against the bot: then rewards are player 1's
         obs, rewards, ended, _, _ = envs.step(policy(obs))
         counted = np.flatnonzero(ended & (to_go > 0))
         if len(counted):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -147,14 +148,15 @@ def apply_registrations(pickled: bytes, further: Mapping[str, EnvSpec] | None = 
     registration.current_namespace = settings.namespace
     gymnasium.logger.min_level = settings.min_level
     specs = {spec.id: spec for spec in settings.specs}
-    entry_points = _EntryPoints(settings.entry_points)
+    # They are unpickled at the first use, since that may import large modules.
+    entry_points = functools.cache(functools.partial(load_with_main, settings.entry_points))
     for env_id, name in settings.keys:
         setattr(specs[env_id], name, _EntryPoint(entry_points, (env_id, name)))
     for env_id, reason in settings.missing.items():
         own = gymnasium.registry.get(env_id)
-        # a forked worker has the caller's own objects
-        is_own = own is not None and _why_not_picklable(own)
-        specs[env_id] = own if is_own and own is not None else EnvSpec(env_id, _NotSent(env_id, reason))
+        if own is None or not _why_not_picklable(own):  # a forked worker has the caller's own objects
+            own = EnvSpec(env_id, functools.partial(_raise_not_sent, env_id, reason))
+        specs[env_id] = own
     ignore_overriding()
     _set_registry(_Registry({**(further or {}), **specs}))
 
@@ -266,58 +268,35 @@ class _Registry(dict[str, EnvSpec]):
         super().__setitem__(env_id, spec)
 
 
-class _EntryPoints:
-    """The entry points that are objects. They are unpickled at the first use, since that may import large modules.
-
-    Args:
-        pickled: a dict of them.
-    """
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-        self._found: dict[tuple[str, str], Any] | None = None
-
-    def load(self, key: tuple[str, str]) -> Any:
-        """Return one of them."""
-        if self._found is None:
-            self._found = load_with_main(self._pickled)
-        return self._found[key]
-
-
 class _EntryPoint:
     """Stands for an entry point of the caller until that is used. A pickle or a deep copy is the entry point itself."""
 
-    def __init__(self, entry_points: _EntryPoints, key: tuple[str, str]) -> None:
-        self._entry_points, self._key = entry_points, key
+    def __init__(self, load: Callable[[], dict[tuple[str, str], Any]], key: tuple[str, str]) -> None:
+        self._load, self._key = load, key
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._entry_points.load(self._key)(*args, **kwargs)
+        return self._load()[self._key](*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # also while it is copied, when it has no fields yet
             raise AttributeError(name)
-        return getattr(self._entry_points.load(self._key), name)
+        return getattr(self._load()[self._key], name)
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
-        return _itself, (self._entry_points.load(self._key),)
+        return _itself, (self._load()[self._key],)
 
 
 def _itself(value: Any) -> Any:
     return value
 
 
-class _NotSent:
-    """The entry point of a spec that could not be sent to this process; a call raises ConfigError."""
-
-    def __init__(self, env_id: str, reason: str) -> None:
-        self._env_id, self._reason = env_id, reason
-
-    def __call__(self, **kwargs: Any) -> Any:
-        raise ConfigError(
-            f"the registered spec of {self._env_id!r} cannot be sent to a worker: {self._reason}. Register it with an "
-            "entry point and kwargs that pickle, or register it inside env_fn",
-            key="env_fns",
-        )
+def _raise_not_sent(env_id: str, reason: str, /, **kwargs: Any) -> Any:
+    """Raise ConfigError instead of calling the entry point of a spec that could not be sent to this process."""
+    raise ConfigError(
+        f"the registered spec of {env_id!r} cannot be sent to a worker: {reason}. Register it with an entry point and "
+        "kwargs that pickle, or register it inside env_fn",
+        key="env_fns",
+    )
 
 
 def has_own_batches(space: gymnasium.Space[Any]) -> bool:
@@ -364,6 +343,6 @@ def _why_not_picklable(value: Any) -> str:
     """Return the error of pickling a value; '' if it can be pickled."""
     try:
         dump_by_value(value)
-    except Exception as error:  # for example, it refers to an open file or a lock
+    except Exception as error:  # it refers to an open file or a lock, for example
         return f"{type(error).__name__}: {error}"
     return ""

@@ -59,7 +59,7 @@ def _count(change: int) -> None:
 
 
 def _reset_in_child() -> None:
-    """A forked child has one thread, whose mark goes on."""
+    """Keep the mark of the thread that has forked, the only one of the child."""
     global _lock, _num_threads
     _lock = threading.Lock()
     _num_threads = int(is_replaying())

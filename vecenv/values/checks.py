@@ -1,4 +1,4 @@
-"""Checks: arguments of which every part of the package has some, read in one way; on nothing but the errors."""
+"""Checks of arguments that several parts of the package have, with one error text for each kind."""
 
 from __future__ import annotations
 

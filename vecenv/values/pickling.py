@@ -318,7 +318,7 @@ def _make_class(make: Callable[..., type], args: tuple[Any, ...]) -> type:
         known = make(*args)
         _unfilled[id(known)] = known
     elif _is_restoring and _adopted is not None and args[-2] not in _received:
-        _restored[id(known)] = known  # of the program that has forked this process
+        _restored[id(known)] = known  # a class of the program that has forked this process
     _received.add(args[-2])
     return known
 
@@ -377,7 +377,7 @@ def _reduce_weak_dict(found: Any) -> tuple[Any, ...]:
 def _can_be_imported(function: Any) -> bool:
     """Return whether another process finds this function by its name, in a module that is not pickled by value."""
     module = function.__module__
-    by_value = cloudpickle.list_registry_pickle_by_value()  # with their submodules
+    by_value = cloudpickle.list_registry_pickle_by_value()  # submodules are included
     if module in _MAINS or module not in sys.modules or any(f"{module}.".startswith(f"{one}.") for one in by_value):
         return False
     return _has_name(function)
@@ -485,16 +485,16 @@ class _MainPickler(_Pickler):
             return reduced
         if kind is typing.NewType or kind.__module__ in _MAINS:
             reduced = value.__reduce_ex__(5)
-            if isinstance(reduced, str) and (name := self._note(value, reduced)):
+            if isinstance(reduced, str) and (name := self._record(value, reduced)):
                 return _make_named, (name, copyreg.__newobj__, (kind,)), dict(vars(value)), None, None, _fill_named  # type: ignore[attr-defined]
         return reduced
 
     def reduce_class(self, cls: type) -> Any:
-        self._note(cls)
+        self._record(cls)
         return super().reduce_class(cls)
 
     def reduce_function(self, function: Any) -> Any:
-        name = self._note(function)
+        name = self._record(function)
         if type(function) is _CACHED:
             reduced = _reduce_cached_function(function)
             if isinstance(reduced, str):
@@ -507,8 +507,8 @@ class _MainPickler(_Pickler):
         names, state["__globals__"] = state["__globals__"], {}
         return _make_named, (name, make, args), (fill, (attributes, state), names), None, None, _fill_function
 
-    def _note(self, value: Any, name: str | None = None) -> str:
-        """Return the name of an object at the top of `__main__`, and note that; '' if it has none."""
+    def _record(self, value: Any, name: str | None = None) -> str:
+        """Return the name of an object at the top of `__main__`, and record it; '' if it has none."""
         name = _name_of(value, name)
         first = name.partition(".")[0]
         if first:

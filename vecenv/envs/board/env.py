@@ -311,7 +311,7 @@ class BoardEnv(BaseEnv):
         message = f"action: expected one of the legal {legal}, got {action!r}"
         if self._cfg.illegal_action == "raise":
             raise SpaceError(message, path="action", expected=str(legal), got=repr(action))
-        if not self._warned:  # only once: a policy that ignores the mask does it often
+        if not self._warned:  # a policy that ignores the mask does it often
             self._warned = True
             text = f"{message}; a random legal one is played instead, here and later: see info['played_action']"
             warn_caller(text)

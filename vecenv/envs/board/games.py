@@ -62,7 +62,7 @@ class GridMixin(BoardPart):
         return 2 if self._cfg.scale else 1
 
     def _form(self, planes: Array) -> Array:
-        """Apply `scale` and `channel_last` to planes, which may be changed in place."""
+        """Apply `scale` and `channel_last` to planes; the argument may be changed."""
         planes /= self._divisor
         return np.ascontiguousarray(planes.transpose(1, 2, 0)) if self._cfg.channel_last else planes
 

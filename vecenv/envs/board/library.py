@@ -128,7 +128,7 @@ class LibraryMixin(BoardPart):
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
         """Check the configuration like `BoardEnv`, and import the game; DependencyError if it lacks a package."""
-        self._pictures: dict[str, tuple[Any, list[int]]] = {}  # by mode: (game that renders, actions played)
+        self._pictures: dict[str, tuple[Any, list[int]]] = {}  # mode -> (game that renders, actions played)
         super().__init__(cfg)
 
     def _make_rules(self) -> LibraryRules:

@@ -102,7 +102,7 @@ def check_all(
             found.extend(violation for violation in violations if violation not in found)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # of any class: SystemExit would end the program without a message
+        except BaseException as error:  # SystemExit, too, which would end the program without a message
             found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
         report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
 
@@ -383,7 +383,7 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
 def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
     player = _Player(env)
     before = player.reset()
-    # Several are kept, because an env may reuse a few arrays in turn.
+    # Several are kept, because an env may use a few arrays alternately.
     kept = deque([(before, copy.deepcopy(before))], KEPT_OBSERVATIONS)  # (observation, copy made at that time)
     for step in range(max_steps):
         _, (obs, _, terminated, truncated, info) = player.step()

@@ -41,7 +41,7 @@ _MOST_NBYTES = 1 << 22
 _MOST_PARTS, _MOST_NESTED = 128, 12
 #: Most bytes of a value that is sent to the parent.
 _MOST_VALUE_NBYTES = 4096
-_MAX_DEPTH = 6  # of nested values that are sent
+_MAX_DEPTH = 6  # levels of nested values that are sent
 
 #: (layers of an env, from the outermost on) -> the state of one layer that its attributes do not show, or None
 Capture = Callable[[Any], Any]
@@ -102,8 +102,8 @@ class AttributeWatch:
         self._capture = capture
         self._is_deep = is_deep
         self._before = [dict(vars(layer)) for layer in layers]
-        self._states: list[Any] = []  # of layers: their outlines; None: their attributes show them
-        self._outlines: list[dict[str, list[Any]]] = []  # of layers, by name: of the values that can change
+        self._states: list[Any] = []  # one outline per layer; None: its attributes show the state
+        self._outlines: list[dict[str, list[Any]]] = []  # per layer: {name of a value that can change: outline}
         if not is_deep:
             return
         outliner = _Outliner(layers)
@@ -155,7 +155,7 @@ class _Outliner:
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layer_ids = frozenset(map(id, layers))
         self._seen = set(self._layer_ids)  # ids of objects that are listed; these live as long as the env
-        self._has_state = False  # of the present layer
+        self._has_state = False  # whether the present layer has a state
 
     def of_state(self, state: Any) -> list[Any]:
         """Return the contents of the state of a layer, and continue with its attributes.
@@ -210,7 +210,7 @@ class _Outliner:
                 self._add(getattr(value, name, MISSING), parts, depth + 1)
             if cls.__dictoffset__:
                 self._add(vars(value), parts, depth + 1)
-        elif kind == _SPACE:  # its bounds are not changed in place
+        elif kind == _SPACE:  # nothing writes into its bounds
             parts.append(value)
             for part in vars(value).values():
                 if _kinds.get(type(part), _FOREIGN) <= _ARRAY:
@@ -294,7 +294,7 @@ class _Pickler(pickle.Pickler):
         self._layer_ids = layer_ids
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the parts of an object in place of its own `__reduce__`, which may leave some out."""
+        """Return the parts of an object instead of its own `__reduce__`, which may leave some out."""
         cls = type(obj)
         kind = _kinds.get(cls) or _kind_of(cls)
         if id(obj) in self._layer_ids or isinstance(obj, (types.ModuleType, weakref.ref, *_LOCKS)):

@@ -83,20 +83,20 @@ def _set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def restore_generators(layers: list[Any], places: list[Any], generators: list[Any]) -> None:
-    """Restore the generators at their places. Existing objects are reused if possible, as others may refer to them.
+def restore_generators(layers: list[Any], paths: list[Any], generators: list[Any]) -> None:
+    """Restore the generators. Existing objects are reused if possible, as others may refer to them.
 
     Args:
         layers: of the stack, outermost first.
-        places: (depth, path, index in `generators`) of each place; several may share one.
+        paths: (depth, path, index in `generators`) of each reference; several may share one generator.
         generators: (class, state) of each generator.
     """
     taken: list[Any] = []
     for index, (cls, state) in enumerate(generators):
-        mine = [(_container(layers[depth], path), path[-1]) for depth, path, i in places if i == index]
+        mine = [(_container(layers[depth], path), path[-1]) for depth, path, i in paths if i == index]
         chosen = None
-        # A seeded reset replaces `_np_random`, so an object at another place is preferred.
-        for container, key in sorted(mine, key=lambda place: place[1] == "_np_random"):
+        # A seeded reset replaces `_np_random`, so an object with another name is preferred.
+        for container, key in sorted(mine, key=lambda one: one[1] == "_np_random"):
             present = _get_part(container, key)
             if _fits(present, cls, state) and not any(present is other for other in taken):
                 chosen = present

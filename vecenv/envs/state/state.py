@@ -159,15 +159,15 @@ class Snapshotter:
         partly restored. StateError is raised if the stack has other classes, or no adapter is registered here for
         one of them; exceptions of a layer's own `set_state` are passed on.
         """
-        names, states, values, places, generators = load(state)
+        names, states, values, paths, generators = load(state)
         layers = _restore_layers(env, names, states)
         for depth, name, value in values:
             present = get_own_attr(layers[depth], name)
             if isinstance(value, EpisodeSeeds) and type(present) is type(value):
-                vars(present).update(vars(value))  # in place, because other objects may refer to it
+                vars(present).update(vars(value))  # the object stays, because others may refer to it
             else:
                 set_own_attr(layers[depth], name, value)
-        restore_generators(layers, places, generators)
+        restore_generators(layers, paths, generators)
 
     def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
         """Read the attributes of all layers, so that `changes` can compare them after a call; see `AttributeWatch`."""
@@ -437,7 +437,7 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple
     names: list[str] = []
     states: list[Any] = []
     values: list[tuple[int, str, Any]] = []
-    places: list[tuple[int, tuple[Any, ...], int]] = []
+    paths: list[tuple[int, tuple[Any, ...], int]] = []
     indices: dict[int, int] = {}  # id of a generator -> its index; several layers may share one
     generators: list[Any] = []
     is_complete, is_kept = True, False
@@ -477,10 +477,10 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple
             if index is None:
                 index = indices[id(generator)] = len(generators)
                 generators.append((type(generator), get_generator_state(generator)))
-            places.append((depth, path, index))
+            paths.append((depth, path, index))
         continues_episode = continues_episode or _continues_episode(layer)
         may_continue_episode = may_continue_episode or continues_episode or not plan.is_trusted
-    return (None if not is_kept else (names, states, values, places, generators)), is_complete
+    return (None if not is_kept else (names, states, values, paths, generators)), is_complete
 
 
 def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:

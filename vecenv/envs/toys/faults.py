@@ -305,7 +305,7 @@ class LeaksMemory(FaultEnv):
         super().__init__(at, **kwargs)
 
     def fail(self) -> None:
-        self._kept.append(b"x" * self.nbytes)  # not zeros, so that the pages are really allocated
+        self._kept.append(b"x" * self.nbytes)  # pages of zeros would not be allocated
 
 
 class SpawnsChild(FaultEnv):

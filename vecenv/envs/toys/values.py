@@ -143,7 +143,7 @@ class SpaceEnv(ToyEnv):
 
 
 class AliasedObs(ToyEnv):
-    """Write all observations into the same array, as many simulators do."""
+    """Write all observations into the same array, like some simulators."""
 
     def __init__(self, length: int | None = 10, **kwargs: Any) -> None:
         super().__init__(length, **kwargs)
