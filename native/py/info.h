@@ -39,8 +39,8 @@ enum {
 /* Which infos are sent to the parent (vecenv/core/layout/info_cells.py). */
 enum {
     INFOS_ALL,
-    INFOS_COLUMNS, /* only values that can have cells; the others are left out */
-    INFOS_DONE,    /* only infos of steps that end episodes */
+    INFOS_COLUMNS, /* values that can have cells; the others are left out */
+    INFOS_DONE,    /* infos of steps that end episodes */
     INFOS_NONE
 };
 
@@ -61,8 +61,8 @@ typedef struct {
 } info_field;
 
 /* The offset of the number in objects of one NumPy scalar type. It is taken from the buffer of the
- * first such object. To get a buffer of each object would cost 200 ns, five times as much as the
- * rest of the work. */
+ * first such object. A buffer of each object would cost 200 ns, five times the cost of all other
+ * work. */
 typedef struct {
     PyTypeObject *type;
     size_t offset;

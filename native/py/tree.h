@@ -23,9 +23,9 @@ typedef struct node {
     node_kind kind;
     /* leaves */
     size_t leaf;       /* index of the leaf in the spec */
-    size_t offset;     /* of its column: in a block (observations) or the arena (actions) */
-    size_t nbytes;     /* of one row */
-    char type_kind;    /* as of format_kind in buffers.h */
+    size_t offset;     /* begin of its column in a block (observations) or the arena (actions) */
+    size_t nbytes;     /* size of one row */
+    char type_kind;    /* a kind of format_kind, see buffers.h */
     size_t itemsize;
     int ndim;
     Py_ssize_t shape[VECENV_MAX_DIMS];
@@ -49,7 +49,7 @@ void node_free(node *tree);
 void node_read_arrays(node *tree, PyTypeObject *type);
 int node_traverse(node *tree, visitproc visit, void *arg);
 size_t node_num_leaves(const node *tree);
-size_t node_nbytes(const node *tree); /* of one row of all leaves */
+size_t node_nbytes(const node *tree); /* size of one row of all leaves */
 int node_has_objects(const node *tree); /* whether a part of it has no column */
 
 /* A checked leaf, ready to be copied. */

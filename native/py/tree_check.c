@@ -64,7 +64,7 @@ check_buffer(node *tree, PyObject *value, checked_leaf *leaf)
         return TREE_INEXACT;
     }
     leaf->source = buffer->buf;
-    if (!PyBuffer_IsContiguous(buffer, 'C')) { /* for example transposed, or a slice */
+    if (!PyBuffer_IsContiguous(buffer, 'C')) { /* a transposed array or a slice, for example */
         leaf->source = gather(tree, buffer);
     }
     if (leaf->source == NULL) {

@@ -6,10 +6,10 @@
  * more. So a worker that falls asleep narrows its affinity to its preferred core, which no other
  * worker of the pool has. When it wakes it restores its affinity, so the system may move it again.
  * This is done only after rounds of at least VECENV_PIN_MIN_ROUND_NS, and only if the caller sleeps
- * as soon as it has sent: a caller that goes on computing would keep its core from the worker.
+ * as soon as it has sent: a caller that computes next would keep its core from the worker.
  *
  * Leave the caller's core. In quick rounds, with less than VECENV_QUICK_ROUND_NS of work, the
- * caller and the workers spin. A worker that spins on its caller's core takes turns with the
+ * caller and the workers spin. A worker that spins on its caller's core shares it with the
  * caller, which costs more than to share a core with another worker: a round of envs that do
  * nothing takes 9 us instead of 5. So the worker removes that core from its affinity for a moment
  * and at once allows all cores again. On its new core it runs until another worker has work, which
@@ -28,7 +28,7 @@
 
 #define VECENV_CORE_WORDS 16 /* 1024 cores, as in cpu_set_t */
 #define VECENV_PIN_MIN_ROUND_NS 50000
-#define VECENV_PIN_MAX_DELAY_NS 50000 /* from the doorbell to the caller's sleep */
+#define VECENV_PIN_MAX_DELAY_NS 50000 /* time between the doorbell and the caller's sleep */
 #define VECENV_QUICK_ROUND_NS 3000
 #define VECENV_LEAVE_INTERVAL_NS 1000000 /* leaving a core takes about 20 us: not in each round */
 
@@ -40,7 +40,7 @@ typedef struct {
     int64_t woke_ns; /* when the last wait ended with work; 0 during the next wait */
     int64_t left_ns; /* when the worker last left its caller's core */
     int is_shared;   /* all threads of the worker share the preferred core */
-    int64_t took_ns, used_ns; /* if shared: moving averages of a round and of its CPU time */
+    int64_t took_ns, used_ns; /* moving averages of a shared round and of its CPU time */
     int64_t cpu_ns;           /* the thread's CPU time at the end of the last round */
     uint64_t allowed[VECENV_CORE_WORDS], preferred[VECENV_CORE_WORDS]; /* bit masks of cores */
 } vecenv_affinity;
@@ -68,8 +68,8 @@ int vecenv_leave_callers_core(vecenv_affinity *affinity, unsigned int callers_co
  * two system calls. */
 int vecenv_pin(const vecenv_affinity *affinity);
 
-/* After a sleep for which vecenv_pin returned 1: restore the affinity, unless it has been changed
- * meanwhile. */
+/* After a sleep for which vecenv_pin returned 1: restore the affinity, unless another thread has
+ * changed it. */
 void vecenv_unpin(const vecenv_affinity *affinity);
 
 #endif

@@ -15,7 +15,7 @@
 
 #include "shm/layout.h"
 
-#define VECENV_NO_ROW 0 /* not a row_ref: epochs begin with 1 */
+#define VECENV_NO_ROW 0 /* no row_ref has this value: epochs begin with 1 */
 
 /* Claim the next row of the open block for `slot`. Returns its row_ref; VECENV_NO_ROW if the shared
  * words of claims have been overwritten.

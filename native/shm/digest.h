@@ -22,8 +22,8 @@ digest_mix(uint64_t digest, uint64_t word)
     return digest ^ digest >> 32;
 }
 
-/* Words go to the lanes in turn. Lanes do not depend on each other: one chain of multiplications
- * would take four times as long. */
+/* Words go to the lanes one after the other. Lanes do not depend on each other: one chain of
+ * multiplications would take four times as long. */
 typedef struct {
     uint64_t of[VECENV_DIGEST_LANES];
 } digest_lanes;

@@ -36,7 +36,7 @@
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
 #define VECENV_ABI 14
 #define VECENV_COUNTERS_MAGIC INT64_C(0x766e6365766e6302)
-#define VECENV_COUNTERS_VERSION 1 /* of the layout of the counters */
+#define VECENV_COUNTERS_VERSION 1 /* version of the layout of the counters */
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -91,7 +91,7 @@ enum {
     VECENV_K_NUM_SLOTS,
     VECENV_K_IS_NATIVE, /* 0: the slots have the layout of core/fallback/words.py */
     VECENV_K_OPENED_NS, /* monotonic clock when the pool was opened */
-    VECENV_K_NUM_REPLACED, /* workers that were started in the place of others */
+    VECENV_K_NUM_REPLACED, /* workers that replaced others */
     VECENV_K_WORKERS, /* this and the next are used in Python only */
     VECENV_K_SLOT_OF_ENV,
     VECENV_K_SLOTS,
@@ -159,7 +159,7 @@ typedef struct {
     int64_t argument;  /* reset: the seed, if VECENV_C_SEED or VECENV_C_DRAWN is set */
     uint32_t env_id;
     uint8_t op;
-    uint8_t check;     /* of all other fields: a stray write must not become a command */
+    uint8_t check;     /* checksum of all other fields: a stray write must not become a command */
     uint16_t flags;    /* VECENV_C_*; the lowest bits are the form of the action */
 } vecenv_command;
 
@@ -177,12 +177,12 @@ typedef struct {
 _Static_assert(sizeof(vecenv_episode_counters) == 32, "two rows share a line");
 
 /* The state of an env after its reply to step_id. The worker writes a record before it commits the
- * row. Each env has two, written in turn, so the record of the last committed reply is complete
- * even if the worker dies at any instant. step_id is stored last, and is 0 while the rest
- * changes. */
+ * row. Each env has two, written alternately, so the record of the last committed reply is
+ * complete even if the worker dies at any instant. step_id is stored last, and is 0 while the
+ * other words change. */
 typedef struct {
     vecenv_word step_id;
-    uint64_t digest; /* of all replies since the last restore point, see digest.h */
+    uint64_t digest; /* digest of all replies since the last restore point, see digest.h */
     vecenv_episode_counters counters;
     int64_t began_ns; /* monotonic clock when the env's episode began */
     uint32_t is_over; /* 1: that episode has ended and the next one has not begun */
@@ -204,15 +204,15 @@ typedef struct {
 /* The times of one env, written by its worker; see timing.h. Each pair is of steps and of resets. */
 typedef struct {
     vecenv_word num[2];
-    vecenv_word wall_ns[2]; /* of all steps and of all resets */
-    vecenv_word long_ns;    /* of those that were long, steps and resets together */
+    vecenv_word wall_ns[2]; /* sums over all steps and over all resets */
+    vecenv_word long_ns;    /* sum over long operations, steps and resets together */
     vecenv_word max_ns[2];
     vecenv_word ended_ns;        /* monotonic clock at the end of the last one; 0: there was none */
-    vecenv_measured measured[2]; /* of short and of long operations */
-    vecenv_word construct_ns, construct_cpu_ns; /* of its constructor */
-    vecenv_word num_episodes; /* that have ended */
-    vecenv_word return_sum;   /* of these, a double */
-    vecenv_word num_exceptions; /* of the env that have ended an episode, or made it be built again */
+    vecenv_measured measured[2]; /* short operations, long operations */
+    vecenv_word construct_ns, construct_cpu_ns; /* times of its constructor */
+    vecenv_word num_episodes; /* episodes that have ended */
+    vecenv_word return_sum;   /* sum of their returns, a double */
+    vecenv_word num_exceptions; /* exceptions after which an episode ended or the env was rebuilt */
     uint8_t pad[VECENV_LINE - 40];
     vecenv_word buckets[2][VECENV_NUM_BUCKETS]; /* operations by duration */
 } vecenv_timings;
@@ -258,11 +258,11 @@ enum {
 #define VECENV_F_ERROR 0x10u     /* the env raised; the message contains the exception */
 #define VECENV_F_INFO 0x20u      /* the info columns are filled */
 #define VECENV_F_VOID 0x40u      /* superseded: no request waits for this row */
-#define VECENV_F_FINAL_INFO 0x80u /* with FINAL: the final info columns are filled */
-#define VECENV_F_FINAL_INTS 0x200u /* with FINAL: the env returned that observation with ints */
+#define VECENV_F_FINAL_INFO 0x80u /* the final info columns are filled; with FINAL */
+#define VECENV_F_FINAL_INTS 0x200u /* the env returned that observation with ints; with FINAL */
 #define VECENV_F_REPEATS 0x400u  /* the parent fills in the env's last delivered observation */
-#define VECENV_F_FINAL_REPEATS 0x800u /* with FINAL: the same for the final_obs columns */
-#define VECENV_F_NOTICE 0x100u   /* only in the flags of a batch: `has_notice` is set */
+#define VECENV_F_FINAL_REPEATS 0x800u /* REPEATS for the final_obs columns; with FINAL */
+#define VECENV_F_NOTICE 0x100u   /* `has_notice` is set; in the flags of a batch only */
 /* all flags that a row may have: those above except NOTICE */
 #define VECENV_F_OF_ROWS ((2 * VECENV_F_FINAL_REPEATS - 1) & ~VECENV_F_NOTICE)
 
@@ -373,7 +373,7 @@ command_rest(uint32_t env_id, int op, int flags)
     return (uint64_t)(uint16_t)flags << 48 | (uint64_t)(uint8_t)op << 32 | env_id;
 }
 
-/* Return `check` at its place in `rest`. */
+/* Return `check` as bits of `rest`. */
 static inline uint64_t
 check_of(const vecenv_command_words *words)
 {

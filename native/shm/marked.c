@@ -26,7 +26,8 @@ join(char path[PATH_NBYTES], const char *pid, const char *name)
     memcpy(path + used, name, strlen(name) + 1);
 }
 
-/* Return whether a file contains the mark. The end of each part is kept, as the mark may go on. */
+/* Return whether a file contains the mark. The end of each part is kept, as the next part may
+ * complete the mark. */
 static bool
 contains(const char *path, const char *mark, size_t nbytes)
 {

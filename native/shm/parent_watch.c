@@ -70,7 +70,7 @@ end_with_parent(int timeout_ms)
 /* Handle SIGCONT. It runs before the env continues, which may stop itself again before the watcher
  * runs. If the forker has ended, it waits up to END_MS for the end of the parent. The signal may
  * have come to another thread, of a BLAS library or of the env. The main thread would continue
- * meanwhile, so it gets the signal too. */
+ * then, so it gets the signal too. */
 static void
 on_continue(int number)
 {
@@ -92,7 +92,7 @@ vecenv_check_parent(void)
 {
     if (is_orphan()) {
         end_with_parent(END_MS);
-        forker = getppid(); /* only the fork server has ended; do not wait for the parent again */
+        forker = getppid(); /* the fork server has ended, the parent has not; do not wait again */
     }
 }
 

@@ -36,7 +36,7 @@ typedef struct {
     uint8_t *touched;      /* per slot, scratch of vecenv_send; zeroed */
     uint8_t *has_cancelled; /* per slot: its queue may hold cancelled commands; zeroed */
     uint32_t num_with_cancelled; /* number of slots with has_cancelled */
-    uint64_t next_step_id; /* from 1 on: 0 means that no reply is outstanding */
+    uint64_t next_step_id; /* it begins with 1: 0 means that no reply is outstanding */
 } vecenv_sender;
 
 /* Return why a request cannot be sent now (SEND_*), and set *refused_env to the env that prevents

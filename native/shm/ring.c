@@ -146,7 +146,7 @@ vecenv_ring_has_awaited(const vecenv_ring *ring)
 {
     uint64_t row_ref = ring->assigned;
     for (uint32_t env_id = 0; env_id < ring->arena->num_envs; env_id++) {
-        /* if another step_id is outstanding, or none, this is out of range: below 0 wraps around */
+        /* This is out of range if another step_id is outstanding, or none: below 0 wraps around. */
         uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
         if (row < ring->assigned_rows
             && !vecenv_is_committed(ring->arena, ref_epoch(row_ref), ref_block(row_ref),
@@ -611,7 +611,7 @@ defer_row(vecenv_ring *ring, uint32_t env_id, uint32_t block, uint32_t row)
 static uint64_t
 assigned_row_of(vecenv_ring *ring, int64_t env_id)
 {
-    /* if another step_id is outstanding, this is out of range: below 0 wraps around */
+    /* This is out of range if another step_id is outstanding: below 0 wraps around. */
     uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
     if (row < ring->assigned_rows) {
         uint32_t block = ref_block(ring->assigned);
@@ -640,7 +640,7 @@ clear_wanted(vecenv_ring *ring, const int64_t *env_ids, uint32_t count)
     }
 }
 
-/* Empty the row ranges. Rows of wanted envs are copied to `to_block`, to their places; the awaited
+/* Empty the row ranges. Rows of wanted envs are copied to their rows of `to_block`; the awaited
  * rows of other envs are deferred. */
 static void
 split_row_ranges(vecenv_ring *ring, uint32_t to_block)
@@ -912,7 +912,7 @@ vecenv_ring_check_claims(const vecenv_ring *ring)
     if (!is_open_in_chain(ring)) {
         return 0;
     }
-    if (found.count > 0 && load_acquire(&arena->control->open) == open) { /* no claim meanwhile */
+    if (found.count > 0 && load_acquire(&arena->control->open) == open) { /* no claim since */
         vecenv_note_stray(ring->strays, VECENV_NO_SLOT, found.words[0].word, found.words[0].value);
         return 0;
     }

@@ -9,7 +9,7 @@
  *     free -> chain[2] -> chain[1] -> open --seal--> row ranges --deliver--> delivered -> free
  *     free -> assigned ------------- all rows -----^      \-- stragglers --^
  *
- * A caller may wait for the rows of particular envs. Rows of other envs that arrive meanwhile are
+ * A caller may wait for the rows of particular envs. Rows of other envs that arrive before are
  * copied out of their blocks into deferred_rows, so they pin no block. They are delivered first,
  * in the order in which they finished:
  *
@@ -27,7 +27,7 @@
 #define VECENV_CHAIN 3
 
 typedef struct {
-    size_t offset; /* of the column inside a block */
+    size_t offset; /* begin of the column inside a block */
     size_t width;  /* bytes per row */
 } vecenv_column;
 
@@ -50,7 +50,7 @@ typedef struct {
     uint8_t *deferred_rows; /* laid out like a block, one row per env */
     uint32_t *deferred;     /* the envs with a row there, in the order in which these finished */
     uint32_t num_deferred;
-    uint32_t *wanted; /* per env, zero between two calls: 1 + its place in a request for rows */
+    uint32_t *wanted; /* per env, zero between two calls: 1 + its index in a request for rows */
     uint64_t *seen;   /* per env: the last search of rows that has found one of it */
     uint64_t search;  /* number of the last search */
     vecenv_strays *strays;
@@ -74,7 +74,7 @@ typedef struct {
     uint8_t delivered[VECENV_MAX_BLOCKS];
     vecenv_row_range *row_ranges;
     size_t num_row_ranges, max_row_ranges;
-    uint64_t *stragglers; /* row_refs, uncommitted when the rest of their block was delivered */
+    uint64_t *stragglers; /* row_refs that were uncommitted at the delivery of their block */
     size_t num_stragglers, max_stragglers;
 } vecenv_ring;
 
@@ -125,7 +125,7 @@ int vecenv_ring_seal(vecenv_ring *ring, int64_t wait_ns);
  * undelivered rows pin too many blocks. */
 int vecenv_ring_catch_up(vecenv_ring *ring);
 
-/* Turn stragglers that have been committed meanwhile into row ranges. */
+/* Make row ranges of stragglers that have been committed. */
 void vecenv_ring_collect_stragglers(vecenv_ring *ring);
 
 /* Drop rows that no request waits for from deferred_rows and from all row ranges; the last row of a
@@ -161,7 +161,7 @@ void vecenv_ring_reap(vecenv_ring *ring, uint32_t slot);
 void vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, const vecenv_command *queue,
                              uint32_t head, uint32_t count);
 
-/* Find rows that are committed and awaited in all places from which they will be delivered. Sets
+/* Find committed and awaited rows in all lists from which they will be delivered. Sets
  * ring->seen[env] to the new ring->search for each of their envs, and for the deferred ones. */
 void vecenv_ring_find_replies(vecenv_ring *ring);
 

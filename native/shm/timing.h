@@ -1,16 +1,16 @@
 /* Timing: how long the steps and resets of an env take, and how much of that time it computes.
  *
- * The wall time of every operation is added up and counted in a histogram. The CPU time and the run-queue delay are measured
- * for one operation in VECENV_TIMING_INTERVAL, since their clocks are slow, and for an operation
- * whose predecessor of the same kind was long. The sums of long operations are separate, because
- * a larger part of these is measured.
+ * The wall time of every operation is added up and counted in a histogram. The CPU time and the
+ * run-queue delay are measured for one operation in VECENV_TIMING_INTERVAL, since their clocks are
+ * slow, and for an operation whose predecessor of the same kind was long. The sums of long
+ * operations are separate, because a larger part of these is measured.
  *
  *     waiting = wall time - CPU time - run-queue delay
  *
  * The worker that hosts an env is the only writer of its words; any process reads them at any time.
  * Each word is 64 bits wide and aligned, so a reader never gets half of a value. Different words may
  * be those of two instants. An operation is stored in this order: bucket, maximum, sum, number. A
- * reader that loads the number first thus finds at least as many operations in the other words. */
+ * reader that loads the number first finds that number or more in the other words. */
 #ifndef VECENV_TIMING_H
 #define VECENV_TIMING_H
 
@@ -28,14 +28,14 @@ enum { VECENV_TIMING_STEP, VECENV_TIMING_RESET, VECENV_TIMING_NONE };
 /* The state of one env in its worker. */
 typedef struct {
     uint32_t until_measured; /* operations until the next one that is measured */
-    uint8_t was_long[2];     /* by kind: whether the last operation was long */
+    uint8_t was_long[2];     /* whether the last operation of each kind was long */
     uint8_t is_computing;    /* it computed for most of the operation measured last */
 } vecenv_timed_env;
 
 /* The operation under way in one thread. Zero is a valid initial state. */
 typedef struct {
     int has_delay_file; /* 0: not opened yet; -1: the system has none */
-    int delay_file;     /* of the thread that called vecenv_timer_open */
+    int delay_file;     /* file of the thread that called vecenv_timer_open */
     int kind;
     int is_measured, has_delay;
     int64_t began_ns, cpu_ns, delay_ns;

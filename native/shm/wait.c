@@ -206,7 +206,7 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int
                 int *descriptor)
 {
     vecenv_spin spin = vecenv_begin_spin(&self->spin_policy, vecenv_now_ns());
-    int may_spin = condition->kind != VECENV_WAIT_ANY; /* that kind has no word to poll */
+    int may_spin = condition->kind != VECENV_WAIT_ANY; /* ANY has no word to poll */
     int is_late_caller = may_spin && condition->is_all && spin.spin_limit_ns == 0 && any_done(self);
     int is_found = may_spin && (is_late_caller ? spin_for_late_caller(self, condition, deadline_ns)
                                                : spin_for(self, condition, &spin, deadline_ns));

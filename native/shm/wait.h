@@ -43,8 +43,8 @@ typedef struct {
  * *condition must be waited for, VECENV_ENOBLOCK if no block is free. */
 int vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condition);
 
-/* Do the same for the rows of these envs, which are distinct and have outstanding replies. Returns 1
- * if vecenv_ring_take can deliver all of them. The rows of other envs are deferred. */
+/* Gather the rows of these envs, which are distinct and have outstanding replies. Returns 1 if
+ * vecenv_ring_take can deliver all of them. The rows of other envs are deferred. */
 int vecenv_gather_envs(vecenv_waiter *self, const int64_t *env_ids, uint32_t count,
                        vecenv_wait_condition *condition);
 

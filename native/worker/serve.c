@@ -360,7 +360,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
     Slot *self = (Slot *)op;
     vecenv_slot_lines *lines = lines_of(self);
     if (self->waits && self->arena.timings != NULL && self->timer.has_delay_file == 0) {
-        vecenv_timer_open(&self->timer); /* for the thread that serves this slot */
+        vecenv_timer_open(&self->timer); /* with the clocks of this thread, which serves the slot */
     }
     for (;;) {
         if (load_acquire32(&self->arena.control->stop)) {

@@ -36,10 +36,10 @@ typedef struct {
                       * `step` is NULL, too, this slot does not host the env. */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* duration of its last command */
-    uint64_t last_step_id; /* of its newest command that has begun */
+    uint64_t last_step_id; /* step_id of its newest command that has begun */
     vecenv_episode_counters counters;
     int64_t began_ns;       /* monotonic clock when its episode began */
-    uint64_t digest;        /* of its replies since the last restore point */
+    uint64_t digest;        /* digest of its replies since the last restore point */
     int starts_digest;      /* the next row is the first of them */
     uint32_t turn;          /* the lowest bit selects the record that is written next */
     int64_t busy_ns;        /* duration of its commands since the last snapshot */
@@ -47,7 +47,7 @@ typedef struct {
     int64_t step_snapshot_after_ns; /* the same for a snapshot before a step */
     vecenv_timed_env timed;
     int has_window;
-    char window[MAX_WINDOWS][WINDOW_NBYTES]; /* for each address of the slot's windows */
+    char window[MAX_WINDOWS][WINDOW_NBYTES]; /* the bytes at each address of the slot's windows */
 } hosted_env;
 
 /* A word that envs do not change in most calls, and its value until then: of a global random
@@ -76,9 +76,9 @@ typedef struct {
     uint8_t *staging;  /* SAME_STEP: a copy of the final observation, which the reset may change */
     size_t num_staged; /* its leaves, the first ones in `checked`; 0: none */
     uint32_t staged_flags; /* FINAL_INTS if it contained a Python int, else 0 */
-    double *reward;    /* of the reply under way, reward_size numbers */
+    double *reward;    /* reward of the reply under way, reward_size numbers */
     hosted_env *envs;
-    int infos; /* which infos are sent, INFOS_* */
+    int infos; /* kind of infos that are sent, INFOS_* */
     info_table info_table;
     info_cells cells;
     info_cells final_cells; /* SAME_STEP: the cells of the final info, for the row under way */
@@ -91,7 +91,7 @@ typedef struct {
     /* payloads in the ring before that one, of commands that ended without taking theirs */
     uint32_t num_unread_payloads;
     int64_t now_ns;         /* when the last command ended; 0 after a wait */
-    vecenv_timer timer;     /* of the command under way */
+    vecenv_timer timer;     /* times of the command under way */
     int64_t notified_ns;    /* when the parent was last notified */
     uint32_t last_num_superseded;
     int keeps_records;
@@ -168,8 +168,8 @@ typedef struct {
     uint32_t flags;
 } vecenv_reply;
 
-/* Write and commit the row of the command under way, and end the command. If it was superseded
- * meanwhile, only end it. Returns TREE_OK; TREE_INEXACT if a value needs conversion; TREE_ERROR
+/* Write and commit the row of the command under way, and end the command. If it has been
+ * superseded, only end it. Returns TREE_OK; TREE_INEXACT if a value needs conversion; TREE_ERROR
  * with an exception. In the last two cases nothing was written and the command is still under
  * way. */
 int vecenv_slot_reply(Slot *self, vecenv_reply *reply);
@@ -178,7 +178,7 @@ int vecenv_slot_reply(Slot *self, vecenv_reply *reply);
 void vecenv_slot_drop(Slot *self);
 
 /* Stage the values that end an episode: copy observation, info (NULL: none) and reward, since the
- * following reset may overwrite them in place. The next reply flagged FINAL contains them, except
+ * following reset may overwrite them. The next reply flagged FINAL contains them, except
  * the reward. Returns TREE_OK, or TREE_INEXACT or TREE_ERROR; then nothing is staged. */
 int vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply);
 

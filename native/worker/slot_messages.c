@@ -10,7 +10,7 @@
 enum { WAIT_OVER, WAIT_STOPPED, WAIT_RAISED };
 
 /* Wait without the GIL, at most PARENT_WAIT_SLICE_NS, until `word` differs from `expected`: the
- * parent has read or written. Meanwhile the slot is marked as blocked, so no deadline counts.
+ * parent has read or written. The slot is marked as blocked until then, so no deadline counts.
  * `wakes_parent`: wake the parent first. Returns WAIT_OVER; WAIT_STOPPED: the pool ends;
  * WAIT_RAISED: a signal handler raised. */
 static int
@@ -49,7 +49,7 @@ defer(raised *deferred)
     if (deferred->type == NULL) {
         PyErr_Fetch(&deferred->type, &deferred->value, &deferred->trace);
     } else {
-        PyErr_Clear(); /* only the first one is raised */
+        PyErr_Clear(); /* the first exception is raised, not this one */
     }
 }
 
@@ -66,7 +66,7 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
     size_t left = (size_t)data.len;
     raised deferred = {NULL, NULL, NULL};
     int status = WAIT_OVER;
-    while (status != WAIT_STOPPED) { /* if stopped, the parent no longer reads: drop the rest */
+    while (status != WAIT_STOPPED) { /* the parent does not read after a stop: drop the bytes */
         uint64_t expected = load_acquire(ring.read);
         ptrdiff_t taken = vecenv_byte_ring_put(&ring, next, left);
         if (taken >= 0 && (size_t)taken == left) {

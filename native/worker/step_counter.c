@@ -31,7 +31,7 @@ typedef struct {
     PyObject *layer, *next;
     PyTypeObject *type;
     unsigned int version;
-    uint64_t dict_version; /* of the object's attributes, when they were last looked up */
+    uint64_t dict_version; /* version of the object's attributes at the last look-up */
     PyObject *flags[MAX_FLAGS]; /* names of attributes that must be True; NULL: no further one */
 } layer_check;
 
