@@ -49,7 +49,7 @@ __all__ = [
 MAX_STEPS = 10_000
 KEPT_OBSERVATIONS = 8  # observations before each one that it is compared with
 DETERMINISM_STEPS = 50
-Report = Callable[[str], None]
+WriteLine = Callable[[str], None]
 
 _logger = own_logger(__name__)
 
@@ -69,7 +69,7 @@ def check_all(
     episodes: int = 3,
     max_steps: int = MAX_STEPS,
     spawn: bool = True,
-    report: Report | None = None,
+    report: WriteLine | None = None,
     env_fn: Callable[[], Any] | None = None,
 ) -> None:
     """Check any env that `envs.adapt` accepts against all rules; plays a few episodes and does not close the env.
@@ -186,7 +186,7 @@ def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
 
 
 def demonstrate_correct_procedure(
-    env_cls: Callable[[dict[str, Any]], Any], report: Report | None = None, max_steps: int = MAX_STEPS
+    env_cls: Callable[[dict[str, Any]], Any], report: WriteLine | None = None, max_steps: int = MAX_STEPS
 ) -> None:
     """Play three episodes in the way a `BaseEnv` should be used, and check each stage.
 

@@ -245,7 +245,7 @@ class _Outliner:
     def _add_pickled(self, value: Any, parts: list[Any]) -> None:
         sink = io.BytesIO()
         try:
-            _Pickler(sink, self._layer_ids).dump(value)
+            _ComparingPickler(sink, self._layer_ids).dump(value)
         except Exception:
             if not self._has_state:
                 raise
@@ -286,7 +286,7 @@ def _is_same(before: Any, now: Any) -> bool:
     return bool(_kinds.get(cls) == _CONSTANT and before == now)
 
 
-class _Pickler(pickle.Pickler):
+class _ComparingPickler(pickle.Pickler):
     """Pickles values to compare them, in the process where they are: layers, classes and locks by identity."""
 
     def __init__(self, sink: io.BytesIO, layer_ids: frozenset[int]) -> None:

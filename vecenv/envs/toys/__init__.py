@@ -39,8 +39,7 @@ from .faults import (
     WrongDtype,
     WrongShape,
 )
-from .loads import BusyEnv, FrameEnv, NullEnv, SleepEnv
-from .plain import CountEnv, ToyEnv
+from .plain import BusyEnv, CountEnv, FrameEnv, NullEnv, SleepEnv, ToyEnv
 from .values import AliasedObs, KeepsAction, KeepsInfo, KeepsOptions, NoisyGlobal, SpaceEnv
 
 __all__ = [
