@@ -41,7 +41,7 @@ class JointEnv(AgentEnv):
                 equal spaces (else SpaceError). Observations have shape (A, *S); discrete actions become MultiDiscrete
                 of A numbers.
             rewards: 'sum' (default): the reward is the sum of the agents' rewards. 'each': it is an array float32 (A,),
-                and `VectorEnv` returns rewards (N, A).
+                and `VectorEnv` returns rewards (N, A). ConfigError is raised for other values, and other forms.
         """
         check_choice("form", form, ("dict", "stack"))
         check_choice("rewards", rewards, ("sum", "each"))
