@@ -61,7 +61,6 @@ class GetAttribute:
         return env.get_wrapper_attr(self.name)
 
 
-@dataclass(frozen=True)
 class HasAttribute(GetAttribute):
     """Return whether the env or a layer below has an attribute; the value itself is not sent."""
 
@@ -73,7 +72,6 @@ class HasAttribute(GetAttribute):
         return True
 
 
-@dataclass(frozen=True)
 class GetAttributeOrNone(GetAttribute):
     """Return an attribute as `GetAttribute` does; None if no layer has it, as in Tianshou's worker processes."""
 
@@ -95,7 +93,6 @@ class SetAttribute:
         env.set_wrapper_attr(self.name, self.value)
 
 
-@dataclass(frozen=True)
 class SetOuterAttribute(SetAttribute):
     """Set an attribute of the env's outermost layer, as Stable-Baselines3 does."""
 
@@ -103,7 +100,6 @@ class SetOuterAttribute(SetAttribute):
         setattr(original(env), self.name, self.value)
 
 
-@dataclass(frozen=True)
 class SetInnerAttribute(SetAttribute):
     """Set an attribute of the innermost env, under all wrappers, as Tianshou does."""
 
@@ -133,7 +129,6 @@ class CallMethod:
         return env.get_wrapper_attr(self.name)(*self.args, **self.kwargs)
 
 
-@dataclass(frozen=True)
 class GetOrCall(CallMethod):
     """Call a method, or read an attribute if it is not callable, like `call` of Gymnasium's vector envs."""
 
@@ -186,7 +181,6 @@ class FindAttribute:
         return ("method", None) if inspect.ismethod(value) else ("value", value)
 
 
-@dataclass(frozen=True)
 class CallEnvMethod(CallMethod):
     """Call a method of the env, or of the first layer under it that has it; AttributeError if none has."""
 
@@ -197,7 +191,6 @@ class CallEnvMethod(CallMethod):
         return method(*self.args, **self.kwargs)
 
 
-@dataclass(frozen=True)
 class ShapeRewards(CallEnvMethod):
     """Call `reward_shaping`; return its result and the transitions, which the method may have changed."""
 
@@ -240,7 +233,6 @@ class Render:
 # ---- vector envs (the hosted env is a batched env; its `env` is the vector env) -------------------
 
 
-@dataclass(frozen=True)
 class CallBatch(CallMethod):
     """Call a method or read an attribute of each env, or of the vector env if it has no `call`."""
 

@@ -202,11 +202,7 @@ class _Names:
     def __reduce__(self) -> tuple[Any, ...]:
         self.sent = dict(self._names)
         shadowed = {name for name, value in self.sent.items() if _sent.get(name, value) is not value}
-        return _pair, (self.sent, shadowed | _shadowed)
-
-
-def _pair(*values: Any) -> tuple[Any, ...]:
-    return values
+        return tuple, ((self.sent, shadowed | _shadowed),)
 
 
 # ---- names ------------------------------------------------------------------------------------
@@ -462,22 +458,18 @@ def _is_made_from_slots(cls: type, name: str, value: Any) -> bool:
     return is_member or name in ("__slots__", "__slotnames__")
 
 
-def _not_implemented(value: Any) -> Any:
-    return NotImplemented
-
-
 class _MainPickler(_Pickler):
     """Pickles objects of `__main__` by value, and adds their names to `names`."""
 
     def __init__(self, file: io.BytesIO, names: dict[str, Any], reduce: Callable[[Any], Any] | None = None) -> None:
         super().__init__(file, {})
-        self._reduce = reduce or _not_implemented
+        self._reduce = reduce
         self.known = {}
         self._names = names
         self.globals_ref[id(vars(sys.modules["__main__"]))] = _MainGlobals()
 
     def reducer_override(self, value: Any) -> Any:
-        reduced = self._reduce(value)
+        reduced = NotImplemented if self._reduce is None else self._reduce(value)
         if reduced is NotImplemented:
             reduced = super().reducer_override(value)
         kind = type(value)

@@ -142,15 +142,12 @@ class Snapshotter:
             if payload is None or not (is_complete or not (within_episode or is_running)):
                 return None
             try:
-                return Snapshot(pickle.dumps(payload, 5), is_complete, is_complete and _holds_calls(layers))
-            except Exception:
-                try:  # lambdas and classes of __main__
-                    return Snapshot(dump_by_value(payload), is_complete, is_complete and _holds_calls(layers))
-                except Exception as error:
-                    if within_episode:  # between two episodes it may be possible
-                        return None
-                    if not _mark_unpicklable(layers, payload[1]):
-                        raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
+                return Snapshot(_dump(payload), is_complete, is_complete and _holds_calls(layers))
+            except Exception as error:
+                if within_episode:  # between two episodes it may be possible
+                    return None
+                if not _mark_unpicklable(layers, payload[1]):
+                    raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
 
     def restore(self, env: Any, state: bytes) -> None:
         """Put a captured state into an env built by the same constructor; call right before a reset.
@@ -181,6 +178,13 @@ class Snapshotter:
 
 
 SNAPSHOTTER = Snapshotter()
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:  # lambdas and classes of __main__
+        return dump_by_value(value)
 
 
 def _watched_layers(env: Any) -> list[Any]:
@@ -512,7 +516,7 @@ def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
     found = False
     for layer, state in zip(layers, states, strict=True):
         try:
-            dump_by_value(state)
+            _dump(state)
         except Exception as error:
             _mark_uncapturable(type(layer), _plan_of(type(layer)), error)
             found = True
