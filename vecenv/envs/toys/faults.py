@@ -19,6 +19,42 @@ from gymnasium import spaces
 
 from .plain import StepResult, ToyEnv
 
+__all__ = [
+    "Aborts",
+    "ExitAtInit",
+    "ExitAtReset",
+    "ExitAtStep",
+    "Exits",
+    "FAULTS",
+    "FaultEnv",
+    "HangAtInit",
+    "HangAtReset",
+    "HangAtStep",
+    "HangInC",
+    "Hangs",
+    "HugeInfo",
+    "LeaksMemory",
+    "MOMENTS",
+    "RaiseAtInit",
+    "RaiseAtReset",
+    "RaiseAtStep",
+    "RaiseSystemExit",
+    "RaiseUnpicklableError",
+    "RaiseWeirdError",
+    "Raises",
+    "SegfaultAtInit",
+    "SegfaultAtReset",
+    "SegfaultAtStep",
+    "Segfaults",
+    "SpawnsChild",
+    "StopSelf",
+    "UnpicklableError",
+    "UnpicklableInfo",
+    "WeirdError",
+    "WrongDtype",
+    "WrongShape",
+]
+
 #: Calls in which an env can fail. An autoreset is a reset without a seed after the end of an episode.
 MOMENTS = ("construct", "reset", "step", "autoreset", "call", "close")
 

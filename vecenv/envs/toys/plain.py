@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+__all__ = ["BusyEnv", "CountEnv", "FrameEnv", "NullEnv", "SleepEnv", "ToyEnv"]
+
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 
 # 2**16 and below are exact in float32, so a seed's residue survives the observation.

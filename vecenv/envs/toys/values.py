@@ -13,6 +13,8 @@ from gymnasium import spaces
 from ...values.nested import equal, flatten
 from .plain import StepResult, ToyEnv
 
+__all__ = ["AliasedObs", "KeepsAction", "KeepsInfo", "KeepsOptions", "NoisyGlobal", "SpaceEnv"]
+
 
 class _Keeper(ToyEnv):
     """Base of the envs that keep values, and raise RuntimeError if one of them changes later.
