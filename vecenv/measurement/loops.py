@@ -1,9 +1,9 @@
-"""Plain loops: processes that step their envs one after another, with nothing shared. The yardstick of every ratio.
+"""Plain loops: processes that step their envs one after another and share nothing. The yardstick of every ratio.
 
     parent --- start time, seconds ---> each process: (step, reset if done) over its envs until time is up
     parent <-- steps, seconds, CPU seconds, or the exception of an env --- each process
 
-One process gives the plain loop, as many as there are cores give the ceiling of the machine.
+One process is the plain loop; one process per core is the ceiling of the machine.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
@@ -29,15 +28,15 @@ from vecenv.values.pickling import adopt_main, dump_with_main, load_with_main
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
-# How often a loop looks at the clock: seldom enough to cost nothing, often enough to end on time.
+# Seconds between two readings of the clock: enough to cost nothing, few enough to end on time.
 _CLOCK_CHECK_SECONDS = 0.001
-# Rounds that take less are not timed one by one: the clock would take its share.
+# Shorter rounds are not timed one by one: the clock would take its share.
 _MIN_ROUND_SECONDS = 20e-6
-# Time for a command to reach every process, so that all start at the same moment of their common clock.
+# Seconds in which a command reaches every process, so that all start at the same moment of their common clock.
 _START_DELAY = 0.005
-# How long processes may take to build their envs or to answer after their time is up, and to end.
+# Seconds in which processes build their envs or answer after their time is up, and in which they end.
 _REPLY_TIMEOUT, _END_TIMEOUT = 120.0, 5.0
-# A loop is one thread, like a worker: libraries that bring their own threads would measure something else.
+# A loop is one thread, like a worker; threads of libraries would be measured, too.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
@@ -65,7 +64,7 @@ class LoopProcesses:
         Args:
             store: write every result into batch arrays, the least that a serial vector env must do;
                 observations are one array each.
-            time_rounds: look at the clock after each round of the envs, unless rounds are so quick that it would show.
+            time_rounds: measure each round of the envs, unless rounds take less than 20 us.
 
         Raises:
             EnvError: an env could not be built or reset.
@@ -95,12 +94,12 @@ class LoopProcesses:
         start = time.monotonic() + _START_DELAY
         for connection in self._connections:
             _send(connection, (start, seconds))
-        replies = self._collect(_START_DELAY + seconds + _REPLY_TIMEOUT)
+        results: list[LoopResult] = self._collect(_START_DELAY + seconds + _REPLY_TIMEOUT)
         self._is_running = False
-        return [LoopResult(*reply) for reply in replies]
+        return results
 
     def close(self) -> None:
-        """End the processes; one that is still stepping is killed, one that does not end too, a few seconds later."""
+        """End the processes: those that step envs are killed at once, those that do not end are killed after 5 s."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -130,22 +129,22 @@ class LoopProcesses:
         replies = []
         op = "step" if self._is_running else "construct"
         for worker_id, (connection, process) in enumerate(zip(self._connections, self._processes)):
-            place: dict[str, Any] = {"worker_id": worker_id, "env_ids": self._env_ids[worker_id], "op": op}
+            where: dict[str, Any] = {"worker_id": worker_id, "env_ids": self._env_ids[worker_id], "op": op}
             if not connection.poll(max(0.0, deadline - time.monotonic())):
                 late = WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
-                raise locate(late, **place)
+                raise locate(late, **where)
             try:
                 reply = connection.recv()
             except (EOFError, OSError):
-                raise locate(_death_of(process), **place) from None
+                raise locate(_death_of(process), **where) from None
             if isinstance(reply, str):
-                raise locate(EnvError(f"an env of a plain loop raised {reply}"), **place)
+                raise locate(EnvError(f"an env of a plain loop raised {reply}"), **where)
             replies.append(reply)
         return replies
 
 
 def _send(connection: Connection, message: Any) -> None:
-    with contextlib.suppress(OSError):  # of a process that has gone, which is noticed where its answer is waited for
+    with contextlib.suppress(OSError):  # the process has ended, which `_collect` reports
         connection.send(message)
 
 
@@ -158,63 +157,69 @@ def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
 
 
 def serve(descriptor: int) -> None:
-    """Be one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
+    """Run one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
     adopt_main()
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as connection:  # the parent closed or is gone
         loop: _Loop | None = None
         while True:
             request = connection.recv()
-            reply: tuple[Any, ...] | None = None
+            reply: LoopResult | None = None
             try:
                 if loop is None:
-                    loop = _build_loop(*request)
+                    loop = _Loop(*request)
                 else:
-                    reply = tuple(_run_at(loop, *request))
-            except BaseException as error:  # of an env: SystemExit is its answer, too
+                    reply = loop.run(*request)
+            except BaseException as error:  # of an env, SystemExit too
                 connection.send(f"{type(error).__name__}: {error}")
                 return
             connection.send(reply)
 
 
-def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
-    time.sleep(max(0.0, start - time.monotonic()))
-    return loop.run(seconds)
-
-
-def _build_loop(payload: bytes, store: bool, time_rounds: bool) -> _Loop:
-    env_fns: list[EnvFn] = load_with_main(payload)
-    envs = [env_fn() for env_fn in env_fns]
-    if "cv2" in sys.modules:
-        sys.modules["cv2"].setNumThreads(1)
-    for env_id, env in enumerate(envs):
-        env.reset(seed=env_id)
-    rows = action_rows(envs[0].action_space, len(envs))
-    return _StoringLoop(envs, rows) if store else _TimedLoop(envs, rows) if time_rounds else _Loop(envs, rows)
-
-
 class _Loop:
-    """Step envs in turn with premade actions and drop the results."""
+    """Step envs one after another with premade actions; the arguments are those of `LoopProcesses`, pickled."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], rows: Iterator[list[Any]]) -> None:
+    def __init__(self, payload: bytes, store: bool, time_rounds: bool) -> None:
+        env_fns: list[EnvFn] = load_with_main(payload)
+        envs = [env_fn() for env_fn in env_fns]
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(1)
+        for env_id, env in enumerate(envs):
+            env.reset(seed=env_id)
         self._steps: list[_Step] = [env.step for env in envs]
         self._resets = [env.reset for env in envs]
-        self._rows = rows
+        self._rows = action_rows(envs[0].action_space, len(envs))
+        self._time_rounds = time_rounds
+        self._step_all = self._step_and_store if store else self._step_and_drop
+        if store:
+            self._obs: Any = create_empty_array(envs[0].observation_space, len(envs))
+            self._rewards = np.zeros(len(envs))
+            self._terminated, self._truncated = np.zeros((2, len(envs)), np.bool_)
 
-    def run(self, seconds: float) -> LoopResult:
-        """Go round the envs until `seconds` have passed; every step counts, as resets are separate calls."""
+    def run(self, start: float, seconds: float) -> LoopResult:
+        """Wait for the monotonic time `start`, then step for `seconds`; resets are separate calls and do not count."""
+        time.sleep(max(0.0, start - time.monotonic()))
         clock = time.perf_counter
+        is_timed = self._time_rounds
+        if is_timed:
+            before = clock()
+            self._step_all(1)
+            is_timed = clock() - before >= _MIN_ROUND_SECONDS
+        round_seconds: list[float] = []
         num_rounds, rounds_per_check = 0, 1
-        cpu_start, start = time.process_time(), clock()
-        now, deadline = start, start + seconds
+        cpu_start, began = time.process_time(), clock()
+        now, deadline = began, began + seconds
         while now < deadline:
             self._step_all(rounds_per_check)
             num_rounds += rounds_per_check
             before, now = now, clock()
-            if now - before < _CLOCK_CHECK_SECONDS:
+            if is_timed:
+                round_seconds.append(now - before)
+            elif now - before < _CLOCK_CHECK_SECONDS:
                 rounds_per_check *= 2
-        return LoopResult(num_rounds * len(self._steps), now - start, time.process_time() - cpu_start)
+        cpu_seconds = time.process_time() - cpu_start
+        return LoopResult(num_rounds * len(self._steps), now - began, cpu_seconds, tuple(round_seconds))
 
-    def _step_all(self, num_rounds: int) -> None:
+    def _step_and_drop(self, num_rounds: int) -> None:
         steps, resets = self._steps, self._resets
         for actions in itertools.islice(self._rows, num_rounds):
             for step, action, reset in zip(steps, actions, resets, strict=True):
@@ -222,40 +227,7 @@ class _Loop:
                 if terminated or truncated:
                     reset()
 
-
-class _TimedLoop(_Loop):
-    """The same, with the time of each round."""
-
-    def run(self, seconds: float) -> LoopResult:
-        clock = time.perf_counter
-        before = clock()
-        self._step_all(1)
-        if clock() - before < _MIN_ROUND_SECONDS:
-            return super().run(seconds)
-        round_seconds = []
-        cpu_start, start = time.process_time(), clock()
-        now, deadline = start, start + seconds
-        while now < deadline:
-            self._step_all(1)
-            before, now = now, clock()
-            round_seconds.append(now - before)
-        return LoopResult(
-            len(round_seconds) * len(self._steps), now - start, time.process_time() - cpu_start, tuple(round_seconds)
-        )
-
-
-class _StoringLoop(_Loop):
-    """The same, writing every result into arrays with one row per env."""
-
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], rows: Iterator[list[Any]]) -> None:
-        super().__init__(envs, rows)
-        num_envs = len(envs)
-        self._obs: Any = create_empty_array(envs[0].observation_space, num_envs)
-        self._rewards = np.zeros(num_envs)
-        self._terminated = np.zeros(num_envs, dtype=np.bool_)
-        self._truncated = np.zeros(num_envs, dtype=np.bool_)
-
-    def _step_all(self, num_rounds: int) -> None:
+    def _step_and_store(self, num_rounds: int) -> None:
         steps, resets = self._steps, self._resets
         obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
         for actions in itertools.islice(self._rows, num_rounds):

@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
@@ -30,9 +30,7 @@ from vecenv.errors import ConfigError
 from vecenv.measurement.loops import LoopProcesses
 from vecenv.measurement.machine import cpu_seconds, no_interrupts, usable_cores
 from vecenv.measurement.target import EnvFn, action_batches, take_rows
-
-if TYPE_CHECKING:
-    from vecenv.vector import VectorEnv
+from vecenv.vector.env import VectorEnv
 
 __all__ = [
     "AsyncMode",
@@ -332,19 +330,13 @@ def _end_processes(envs: AsyncVectorEnv) -> None:
 
 def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> VecenvSyncMode:
     """Build `vecenv.VectorEnv`, stepped by `step`; `kwargs` are its own."""
-    envs = _vector_env(env_fns, **kwargs)
+    envs = VectorEnv(env_fns, **kwargs)
     return VecenvSyncMode(name, envs, None if envs.shards() else envs.worker_pids)
 
 
 def vecenv_async(env_fns: Sequence[EnvFn], *, wait_num: int, name: str = "vecenv async", **kwargs: Any) -> AsyncMode:
     """Build `vecenv.VectorEnv`, stepped by `send` and `recv`; `kwargs` are its own."""
-    return AsyncMode(name, _vector_env(env_fns, **kwargs), wait_num)
-
-
-def _vector_env(env_fns: Sequence[EnvFn], **kwargs: Any) -> VectorEnv:
-    from vecenv.vector import VectorEnv
-
-    return VectorEnv(env_fns, **kwargs)
+    return AsyncMode(name, VectorEnv(env_fns, **kwargs), wait_num)
 
 
 def interleave(modes: Sequence[Mode], seconds: float, rounds: int) -> Iterator[tuple[str, Window]]:
