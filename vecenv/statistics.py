@@ -285,7 +285,7 @@ class Statistics(Mapping[str, Any]):
         if self.caller.seconds:
             caller = self.caller
             shares = f"waits {_share(caller.waiting_share)}, copies {_share(caller.copying_share)}"
-            rest = f"is outside {_share(caller.outside_share)} of {_seconds(caller.seconds)}"
+            rest = f"is outside {_share(caller.outside_share)} of {time_text(caller.seconds)}"
             lines += ["", f"caller  {shares}, {rest}"]
         return "\n".join(lines)
 
@@ -299,7 +299,7 @@ class Statistics(Mapping[str, Any]):
         slowest = np.argsort(-np.nan_to_num(envs.step.p99, nan=-1.0), kind="stable")[:_MOST_LINES]
         for env_id in slowest.tolist():
             age = envs.answer_age[env_id]
-            cells = (*_cells(envs.step, env_id), _share(envs.cpu_share[env_id]), _seconds(age))
+            cells = (*_cells(envs.step, env_id), _share(envs.cpu_share[env_id]), time_text(age))
             rows.append((f"env {env_id}", "step", *cells))
             rows.append(("", "reset", *_cells(envs.reset, env_id), "", ""))
         left = len(envs.step.num) - len(slowest)
@@ -333,10 +333,11 @@ def _columns(durations: Durations) -> dict[str, Array]:
 
 def _cells(durations: Durations, row: int) -> list[str]:
     number, *times = (column[row] for column in _columns(durations).values())
-    return [f"{int(number):,}", *map(_seconds, times)]
+    return [f"{int(number):,}", *map(time_text, times)]
 
 
-def _seconds(value: float) -> str:
+def time_text(value: float) -> str:
+    """Return seconds with a unit, such as '1.5 ms'; '-' for NaN."""
     if math.isnan(value):
         return "-"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vecenv.core.advice.facts import SettingNames
-from vecenv.core.advice.rules import recommend_serial
+from vecenv.core.advice.rules import UNPROTECTED, cheap_envs
 from vecenv.core.advice.sizing import Setting
 from vecenv.core.advice.waiting import LEAST_GAIN
 
@@ -58,13 +58,13 @@ def _explain(plain: Result, vecenv: Result | None, settings: dict[str, Any]) -> 
     """Return the cause and the setting that `envs.report()` would name, if the plain loop is clearly faster."""
     if vecenv is None or plain.steps_per_second < LEAST_GAIN * vecenv.steps_per_second:
         return ""
-    found = recommend_serial(
+    found = cheap_envs(
         settings["envs"],
         1 / plain.steps_per_second,
         1 / vecenv.steps_per_second,
         str(Setting(settings["workers"])),
         plain.steps_per_second / vecenv.steps_per_second,
-        SettingNames().serial,
+        SettingNames().serial + UNPROTECTED,
     )
     return f": {found.cause}. Use {found.setting}"
 

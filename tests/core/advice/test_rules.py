@@ -10,7 +10,7 @@ import pytest
 
 from vecenv import Durations, Report, Statistics, Verdict
 from vecenv.core.advice.facts import PoolFacts, SettingNames
-from vecenv.core.advice.rules import judge
+from vecenv.core.advice.rules import diagnose
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload
 from vecenv.core.advice.times import read_envs, read_workers
 from vecenv.core.fallback.timing import bucket_of
@@ -90,13 +90,13 @@ STEADY = [[0.002] * 100] * 8
 
 
 def test_healthy_pool_has_no_verdict():
-    report = judge(statistics(STEADY, waiting=0.42, outside=0.03), FACTS)
+    report = diagnose(statistics(STEADY, waiting=0.42, outside=0.03), FACTS)
     assert len(report) == 0 and "a step takes 2 ms" in report.note and str(report).startswith("no verdict: nothing")
 
 
 def test_cheap_envs_recommend_the_serial_backend():
     found = statistics([[2e-6] * 5000] * 4, [[1e-6]] * 4, waiting=1.25, outside=0.01)
-    verdict = only(judge(found, FACTS), "cheap envs")
+    verdict = only(diagnose(found, FACTS), "cheap envs")
     assert verdict.number == pytest.approx(2e-6, rel=0.01) and verdict.setting.startswith("backend='serial'")
     assert 15 < verdict.gain < 21
     assert str(verdict).startswith("cheap envs: a step of the 4 envs takes 2 us, and 63 us with the hand-over to 4 w")
@@ -105,51 +105,51 @@ def test_cheap_envs_recommend_the_serial_backend():
 
 def test_cheap_envs_behind_a_slow_policy_are_no_cause():
     found = statistics([[2e-6] * 5000] * 4, [[1e-6]] * 4, waiting=1.25, outside=50.0)
-    assert only(judge(found, FACTS), "slow policy").gain < 2.1
+    assert only(diagnose(found, FACTS), "slow policy").gain < 2.1
 
 
 def test_cheap_envs_in_shards_recommend_this_machine():
     found = statistics([[2e-6] * 5000] * 64, [[1e-6]] * 64, waiting=15.0, outside=0.3)
-    remote, cheap = judge(found, facts(num_shards=2))
+    remote, cheap = diagnose(found, facts(num_shards=2))
     assert (remote.name, cheap.name) == ("hand-over", "cheap envs") and remote.gain > cheap.gain > 20
     assert "47.8 us with the hand-over to 2 shards" in cheap.cause and cheap.setting.startswith("backend='process' on")
-    _, cheap = judge(found, facts(num_shards=2, cores=1))
+    _, cheap = diagnose(found, facts(num_shards=2, cores=1))
     assert cheap.setting == "backend='serial', which survives no crash of an env"
 
 
 def test_hand_over_to_shards_recommends_policies_in_the_shards():
     found = statistics([[0.003] * 100] * 16, waiting=1.8, outside=0.1)  # four envs per worker
-    verdict = only(judge(found, facts(num_shards=4, cores=1)), "hand-over")
+    verdict = only(diagnose(found, facts(num_shards=4, cores=1)), "hand-over")
     assert "takes 18 ms, and the slowest worker steps envs for 11.9 ms" in verdict.cause
     assert "where='shards'" in verdict.setting
     assert verdict.is_limit and verdict.number == pytest.approx(0.006, rel=0.05)
     assert verdict.gain == pytest.approx(1.9 / 1.3, rel=0.02)
     without = facts(num_shards=4, cores=1, names=SettingNames(collect=""))
-    assert only(judge(found, without), "hand-over").setting == "more envs per shard"
+    assert only(diagnose(found, without), "hand-over").setting == "more envs per shard"
 
 
 def test_busy_shards_have_no_verdict():
     found = statistics([[0.003] * 100] * 16, waiting=1.25, outside=0.1)
-    assert not len(judge(found, facts(num_shards=4, cores=1)))
+    assert not len(diagnose(found, facts(num_shards=4, cores=1)))
 
 
 def test_steps_before_the_loss_of_a_shard_count():
     """The times of a shard begin with its newest actor."""
     found = statistics([[0.003] * 100] * 8 + [[0.003] * 10] * 8, waiting=1.25, outside=0.1)
-    assert not len(judge(dataclasses.replace(found, steps=1600), facts(num_shards=4, cores=1)))
+    assert not len(diagnose(dataclasses.replace(found, steps=1600), facts(num_shards=4, cores=1)))
 
 
 def test_one_process_recommends_workers_for_slow_envs():
     found = statistics(STEADY, waiting=0.0, num_workers=0)
-    verdict = only(judge(found, facts(setting=SERIAL)), "one process")
+    verdict = only(diagnose(found, facts(setting=SERIAL)), "one process")
     assert verdict.setting == "backend='process' with num_workers=4" and 3 < verdict.gain <= 4
-    assert not len(judge(statistics([[2e-6] * 5000] * 4, waiting=0.0, num_workers=0), facts(setting=SERIAL)))
+    assert not len(diagnose(statistics([[2e-6] * 5000] * 4, waiting=0.0, num_workers=0), facts(setting=SERIAL)))
 
 
 def test_stragglers_recommend_send_and_recv():
     uneven = [[0.001] * 95 + [0.05] * 5] * 8
     found = statistics(uneven, waiting=2.5, outside=0.1)  # nearly every second round has a straggler
-    verdict = only(judge(found, FACTS), "stragglers")
+    verdict = only(diagnose(found, FACTS), "stragglers")
     assert "send() and recv" in verdict.setting and 30 < verdict.number < 60
     assert verdict.is_limit and verdict.gain == pytest.approx(2.6 / (0.69 + 0.1), rel=0.1)
     assert "slowest" not in verdict.cause
@@ -157,13 +157,13 @@ def test_stragglers_recommend_send_and_recv():
 
 def test_stragglers_name_the_slow_env():
     found = statistics([[0.001] * 100] * 7 + [[0.02] * 100], waiting=2.1)
-    assert "env 7 is the slowest" in only(judge(found, FACTS), "stragglers").cause
+    assert "env 7 is the slowest" in only(diagnose(found, FACTS), "stragglers").cause
 
 
 def test_stragglers_that_delay_nobody_are_no_cause():
     """With `send` and `recv` the workers are busy while the caller waits."""
     uneven = [[0.001] * 95 + [0.05] * 5] * 8
-    assert not len(judge(statistics(uneven, waiting=0.7, outside=0.05), FACTS))
+    assert not len(diagnose(statistics(uneven, waiting=0.7, outside=0.05), FACTS))
 
 
 @pytest.mark.parametrize("in_steps", [False, True], ids=["own", "within steps"])
@@ -171,7 +171,7 @@ def test_slow_resets_recommend_spare_envs(in_steps):
     resets = [0.3] * (1 if in_steps else 6)
     steps = [0.002] * 95 + ([0.302] * 5 if in_steps else [0.002] * 5)
     found = statistics([steps] * 8, [resets] * 8, waiting=8.0, outside=0.05)
-    report = judge(found, facts(resets_in_steps=in_steps))
+    report = diagnose(found, facts(resets_in_steps=in_steps))
     verdict = next(one for one in report if one.name == "slow resets")
     assert verdict.number == pytest.approx(0.3) and "num_spare_envs" in verdict.setting and verdict.gain > 2
     assert "as long as 15" in verdict.cause
@@ -179,68 +179,68 @@ def test_slow_resets_recommend_spare_envs(in_steps):
 
 def test_slow_resets_of_a_front_end_without_spare_envs_recommend_none():
     found = statistics([[0.002] * 100] * 8, [[0.3] * 6] * 8, waiting=8.0, outside=0.05)
-    report = judge(found, facts(names=SettingNames(spare_envs="")))
+    report = diagnose(found, facts(names=SettingNames(spare_envs="")))
     assert "quicker resets" in next(one for one in report if one.name == "slow resets").setting
 
 
 def test_first_resets_are_no_slow_resets():
-    assert not len(judge(statistics(STEADY, [[0.3]] * 8, waiting=1.0, outside=0.05), facts(cores=2)))
+    assert not len(diagnose(statistics(STEADY, [[0.3]] * 8, waiting=1.0, outside=0.05), facts(cores=2)))
 
 
 def test_waiting_envs_recommend_threads():
     found = statistics([[0.02] * 50] * 16, waiting=4.1)
     workload = Workload(step_ns=20e6, busy_ns=0.2e6)
-    verdict = only(judge(found, facts(workload=workload)), "waiting envs")
+    verdict = only(diagnose(found, facts(workload=workload)), "waiting envs")
     assert verdict.number == pytest.approx(0.99) and "threads_per_worker=" in verdict.setting and verdict.gain > 3
 
 
 def test_slow_policy_recommends_to_overlap():
-    verdict = only(judge(statistics(STEADY, waiting=0.42, outside=0.9), FACTS), "slow policy")
+    verdict = only(diagnose(statistics(STEADY, waiting=0.42, outside=0.9), FACTS), "slow policy")
     assert verdict.number == pytest.approx(0.68, abs=0.01) and "send() and recv" in verdict.setting
     assert verdict.gain == pytest.approx(1.32 / 0.9)
 
 
 @pytest.mark.parametrize("outside, names", [(20.0, SettingNames()), (0.9, SettingNames(overlap=""))])
 def test_slow_policy_that_cannot_overlap_must_be_quicker(outside, names):
-    verdict = only(judge(statistics(STEADY, waiting=0.42, outside=outside), facts(names=names)), "slow policy")
+    verdict = only(diagnose(statistics(STEADY, waiting=0.42, outside=outside), facts(names=names)), "slow policy")
     assert verdict.setting.startswith("a quicker policy") and 1.5 < verdict.gain < 2
 
 
 def test_work_of_the_front_end_is_no_policy():
     found = statistics([[20e-6] * 20_000] * 8, waiting=0.9, outside=1.0)  # 50 us a round
-    assert [one.name for one in judge(found, FACTS)] == []
+    assert [one.name for one in diagnose(found, FACTS)] == []
 
 
 def test_too_many_threads_name_the_calls():
     found = statistics(STEADY, waiting=1.6)
     # an env that waits for its own threads does not wait for anything else
     case = facts(compute_threads=(4, 4, 4, 4), helper_share=0.75, workload=Workload(2e6, 0.5e6))
-    verdict = only(judge(found, case), "too many threads")
+    verdict = only(diagnose(found, case), "too many threads")
     assert verdict.number == 16 and "torch.set_num_threads(1)" in verdict.setting and 2 < verdict.gain <= 4
 
 
 def test_threads_with_cores_of_their_own_are_no_cause():
     case = facts(compute_threads=(2, 2, 2, 2), helper_share=0.5, cores=8, machine_cores=8)
-    assert not len(judge(statistics(STEADY, waiting=0.42), case))
+    assert not len(diagnose(statistics(STEADY, waiting=0.42), case))
 
 
 def test_few_cores_of_a_cgroup_recommend_a_higher_limit():
     found = statistics([[0.008] * 100] * 8, waiting=1.62)  # each step takes four times as long on a quarter of a core
     case = facts(cores=1, machine_cores=64, core_limit="cpu.max of the cgroup")
-    verdict = only(judge(found, case), "too few cores")
+    verdict = only(diagnose(found, case), "too few cores")
     assert verdict.number == 1 and "cpu.max of the cgroup" in verdict.cause and verdict.gain == pytest.approx(4, 0.1)
     assert "4 cores" in verdict.setting
 
 
 def test_many_workers_for_short_steps_recommend_fewer():
     found = statistics([[30e-6] * 5000] * 16, [[30e-6]] * 16, waiting=5.0, num_workers=16)
-    verdict = only(judge(found, facts(setting=Setting(16))), "too few cores")
+    verdict = only(diagnose(found, facts(setting=Setting(16))), "too few cores")
     assert verdict.setting == "num_workers=4" and verdict.gain > 1.2
 
 
 def test_many_workers_for_long_steps_are_no_cause():
     found = statistics([[0.008] * 100] * 8, waiting=1.62, num_workers=8)
-    assert not len(judge(found, facts(setting=Setting(8))))
+    assert not len(diagnose(found, facts(setting=Setting(8))))
 
 
 def pickled(num: int, load_ns: int) -> PickledInfos:
@@ -252,7 +252,7 @@ def pickled(num: int, load_ns: int) -> PickledInfos:
 
 def test_pickled_infos_name_the_key_and_its_bytes():
     found = statistics(STEADY, waiting=0.42, outside=0.1)
-    verdict = only(judge(found, facts(pickled_infos=pickled(800, 200_000))), "pickled infos")
+    verdict = only(diagnose(found, facts(pickled_infos=pickled(800, 200_000))), "pickled infos")
     assert "'solver/steps'" in verdict.cause and 800 < verdict.number < 1100 and "infos='columns'" in verdict.setting
     assert verdict.gain == pytest.approx(0.52 / (0.52 - 0.16 - 0.08), rel=0.01)
 
@@ -260,7 +260,7 @@ def test_pickled_infos_name_the_key_and_its_bytes():
 @pytest.mark.parametrize("num, load_ns", [(20, 5_000_000), (800, 2_000)], ids=["few", "cheap"])
 def test_few_or_cheap_pickled_infos_are_no_cause(num, load_ns):
     found = statistics(STEADY, waiting=0.42, outside=0.1)
-    assert not len(judge(found, facts(pickled_infos=pickled(num, load_ns))))
+    assert not len(diagnose(found, facts(pickled_infos=pickled(num, load_ns))))
 
 
 def test_pickled_infos_of_numbers_mean_that_all_cells_are_used():
@@ -274,35 +274,35 @@ def test_pickled_infos_of_numbers_mean_that_all_cells_are_used():
 
 def test_copies_recommend_views():
     found = statistics(STEADY, waiting=0.42, copying=0.3, outside=0.05)
-    verdict = only(judge(found, FACTS), "copies")
+    verdict = only(diagnose(found, FACTS), "copies")
     assert verdict.setting.startswith("copy=False") and verdict.gain == pytest.approx(0.77 / 0.47)
-    report = judge(found, facts(names=SettingNames(views="")))
+    report = diagnose(found, facts(names=SettingNames(views="")))
     assert "uint8" in only(report, "copies").setting
 
 
 def test_slow_core_names_its_worker():
     found = statistics([[0.002] * 100] * 6 + [[0.006] * 100] * 2, waiting=1.25)
-    verdict = only(judge(found, FACTS), "slow core")
+    verdict = only(diagnose(found, FACTS), "slow core")
     assert "worker 3" in verdict.cause and "13" in verdict.setting and verdict.number == pytest.approx(3, rel=0.13)
     assert verdict.gain == pytest.approx(3, rel=0.13)
 
 
 def test_slow_env_alone_in_its_worker_is_no_slow_core():
     found = statistics([[0.002] * 100] * 3 + [[0.006] * 100], waiting=0.65)
-    assert [one.name for one in judge(found, FACTS) if one.name == "slow core"] == []
+    assert [one.name for one in diagnose(found, FACTS) if one.name == "slow core"] == []
 
 
 def test_short_runs_and_pools_without_timings_have_no_verdict():
-    report = judge(statistics([[0.002] * 4] * 8, waiting=2.0), FACTS)
+    report = diagnose(statistics([[0.002] * 4] * 8, waiting=2.0), FACTS)
     assert not len(report) and report.note == "too little was measured: 32 steps of 8 envs in 2 s"
-    report = judge(statistics([[0.002] * 100] * 8, waiting=0.1), FACTS)
+    report = diagnose(statistics([[0.002] * 100] * 8, waiting=0.1), FACTS)
     assert report.note.endswith("in 100 ms")
-    assert "timings=False" in judge(statistics([], waiting=0.0, num_workers=0), FACTS).note
+    assert "timings=False" in diagnose(statistics([], waiting=0.0, num_workers=0), FACTS).note
 
 
 def test_largest_gain_comes_first():
     found = statistics(STEADY, waiting=0.1, copying=2.0, outside=0.9)
-    gains = [one.gain for one in judge(found, facts(pickled_infos=pickled(800, 800_000)))]
+    gains = [one.gain for one in diagnose(found, facts(pickled_infos=pickled(800, 800_000)))]
     assert len(gains) > 1 and gains == sorted(gains, reverse=True)
 
 

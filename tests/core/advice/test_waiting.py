@@ -12,7 +12,7 @@ import pytest
 
 from tests.inside import opened_envs, timings_of
 from vecenv import PerformanceWarning
-from vecenv.core.advice.waiting import read_workload
+from vecenv.core.advice.times import read_workload
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system.run_delay import open_run_delay

@@ -1,7 +1,7 @@
 """Verdicts about the speed of a pool, and the settings that they lead to.
 
 times           reads the times of envs, workers and the caller
-facts, case     the facts and numbers that rules need
+facts, profile  the facts and numbers that rules need
 rules           verdicts about the speed of a pool
 waiting         finds envs that wait most of their time
 sizing, auto    how many workers and threads fit a measured env

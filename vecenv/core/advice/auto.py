@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
+from ...statistics import time_text
 from ..options import PoolOptions
 from ..processes.measure import Measurement
 from ..processes.worker import usable_cores
@@ -46,14 +47,12 @@ def choose_options(
 
 def _explain(found: Measurement, workload: Workload) -> str:
     resets = found.resets if found.resets.num else found.first_reset
+    times = (found.construct_ns, resets.means()[0], found.steps.means()[0], workload.step_ns)
+    constructor, reset, step, with_resets = (time_text(ns / 1e9) for ns in times)
     text = (
-        f"constructor {_us(found.construct_ns)}, reset {_us(resets.means()[0])}, step {_us(found.steps.means()[0])}; "
-        f"with resets, a step takes {_us(workload.step_ns)} and waits for {workload.waiting:.0%} of that"
+        f"constructor {constructor}, reset {reset}, step {step}; "
+        f"with resets, a step takes {with_resets} and waits for {workload.waiting:.0%} of that"
     )
     if workload.is_waiting and found.draws:
         text += "; no threads, because the env draws from global random generators"
     return text + (f"; the measurement ended early: {found.failure}" if found.failure else "")
-
-
-def _us(ns: float) -> str:
-    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..system.clock import now_ns
+from .sizing import Workload
 
-__all__ = ["read_caller", "read_envs", "read_threads", "read_workers", "running_of"]
+__all__ = ["read_caller", "read_envs", "read_threads", "read_workers", "read_workload", "rss_of", "running_of"]
 
 _NS = 1e9
 #: A class of operations without a measured one has no CPU share, above this part of an env's time.
 _UNMEASURED_SHARE = 0.2
+#: Least measured operations of all envs for a workload.
+_MEASURED = 5
 #: Least CPU time of a thread that has computed, in seconds, and as a part of that of the busiest thread.
 _LEAST_SECONDS, _LEAST_PART = 0.03, 0.1
 
@@ -63,20 +66,58 @@ def _read_durations(timings: Array, num: str, kind: str) -> Durations:
     return Durations(number, total, longest, buckets, _BOUNDS)
 
 
-def _read_cpu_share(timings: Array) -> Array:
-    """Return the part of its operations in which each env computed: short and long ones by their measured shares."""
+def _wall_times(timings: Array) -> Iterator[tuple[str, Array]]:
+    """Yield 'short' and 'long' with the nanoseconds that each env spent in operations of this class, float64 (N,)."""
     wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
     long_ns = np.minimum(timings["long_ns"], wall_ns)
-    cpu_ns = np.zeros(len(timings))
-    unknown_ns = np.zeros(len(timings))
-    for name, class_ns in (("short", wall_ns - long_ns), ("long", long_ns)):
+    yield from (("short", wall_ns - long_ns), ("long", long_ns))
+
+
+def _read_cpu_share(timings: Array) -> Array:
+    """Return the part of its operations in which each env computed: short and long ones by their measured shares."""
+    cpu_ns, known_ns, wall_ns = np.zeros((3, len(timings)))
+    for name, class_ns in _wall_times(timings):
         measured_ns = timings[f"{name}_wall_ns"].astype(np.float64)
-        share = np.minimum(1.0, timings[f"{name}_cpu_ns"] / np.maximum(1.0, measured_ns))
-        cpu_ns += class_ns * share
-        unknown_ns += np.where(measured_ns > 0, 0.0, class_ns)
-    known_ns = wall_ns - unknown_ns
-    is_known = (known_ns > 0) & (unknown_ns <= _UNMEASURED_SHARE * wall_ns)
+        cpu_ns += class_ns * np.minimum(1.0, timings[f"{name}_cpu_ns"] / np.maximum(1.0, measured_ns))
+        known_ns += np.where(measured_ns > 0, class_ns, 0.0)
+        wall_ns += class_ns
+    is_known = (known_ns > 0) & (wall_ns - known_ns <= _UNMEASURED_SHARE * wall_ns)
     return np.where(is_known, cpu_ns / np.maximum(1.0, known_ns), math.nan)
+
+
+def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[[int], int]) -> Workload | None:
+    """Return the mean cost of a step, resets included; None if too little was measured.
+
+    The threads of one worker wait for each other when they compute. So a worker counts as waiting only while none of
+    its threads computes.
+
+    Args:
+        timings: of all envs.
+        slot_of: the slot of each env.
+        worker_of: returns the worker_id of a slot.
+    """
+    num_steps = int(timings["num_steps"].sum())
+    if num_steps == 0 or int(timings["short_num"].sum()) + int(timings["long_num"].sum()) < _MEASURED:
+        return None
+    wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
+    busy_ns = np.zeros(len(timings))
+    delayed_ns = 0.0
+    for name, class_ns in _wall_times(timings):
+        measured_ns = float(timings[f"{name}_wall_ns"].sum())
+        if not measured_ns and class_ns.sum() > _UNMEASURED_SHARE * wall_ns.sum():
+            return None
+        delay_ns = float(timings[f"{name}_delay_ns"].sum())
+        computing_ns = float(timings[f"{name}_cpu_ns"].sum()) + delay_ns
+        busy_ns += class_ns * (min(1.0, computing_ns / measured_ns) if measured_ns else 1.0)
+        delayed_ns += float(class_ns.sum()) * min(1.0, delay_ns / max(1.0, measured_ns))
+    worker_wall_ns: dict[int, float] = {}
+    for slot, slot_ns in enumerate(np.bincount(slot_of, wall_ns)):
+        worker_id = worker_of(slot)
+        worker_wall_ns[worker_id] = max(worker_wall_ns.get(worker_id, 0.0), float(slot_ns))
+    busy_share = float(busy_ns.sum()) / max(1.0, sum(worker_wall_ns.values()))
+    step_ns = float(wall_ns.sum()) / num_steps
+    busy_step_ns = min(1.0, busy_share) * step_ns
+    return Workload(step_ns, busy_step_ns, min(busy_step_ns, delayed_ns / num_steps))
 
 
 def read_workers(
@@ -109,11 +150,11 @@ def read_workers(
         num_envs=np.array([len(mine) for mine in env_ids], np.int64),
         busy_share=busy,
         waiting_share=1.0 - busy,
-        rss_nbytes=np.array([_rss_of(pid) for pid in pids], np.float64),
+        rss_nbytes=np.array([rss_of(pid) for pid in pids], np.float64),
     )
 
 
-def _rss_of(pid: int) -> float:
+def rss_of(pid: int) -> float:
     import psutil  # it cannot be imported on every system that has the serial backend
 
     try:
@@ -131,7 +172,7 @@ def read_threads(pids: Sequence[int], threads_per_worker: int) -> tuple[tuple[in
     """
     if not pids:
         return (), 0.0
-    import psutil  # as in `_rss_of`
+    import psutil  # as in `rss_of`
 
     counts = []
     all_seconds = helper_seconds = 0.0

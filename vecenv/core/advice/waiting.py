@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-
-import numpy as np
 
 from ...errors import PerformanceWarning, warn_caller
+from ...statistics import time_text
 from ..layout.spec import Array
 from ..processes.slots import SlotTable
 from ..system.clock import now_ns
 from .sizing import Setting, Workload, choose_setting, round_ns
+from .times import read_workload
 
-__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_better", "read_workload"]
+__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "describe_waiting", "find_better"]
 
 _LOG = logging.getLogger("vecenv")
-#: Least steps of each env, nanoseconds since the first request, and measured operations, for the verdict.
-_STEPS, _SINCE_NS, _MEASURED = 20, 200_000_000, 5
+#: Least steps of each env, and nanoseconds since the first request, for the verdict.
+_STEPS, _SINCE_NS = 20, 200_000_000
 #: Steps of each env after which there is no verdict if too few operations were measured.
 _MOST_STEPS = 2_000
-#: A class of operations without any measured one counts as computing, up to this share of the time.
-_UNMEASURED_SHARE = 0.2
 #: Least gain for which a setting is recommended.
 LEAST_GAIN = 1.2
 
@@ -65,49 +62,17 @@ class WaitingCheck:
         best, gain = find_better(workload, num_envs, self._setting, self._cores)
         if gain < LEAST_GAIN:
             return
-        text = _describe(workload, num_envs, self._setting, best, gain)
+        num_slots = min(num_envs, self._setting.num_workers * self._setting.threads_per_worker)
+        text = (
+            f"{describe_waiting(workload)}. {self._setting} step up to {-(-num_envs // num_slots)} envs one after the "
+            f"other. Use {advise(best, num_envs)}: expect about {gain:.2g} times as many steps per second. "
+            "num_workers='auto' measures and chooses. With VectorEnv, send() and recv() do not wait for slow envs"
+        )
         _LOG.info("%s", text)
         warn_caller(text, PerformanceWarning)
 
     def _read(self) -> Workload | None:
         return read_workload(self._timings, self._slots.by_env, self._slots.worker_of)
-
-
-def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[[int], int]) -> Workload | None:
-    """Return the mean cost of a step, resets included; None if too little was measured.
-
-    The threads of one worker wait for each other when they compute. So a worker counts as waiting only while none of
-    its threads computes.
-
-    Args:
-        timings: of all envs.
-        slot_of: the slot of each env.
-        worker_of: returns the worker_id of a slot.
-    """
-    num_steps = int(timings["num_steps"].sum())
-    wall_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
-    long_ns = timings["long_ns"].astype(np.float64)
-    if num_steps == 0 or int(timings["short_num"].sum()) + int(timings["long_num"].sum()) < _MEASURED:
-        return None
-    busy_ns = np.zeros(len(timings))
-    delayed_ns = 0.0
-    for name, class_ns in (("short", wall_ns - long_ns), ("long", long_ns)):
-        measured_ns = float(timings[f"{name}_wall_ns"].sum())
-        if not measured_ns and class_ns.sum() > _UNMEASURED_SHARE * wall_ns.sum():
-            return None
-        delay_ns = float(timings[f"{name}_delay_ns"].sum())
-        computing_ns = float(timings[f"{name}_cpu_ns"].sum()) + delay_ns
-        busy_ns += class_ns * (min(1.0, computing_ns / measured_ns) if measured_ns else 1.0)
-        delayed_ns += float(class_ns.sum()) * min(1.0, delay_ns / max(1.0, measured_ns))
-    slot_wall_ns = np.bincount(slot_of, wall_ns)
-    worker_wall_ns: dict[int, float] = {}
-    for slot, slot_ns in enumerate(slot_wall_ns):
-        worker_id = worker_of(slot)
-        worker_wall_ns[worker_id] = max(worker_wall_ns.get(worker_id, 0.0), float(slot_ns))
-    busy_share = float(busy_ns.sum()) / max(1.0, sum(worker_wall_ns.values()))
-    step_ns = float(wall_ns.sum()) / num_steps
-    busy_share = min(1.0, busy_share)
-    return Workload(step_ns, busy_share * step_ns, min(busy_share * step_ns, delayed_ns / num_steps))
 
 
 def find_better(workload: Workload, num_envs: int, setting: Setting, cores: int) -> tuple[Setting, float]:
@@ -124,16 +89,7 @@ def advise(best: Setting, num_envs: int) -> str:
     return f"num_workers={best.num_workers}{threads}{for_draws}"
 
 
-def _describe(workload: Workload, num_envs: int, setting: Setting, best: Setting, gain: float) -> str:
-    per_slot = -(-num_envs // min(num_envs, setting.num_workers * setting.threads_per_worker))
-    return (
-        f"the envs wait for {workload.waiting:.0%} of their time: a step takes {_ms(workload.step_ns)} with its share "
-        f"of the resets, and {_ms(workload.busy_ns)} of that is work. {setting} step up to {per_slot} envs one after "
-        f"the other. Use {advise(best, num_envs)}: expect about {gain:.2g} times as many "
-        "steps per second. num_workers='auto' measures and chooses. With VectorEnv, send() and recv() let quick envs "
-        "go on without slow ones"
-    )
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.3g} ms"
+def describe_waiting(workload: Workload) -> str:
+    step, busy = time_text(workload.step_ns / 1e9), time_text(workload.busy_ns / 1e9)
+    waiting = f"the envs wait for {workload.waiting:.0%} of their time"
+    return f"{waiting}: {step} a step with its share of the resets, {busy} of that is work"

@@ -30,10 +30,9 @@ from ...errors import InternalError, StateError
 from ...report import Report
 from ...statistics import ShardInfo, Statistics
 from ..advice.facts import PoolFacts, SettingNames
-from ..advice.rules import judge
+from ..advice.rules import diagnose
 from ..advice.sizing import SERIAL, Setting
-from ..advice.times import read_caller, read_envs, read_threads, read_workers, running_of
-from ..advice.waiting import read_workload
+from ..advice.times import read_caller, read_envs, read_threads, read_workers, read_workload, running_of
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
@@ -750,7 +749,7 @@ class Pool:
             names: the settings of the front end.
         """
         statistics = self.statistics()
-        return judge(statistics, self._read_facts(names, len(statistics.workers.pid)))
+        return diagnose(statistics, self._read_facts(names, len(statistics.workers.pid)))
 
     def _read_facts(self, names: SettingNames, num_workers: int) -> PoolFacts:
         options, pids, shards = self.options, self.worker_pids, self._engine.shards()

@@ -1,4 +1,4 @@
-"""Case: one pool that is judged, as numbers that several rules need.
+"""Profile: the numbers of one pool that rules need.
 
 The caller's time of one env step consists of three parts:
 
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...statistics import Durations, Statistics
+from ...statistics import Durations, Statistics, time_text
 from ..layout.spec import Array
 from .facts import PoolFacts
 from .sizing import SERIAL, Workload, round_ns
 
-__all__ = ["Case", "examine", "as_text"]
+__all__ = ["Profile", "make_profile"]
 
-#: Least steps in all, steps of each env on average, and seconds of the caller, for a verdict.
+#: A verdict needs this number of steps, of steps per env, and of seconds of the caller.
 _STEPS, _STEPS_PER_ENV, _SECONDS = 50, 5, 0.2
 _NS = 1e9
 
 
 @dataclass(frozen=True)
-class Case:
+class Profile:
     """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step."""
 
     statistics: Statistics
@@ -69,8 +69,8 @@ class Case:
         return by_worker
 
     @property
-    def places(self) -> str:
-        """The workers, as texts name them."""
+    def workers_text(self) -> str:
+        """The workers, such as '2 workers' or '1 shard'."""
         shards = self.facts.num_shards
         return f"{shards} shard{'s' if shards > 1 else ''}" if shards else str(self.facts.setting)
 
@@ -88,7 +88,7 @@ class Case:
         return self.by_worker(self.statistics.envs.step.sum + self.statistics.envs.reset.sum)
 
 
-def examine(statistics: Statistics, facts: PoolFacts) -> Case | str:
+def make_profile(statistics: Statistics, facts: PoolFacts) -> Profile | str:
     """Return the numbers of a pool, or the reason why nothing can be said about it."""
     envs, caller = statistics.envs, statistics.caller
     num_envs = len(envs.step.num)
@@ -98,7 +98,7 @@ def examine(statistics: Statistics, facts: PoolFacts) -> Case | str:
     seconds = caller.seconds or float(envs.step.sum.sum())
     is_short = seconds < _SECONDS and facts.setting != SERIAL
     if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
-        return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {as_text(seconds)}"
+        return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {time_text(seconds)}"
     mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / max(1, int(envs.step.num.sum())) * _NS
     workload = facts.workload or Workload(mean_ns, mean_ns)
     waiting, copying, outside = (
@@ -108,12 +108,4 @@ def examine(statistics: Statistics, facts: PoolFacts) -> Case | str:
     if not caller.seconds:
         waiting = round_ns(workload, num_envs, facts.setting, facts.cores) / num_envs / _NS
         copying = outside = 0.0
-    return Case(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
-
-
-def as_text(seconds: float) -> str:
-    """Return a duration with its unit, such as '1.5 ms'."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    return Profile(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
