@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ import gymnasium
 
 from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
-from vecenv.measurement.target import registered_env
+from vecenv.measurement.target import foreign_errors, registered_env
 from vecenv.values.checks import nearest
 from vecenv.values.signatures import parameters_of
 
-__all__ = ["find_env_fn", "import_module"]
+__all__ = ["did_you_mean", "find_env_fn", "import_module"]
 
 
 def find_env_fn(
@@ -39,7 +39,7 @@ def find_env_fn(
         optional: further arguments, for registered envs and for a factory that has parameters of these names; those in
             `kwargs` win.
         checks_results: keep the wrapper with which `gymnasium.make` checks the first results of a registered env.
-        atari: make 84x84 grey frames in stacks of 4; only for registered envs.
+        atari: as for `registered_env`; only for registered envs.
 
     Raises:
         ConfigError: the module cannot be imported, or has no such name; or `atari` for a factory.
@@ -67,25 +67,24 @@ def find_env_fn(
 
 
 def import_module(name: str, module_name: str) -> Any:
-    """Import a module of the user, which may be in the working directory; `name` is for errors.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
+    """Import a module of the user, which may be in the working directory; else raise ConfigError with `name`."""
+    with contextlib.suppress(FileNotFoundError):  # the working directory was removed
         if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
             sys.path.insert(0, os.getcwd())
+    failure = f"{name!r}: cannot import {module_name!r}"
     try:
-        return importlib.import_module(module_name)
+        with foreign_errors(failure, ImportError):
+            return importlib.import_module(module_name)
     except ImportError as error:
         is_unknown = isinstance(error, ModuleNotFoundError) and error.name == module_name
-        guess = nearest(module_name, (path.stem for path in Path().glob("*.py"))) if is_unknown else None
-        hint = "" if guess is None else f"; did you mean {guess}?"
-        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {error}{hint}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # of foreign code (SystemExit too), or about a name that no module can have
-        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+        files = (path.stem for path in Path().glob("*.py"))
+        raise ConfigError(f"{failure}: {error}{did_you_mean(module_name, files) if is_unknown else ''}") from error
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: a guess, or '' if no known name is similar."""
+    guess = nearest(name, known)
+    return "" if guess is None else f"; did you mean {guess}?"
 
 
 def _wants_config(function: Any) -> bool:

@@ -62,13 +62,13 @@ class LoopProcesses:
         """Start one process per share of env_fns and wait until their envs are built and reset.
 
         Args:
-            store: write every result into batch arrays, the least that a serial vector env must do;
-                observations are one array each.
+            store: write all results into batch arrays, the least that a serial vector env must do, with one array for
+                observations.
             time_rounds: measure each round of the envs, unless rounds take less than 20 us.
 
         Raises:
             EnvError: an env could not be built or reset.
-            WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
+            WorkerDiedError, WorkerTimeoutError: a process has ended, or did not answer.
         """
         self._is_running = False
         ids = itertools.count()
@@ -169,7 +169,7 @@ def serve(descriptor: int) -> None:
                     loop = _Loop(*request)
                 else:
                     reply = loop.run(*request)
-            except BaseException as error:  # of an env, SystemExit too
+            except BaseException as error:  # an env may raise SystemExit, too
                 connection.send(f"{type(error).__name__}: {error}")
                 return
             connection.send(reply)

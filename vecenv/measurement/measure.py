@@ -2,11 +2,9 @@
 
     round 1: plain | ceiling | gymnasium | sync | async     round 2: plain | ceiling | ...     medians
 
-A shared machine changes its speed from one second to the next. Windows that take turns are measured under the same
-conditions, so ratios are formed inside a round and the median round is reported. All modes are built before the first
-window and sleep until their turn.
-
-Steps that only reset an env (Gymnasium's NEXT_STEP autoreset) do not count: they advance no episode.
+A shared machine changes its speed from one second to the next. So ratios are formed inside a round, and the median
+round is reported. All modes are built before the first window. Steps that only reset an env (Gymnasium's NEXT_STEP
+autoreset) do not count.
 """
 
 from __future__ import annotations
@@ -199,8 +197,8 @@ class SyncMode(_VectorMode):
                 policy(ended.size)
             batches += 1
             now = clock()
-        # Every episode's end is followed by one step that only resets: all ends inside the window, plus those
-        # just before it, less those whose reset is still to come.
+        # Every episode's end is followed by one step that only resets: all ends in the window and just before it,
+        # less those whose reset is still to come.
         resets = num_ended + ended_before - int(np.count_nonzero(ended))
         return Window(batches * ended.size - resets, batches, now - start, self._cpu_seconds() - cpu)
 
@@ -224,7 +222,7 @@ class VecenvSyncMode(_VectorMode):
 
 
 class AsyncMode(_VectorMode):
-    """`send` and `recv` of `vecenv.VectorEnv`, going on with the first `wait_num` envs that answer."""
+    """`send` and `recv` of `vecenv.VectorEnv`; each batch has the first `wait_num` envs that answer."""
 
     def __init__(self, name: str, envs: VectorEnv, wait_num: int, **options: Any) -> None:
         super().__init__(name, envs, envs.worker_pids, **options)
@@ -265,26 +263,21 @@ def _num_steps(envs: VectorEnv) -> int:
 
 
 def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
-    """Build the plain loop: one process that steps all envs in turn."""
+    """Build the plain loop: one process that steps all envs one after another."""
     return LoopMode("plain loop", [env_fns], store=store)
 
 
 def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
-    """Build the ceiling: one plain loop per usable core, all at once, the envs dealt out among them.
+    """Build the ceiling: one plain loop per usable core, all at once; each has its share of the envs, at least one.
 
-    The loops share nothing and wait for nothing, so no vector env can pass them but by luck. With fewer envs than
-    cores every loop still has one.
+    The loops share nothing and wait for nothing, so a vector env is faster only by chance.
     """
     cores = usable_cores()
     return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], time_rounds=True)
 
 
 def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
-    """Build Gymnasium's `AsyncVectorEnv`, one process per env.
-
-    Raises:
-        ConfigError: it cannot be built, as for observations without a fixed shape, which do not fit its shared memory.
-    """
+    """Build Gymnasium's `AsyncVectorEnv`, one process per env; raise ConfigError if it cannot be built."""
     envs: Any = None
     env_fns = [functools.partial(_build_unblocked, env_fn, os.getpid()) for env_fn in env_fns]
     try:
@@ -352,9 +345,7 @@ def interleave(modes: Sequence[Mode], seconds: float, rounds: int) -> Iterator[t
 class Result:
     """One line of the table. Ratios are None without the mode that they refer to; `lockstep` is that of windows.
 
-    Attributes:
-        cpu_seconds_per_1000_steps: None if the processes may run on other machines.
-        ratio_to_gymnasium: env steps per second, divided by those of Gymnasium's `AsyncVectorEnv`.
+    `cpu_seconds_per_1000_steps` is None if the processes may run on other machines.
     """
 
     name: str

@@ -6,6 +6,7 @@ Results go to standard output, progress to standard error. Everything but the pr
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import textwrap
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TableColumn",
     "draw_plot",
+    "number_text",
     "results_json",
     "print_header",
     "print_table",
@@ -29,14 +31,15 @@ __all__ = [
     "width_of",
 ]
 
-# A lockstep reaches this share even with uneven envs; below it the machine is the cause.
+#: A lockstep reaches this share even with uneven envs; below it the machine is the cause.
 _EVEN = 0.9
-# The share of its cores that a machine can lose without its numbers being worse for it.
+#: Below this stolen share of its cores' time, the numbers of a machine are good.
 _MOST_STOLEN = 0.02
 
 _GAP = "  "
 _OURS, _OTHERS = "tab:orange", "lightgray"
-_CHARACTERS_PER_LINE = 90  # of the chart's title and notes
+#: Line length of the chart's title and notes.
+_CHARACTERS_PER_LINE = 90
 
 
 class TableColumn(NamedTuple):
@@ -61,12 +64,13 @@ def print_text(text: str, file: TextIO | None = None) -> None:
 
 
 @contextlib.contextmanager
-def progress(total: float) -> Iterator[Callable[..., None]]:
+def progress(total: float, *, is_wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error if that is a terminal; without rich, a line of text.
 
-    The value is a function `advance(text, amount=1)` to call after each part of the work; `total` is the sum.
+    The value is a function `advance(text, amount=1)` to call after each part of the work; `total` is the sum. It does
+    nothing without a terminal, or if no bar `is_wanted`.
     """
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not is_wanted or sys.stderr is None or not sys.stderr.isatty():
         yield lambda text, amount=1.0: None
         return
     try:
@@ -234,18 +238,18 @@ def _machine_line(machine: dict[str, Any]) -> str:
     )
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def number_text(value: float | None, digits: int) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
 _COLUMNS = (
     TableColumn(("", "mode"), 0, lambda result: result.name),
-    TableColumn(("env steps", "per second"), 1, lambda result: _number(result.steps_per_second, 0)),
-    TableColumn(("us per", "env step"), 4, lambda result: _number(result.us_per_env_step, 2)),
-    TableColumn(("us per", "batch"), 6, lambda result: _number(result.us_per_batch, 1)),
-    TableColumn(("x plain", "loop"), 2, lambda result: _number(result.ratio_to_plain, 2)),
-    TableColumn(("x", "gymnasium"), 3, lambda result: _number(result.ratio_to_gymnasium, 2)),
-    TableColumn(("x", "ceiling"), 5, lambda result: _number(result.ratio_to_ceiling, 2)),
+    TableColumn(("env steps", "per second"), 1, lambda result: number_text(result.steps_per_second, 0)),
+    TableColumn(("us per", "env step"), 4, lambda result: number_text(result.us_per_env_step, 2)),
+    TableColumn(("us per", "batch"), 6, lambda result: number_text(result.us_per_batch, 1)),
+    TableColumn(("x plain", "loop"), 2, lambda result: number_text(result.ratio_to_plain, 2)),
+    TableColumn(("x", "gymnasium"), 3, lambda result: number_text(result.ratio_to_gymnasium, 2)),
+    TableColumn(("x", "ceiling"), 5, lambda result: number_text(result.ratio_to_ceiling, 2)),
     TableColumn(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
-    TableColumn(("CPU s per", "1000 steps"), 7, lambda result: _number(result.cpu_seconds_per_1000_steps, 4)),
+    TableColumn(("CPU s per", "1000 steps"), 7, lambda result: number_text(result.cpu_seconds_per_1000_steps, 4)),
 )

@@ -27,6 +27,7 @@ __all__ = [
     "action_rows",
     "build_env",
     "check_env",
+    "foreign_errors",
     "quietly",
     "registered_env",
     "take_rows",
@@ -41,12 +42,7 @@ NUM_BATCHES = 64
 def registered_env(
     env_name: str, kwargs: Mapping[str, Any] | None = None, *, atari: bool = False, quiet: bool = False
 ) -> EnvFactory:
-    """Return a factory of a registered env, with 84x84 grey frames in stacks of 4 if `atari`; `quiet`: see `quietly`.
-
-    Example:
-        >>> registered_env("CartPole-v1")().spec.id
-        'CartPole-v1'
-    """
+    """Return a factory of a registered env: `atari` gives 84x84 grey frames in stacks of 4; `quiet`: see `quietly`."""
     factory = EnvFactory(_make, (env_name, dict(kwargs or {})), {"atari": atari})
     return quietly(factory) if quiet else factory
 
@@ -57,8 +53,17 @@ def quietly(env_fn: EnvFn) -> EnvFactory:
 
 
 def _build_quietly(env_fn: EnvFn) -> Any:
-    with _silent_stderr():
+    # The descriptor is silenced, not sys.stderr: simulators print from C, once for each of hundreds of envs.
+    try:
+        saved = Descriptor(os.dup(2))
+    except OSError:  # the program was started without it
         return env_fn()
+    with contextlib.closing(saved):
+        silence([2])
+        try:
+            return env_fn()
+        finally:
+            os.dup2(saved.number, 2)
 
 
 def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> gymnasium.Env[Any, Any]:
@@ -74,18 +79,26 @@ def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool) -> gymnasium.En
 def check_env(env_fn: EnvFn, name: str) -> EnvFactory:
     """Build the env once and close it, to find mistakes before any process starts; return a quiet factory of it.
 
-    Raises:
-        ConfigError: the name is unknown, or the env cannot be built with these arguments, or closed.
-        DependencyError: the env needs a package that is not installed.
+    Exceptions are those of `build_env`, and ConfigError if the env cannot be closed.
     """
     env = build_env(env_fn, name)
-    try:
+    with foreign_errors(f"cannot close {name!r}"):
         env.close()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # of any class, as below
-        raise ConfigError(f"cannot close {name!r}: {type(error).__name__}: {error}") from error
     return quietly(env_fn)
+
+
+@contextlib.contextmanager
+def foreign_errors(failure: str, *raised: type[BaseException]) -> Iterator[None]:
+    """Turn exceptions into a ConfigError that begins with `failure`, except KeyboardInterrupt and the classes `raised`.
+
+    All classes are turned, SystemExit too: foreign code is run, and its reason is all that the user needs.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, *raised)):
+            raise
+        raise ConfigError(f"{failure}: {type(error).__name__}: {error}") from error
 
 
 def build_env(env_fn: Callable[[], Any], name: str) -> Any:
@@ -95,15 +108,11 @@ def build_env(env_fn: Callable[[], Any], name: str) -> Any:
         ConfigError: it cannot be built, or is no env.
         DependencyError: it needs a package that is not installed.
     """
-    try:
-        env = env_fn()
-    except (VecenvError, KeyboardInterrupt):
-        raise
-    except gymnasium.error.Error as error:
-        raise ConfigError(str(error)) from error
-    except BaseException as error:
-        # Any class, SystemExit too: the constructor is foreign code, and its reason is all that the user needs.
-        raise ConfigError(f"cannot make {name!r}: {type(error).__name__}: {error}") from error
+    with foreign_errors(f"cannot make {name!r}", VecenvError):
+        try:
+            env = env_fn()
+        except gymnasium.error.Error as error:
+            raise ConfigError(str(error)) from error
     is_env = all(callable(getattr(env, method, None)) for method in ("reset", "step"))
     if not is_env or isinstance(env, gymnasium.vector.VectorEnv):
         kind = "a vector env" if is_env else type(env).__name__
@@ -134,19 +143,3 @@ def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64
         return values[env_ids] if isinstance(values, np.ndarray) else tuple(values[env_id] for env_id in env_ids)
 
     return map_by_space(take, space, batch)
-
-
-@contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
-    # The descriptor, not sys.stderr: simulators print from C, once for each of hundreds of envs.
-    try:
-        saved = Descriptor(os.dup(2))
-    except OSError:  # the program was started without one
-        yield
-        return
-    with contextlib.closing(saved):
-        silence([2])
-        try:
-            yield
-        finally:
-            os.dup2(saved.number, 2)

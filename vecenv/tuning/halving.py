@@ -1,8 +1,8 @@
-"""Successive halving: candidates are measured by turns in short windows, the better half again in longer ones.
+"""Successive halving: candidates are measured in short windows, the better half again in longer ones.
 
-    rung 1: A B C D D C B A ...     rung 2: B D D B ...     rung 3: D
+    rung 1: A B C D | D C B A | ...     rung 2: B D | D B | ...     rung 3: D
 
-A busy neighbour slows down all candidates of a turn, so speeds are compared over turns that candidates have in common.
+A busy machine slows down all candidates of a round, so speeds are compared over rounds that candidates have in common.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from vecenv.tuning.candidates import Candidate
 
 __all__ = ["OpenCandidate", "Halving"]
 
-#: Turns of a rung. Each second turn is in the reverse order.
-_TURNS = 4
+#: Rounds of a rung. Each second round is in the reverse order.
+_ROUNDS = 4
 #: A window is at least as long, in seconds.
 _LEAST_WINDOW = 0.01
-#: A rung ends after a turn if it has taken this multiple of the planned time: windows of slow envs are long.
+#: A rung ends after a round if it has taken this multiple of the planned time: windows of slow envs are long.
 _MOST_TIMES_AS_LONG = 1.25
 
 
 class OpenCandidate:
-    """A candidate that is open, its mode, which may share the envs with others, and the window of each turn."""
+    """A candidate that is open, its mode, which may share the envs with others, and the window of each round."""
 
     def __init__(self, candidate: Candidate, mode: Mode) -> None:
         self.candidate = candidate
         self.mode = mode
         self.windows: dict[int, Window] = {}
 
-    def rate(self, turns: Collection[int] | None = None) -> float:
-        """Return the env steps per second over these turns, over all by default."""
-        windows = [self.windows[turn] for turn in (self.windows if turns is None else turns)]
+    @property
+    def seconds(self) -> float:
+        """The length of all windows."""
+        return sum(window.seconds for window in self.windows.values())
+
+    def rate(self, rounds: Collection[int] | None = None) -> float:
+        """Return the env steps per second over these rounds, over all by default."""
+        windows = [self.windows[number] for number in (self.windows if rounds is None else rounds)]
         return sum(window.steps for window in windows) / sum(window.seconds for window in windows)
 
     def ratio_to(self, other: OpenCandidate) -> float:
-        """Return the speed divided by that of another entry, over the turns that both have."""
-        turns = self.windows.keys() & other.windows.keys()
-        rate = other.rate(turns)
-        return self.rate(turns) / rate if rate else math.inf
+        """Return the speed divided by that of another entry, over the rounds that both have."""
+        rounds = self.windows.keys() & other.windows.keys()
+        rate = other.rate(rounds)
+        return self.rate(rounds) / rate if rate else math.inf
 
 
 class Halving:
-    """Runs the rungs.
+    """Runs the rungs. `advance` is called with a name after each window, `keep` with the better half of each rung."""
 
-    Args:
-        advance: called with the name of the candidate after each window.
-        drop: called with the entries that are left after each rung.
-    """
-
-    def __init__(self, advance: Callable[[str], object], drop: Callable[[Sequence[OpenCandidate]], object]) -> None:
+    def __init__(self, advance: Callable[[str], object], keep: Callable[[Sequence[OpenCandidate]], object]) -> None:
         self._advance = advance
-        self._drop = drop
-        self._turn = 0
+        self._keep = keep
+        self._num_rounds = 0
 
     def run(
         self, entries: Sequence[OpenCandidate], seconds: float, base: OpenCandidate | None = None
@@ -66,9 +66,9 @@ class Halving:
             entries: at least one.
             seconds: for all rungs together. Each entry runs for one batch per window at least, however long that takes.
             base: one of the entries, which stays to the last rung. Speeds are then compared with its speed, over the
-                turns of earlier runs, too.
+                rounds of earlier runs, too.
         """
-        first = self._turn
+        first = self._num_rounds
         num_rungs = max(1, math.ceil(math.log2(len(entries))))
         left = list(entries)
         for entry in left:
@@ -80,20 +80,20 @@ class Halving:
             if rung < num_rungs - 1:
                 lockstep = next((entry for entry in left if entry.candidate.min_count is None), left[0])
                 num_kept = math.ceil(len(left) / 2)
-                left = [entry for place, entry in enumerate(left) if place < num_kept or entry in (lockstep, base)]
-                self._drop(left)
+                left = [entry for rank, entry in enumerate(left) if rank < num_kept or entry in (lockstep, base)]
+                self._keep(left)
         return left
 
     def _speed(self, entry: OpenCandidate, first: int, base: OpenCandidate | None) -> float:
-        return entry.rate(range(first, self._turn)) if base is None else entry.ratio_to(base)
+        return entry.rate(range(first, self._num_rounds)) if base is None else entry.ratio_to(base)
 
     def _run_rung(self, entries: Sequence[OpenCandidate], seconds: float) -> None:
-        window = max(_LEAST_WINDOW, seconds / (len(entries) * _TURNS))
+        window = max(_LEAST_WINDOW, seconds / (len(entries) * _ROUNDS))
         until = time.monotonic() + _MOST_TIMES_AS_LONG * seconds
-        for turn in range(_TURNS):
-            for entry in entries if turn % 2 == 0 else entries[::-1]:
-                entry.windows[self._turn] = entry.mode.run(window)
+        for number in range(_ROUNDS):
+            for entry in entries if number % 2 == 0 else entries[::-1]:
+                entry.windows[self._num_rounds] = entry.mode.run(window)
                 self._advance(str(entry.candidate))
-            self._turn += 1
+            self._num_rounds += 1
             if time.monotonic() > until:
                 return

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.measurement.report import TableColumn, table_lines
+from vecenv.measurement.report import TableColumn, number_text, table_lines
 
 __all__ = ["TuneCandidate", "TuneResult"]
 
@@ -23,9 +23,9 @@ _NOTES = {
 }
 _COLUMNS = (
     TableColumn(("", "setting"), 0, lambda one: one.name),
-    TableColumn(("env steps", "per second"), 1, lambda one: _number(one.steps_per_second, 0)),
-    TableColumn(("x", "fastest"), 2, lambda one: _number(one.ratio, 2)),
-    TableColumn(("seconds", "measured"), 3, lambda one: _number(one.seconds, 2)),
+    TableColumn(("env steps", "per second"), 1, lambda one: number_text(one.steps_per_second, 0)),
+    TableColumn(("x", "fastest"), 2, lambda one: number_text(one.ratio, 2)),
+    TableColumn(("seconds", "measured"), 3, lambda one: number_text(one.seconds, 2)),
 )
 
 
@@ -39,10 +39,10 @@ class TuneCandidate:
         min_count: rows that `recv` waits for, after `send`; None: `step` waits for all envs.
         steps_per_second: env steps per second over all windows, all envs together; resets take time, but do not count.
             NaN if it was not measured.
-        ratio: this speed divided by that of the fastest candidate, over windows that took turns; NaN likewise.
+        ratio: this speed divided by that of the fastest candidate, in the same rounds of windows; NaN likewise.
         seconds: the length of all windows.
         failure: the reason why it was not measured; '' if it was.
-        name: as in tables.
+        name: in tables.
     """
 
     backend: str
@@ -162,7 +162,3 @@ def _program(call: str, candidate: TuneCandidate | None) -> list[str]:
 
 def _wrap(text: str, width: int | None) -> list[str]:
     return textwrap.wrap(text, width or _TEXT_WIDTH, break_on_hyphens=False)
-
-
-def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"

@@ -1,9 +1,7 @@
 """`vecenv.tune`: find the fastest way to step an env here, by measurements.
 
-    measure env 0 in a worker of its own  ->  leave out settings that the estimate rules out  ->  open the others
-    backend, workers, threads, `step` or `recv`: successive halving  ->  `copy` and `infos` of the best: the same
-
-The candidates are in `candidates`, the rungs in `halving`, the windows in `measure`, the result in `result`.
+measure env 0 in a worker of its own  ->  leave out settings that the estimate rules out  ->  open the others
+backend, workers, threads, `step` or `recv`: successive halving  ->  `copy` and `infos` of the best: halving again
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -29,7 +28,7 @@ from vecenv.errors import ConfigError, EnvError, VecenvError, WorkerError
 from vecenv.measurement import report
 from vecenv.measurement.machine import usable_cores
 from vecenv.measurement.measure import AsyncMode, BusyPolicy, Mode, SyncMode, VecenvSyncMode
-from vecenv.measurement.target import quietly
+from vecenv.measurement.target import foreign_errors, quietly
 from vecenv.options import given_fields, read_engine, read_timeouts
 from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
 from vecenv.tuning.env_code import EnvCode
@@ -72,9 +71,9 @@ def tune(
     """Find the fastest options of `VectorEnv` for an env, by measurements on this machine.
 
     Backend, workers, threads, and `step` or `send` with `recv(min_count)` are compared first, `copy` and `infos` of the
-    best ones after that. All candidates step with random actions in short windows, by turns; the better half goes on
-    with longer windows. Candidates with the serial backend and `SyncVectorEnv` build envs in this process. Threads are
-    not tried for an env that draws from global random generators. Nothing is stored.
+    best ones after that. All candidates step with random actions in short windows that take turns; the better half
+    is measured again in longer ones. Candidates with the serial backend and `SyncVectorEnv` build envs in this process.
+    Threads are not tried for an env that draws from global random generators. Nothing is stored.
 
     Args:
         env: registered id, `module:factory`, or a function that builds an env.
@@ -112,7 +111,7 @@ def tune(
     policy_ms = _check_milliseconds(policy_ms)
     code = EnvCode.of(env, dict(env_kwargs or {}))
     lockstep = check_flag("lockstep", lockstep)
-    shows = report.progress(seconds) if check_flag("progress", progress) else contextlib.nullcontext(_show_nothing)
+    shows = report.progress(seconds, is_wanted=check_flag("progress", progress))
     with shows as advance, _Search(code, num_envs, policy_ms, seconds, lockstep, given, advance) as search:
         return search.run()
 
@@ -124,62 +123,59 @@ def _check_milliseconds(value: Any) -> float:
     return float(value)
 
 
-def _show_nothing(text: str, amount: float = 1.0) -> None:
-    """Stand in for a progress bar."""
+@dataclass
+class _Search(contextlib.AbstractContextManager["_Search"]):
+    """One search: opens candidates, compares them, closes all at the end. Its fields are arguments of `tune`."""
 
+    code: EnvCode
+    num_envs: int
+    policy_ms: float
+    seconds: float
+    lockstep: bool
+    options: dict[str, Any]
+    show: Callable[..., object]
 
-class _Search:
-    """One search: opens candidates, compares them, and closes all of them at the end."""
-
-    def __init__(
-        self,
-        code: EnvCode,
-        num_envs: int,
-        policy_ms: float,
-        seconds: float,
-        lockstep: bool,
-        options: dict[str, Any],
-        show: Callable[..., object],
-    ) -> None:
-        self._code, self._num_envs, self._policy_ms = code, num_envs, policy_ms
-        self._seconds, self._lockstep, self._options, self._show = seconds, lockstep, options, show
-        self._env_fn = EnvFactory(code.env_fn, wrappers=(adapt_and_build,))
-        self._policy = BusyPolicy(policy_ms, num_envs) if policy_ms else None
+    def __post_init__(self) -> None:
+        self._env_fn = EnvFactory(self.code.env_fn, wrappers=(adapt_and_build,))
+        self._policy = BusyPolicy(self.policy_ms, self.num_envs) if self.policy_ms else None
         self._cores = usable_cores()
         self._called = self._began = self._shown = time.monotonic()
         self._free_memory = psutil.virtual_memory().available
-        self._load_seconds = 0.0  # of the slowest start so far, per process on a core
-        self._start_seconds: dict[Setting | None, float] = {}  # of the slowest start with this setting
+        self._load_seconds = 0.0  # the slowest start so far, per process on a core
+        self._start_seconds: dict[Setting | None, float] = {}  # the slowest start with this setting
         self._halving = Halving(self._advance, self._keep)
         self._entries: list[OpenCandidate] = []
         self._modes: dict[Candidate, Mode] = {}  # one for each vector env that is open
         self._failures: dict[Candidate, str] = {}
 
-    def __enter__(self) -> _Search:
-        return self
-
     def __exit__(self, *_error: object) -> None:
         self._keep(())
 
     def run(self) -> TuneResult:
-        with self._env_errors():
-            workload, may_thread = self._measure_env()
-            entries = self._open(self._first_candidates(workload, may_thread), _OPEN_UNTIL)
-            finalists = self._halving.run(entries, self._seconds_until(_WORKERS_UNTIL))
-            base = finalists[0]
-            own = next((entry for entry in finalists if entry.candidate.setting is not None), base)
-            left = dict.fromkeys([base, own, _first_step(finalists)])
-            self._keep(left)
-            if own.candidate.setting is not None:
-                further = self._open(variants(own.candidate, self._options), _VARIANTS_OPEN_UNTIL)
-                finalists = self._halving.run([*left, *further], self._seconds_until(1.0), base)
-            return self._make_result(finalists, base)
+        failure = f"{self.code.name!r} cannot be measured"
+        with foreign_errors(failure, VecenvError):
+            try:
+                return self._compare(*self._measure_env())
+            except (EnvError, gymnasium.error.Error) as error:
+                raise ConfigError(f"{failure}: {error}") from error
+
+    def _compare(self, workload: Workload, may_thread: bool) -> TuneResult:
+        entries = self._open(self._first_candidates(workload, may_thread), _OPEN_UNTIL)
+        finalists = self._halving.run(entries, self._seconds_until(_WORKERS_UNTIL))
+        base = finalists[0]
+        own = next((entry for entry in finalists if entry.candidate.setting is not None), base)
+        kept = dict.fromkeys([base, own, _first_step(finalists)])
+        self._keep(kept)
+        if own.candidate.setting is not None:
+            further = self._open(variants(own.candidate, self.options), _VARIANTS_OPEN_UNTIL)
+            finalists = self._halving.run([*kept, *further], self._seconds_until(1.0), base)
+        return self._make_result(finalists, base)
 
     # ---- candidates --------------------------------------------------------------------------
 
     def _measure_env(self) -> tuple[Workload, bool]:
         """Return the cost of a step, and whether several envs may step at once in one process."""
-        given = self._options
+        given = self.options
         options = PoolOptions(
             context=given.get("context") or "forkserver",
             limits=resolve(read_timeouts(given.get("timeouts")), Limits()),
@@ -188,40 +184,40 @@ class _Search:
         found = measure_first_env([self._env_fn], options, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
         per_step = found.per_step()
         if found.failure or per_step is None:
-            raise ConfigError(f"{self._code.name!r} cannot be measured: {found.failure or 'it made no step'}")
+            raise ConfigError(f"{self.code.name!r} cannot be measured: {found.failure or 'it made no step'}")
         self._began = self._shown = time.monotonic()
         return Workload(*per_step), not found.draws
 
     def _first_candidates(self, workload: Workload, may_thread: bool) -> list[Candidate]:
         """Return the candidates with `copy` and `infos` as given or by default; the best estimate comes first."""
-        num_envs, cores, policy_ns = self._num_envs, self._cores, 1e6 * self._policy_ms
+        num_envs, cores, policy_ns = self.num_envs, self._cores, 1e6 * self.policy_ms
         every = {SERIAL, *settings(num_envs, cores, may_thread=may_thread)}
         every.add(choose_setting(workload, num_envs, cores, may_thread=may_thread))
         if self._policy is not None and cores > 1:  # a core for the policy
             every.update(settings(num_envs, cores - 1, may_thread=may_thread))
         likely = likely_settings(every, workload, num_envs, cores, policy_ns)
-        same = {name: self._options[name] for name in ("copy", "infos") if name in self._options}
+        same = {name: self.options[name] for name in ("copy", "infos") if name in self.options}
         for setting in every.difference(likely):
             self._failures[Candidate(setting, **same)] = "the estimate is less than half the speed of the best"
         found = [
             Candidate(setting, min_count, **same)
             for setting in likely
-            for min_count in calls(num_envs, lockstep=self._lockstep or setting == SERIAL)
+            for min_count in calls(num_envs, lockstep=self.lockstep or setting == SERIAL)
         ]
         plain_seconds, seconds = (
             1e-9 * (policy_ns + round_ns(workload, num_envs, setting, cores)) for setting in (SERIAL, likely[0])
         )
-        if plain_seconds < _MOST_PLAIN_SHARE * self._seconds:
+        if plain_seconds < _MOST_PLAIN_SHARE * self.seconds:
             found.insert(1, _PLAIN)
         else:
             self._failures[_PLAIN] = f"a step of all envs takes about {plain_seconds:.2g} s"
-        most = max(_LEAST_CANDIDATES, int(_WORKERS_UNTIL * self._seconds / (_STEPS_PER_CANDIDATE * seconds)))
+        most = max(_LEAST_CANDIDATES, int(_WORKERS_UNTIL * self.seconds / (_STEPS_PER_CANDIDATE * seconds)))
         for candidate in found[most:]:
             self._failures[candidate] = "a step takes too long to try more settings in this time"
         return found[:most]
 
     def _open(self, candidates: Sequence[Candidate], until: float) -> list[OpenCandidate]:
-        """Open the first candidate of each backend, and as many others as this share of the time allows.
+        """Open the first candidate of each backend, and others until this share of the time has passed.
 
         If no `VectorEnv` can be opened, the error of the first one is raised.
         """
@@ -236,7 +232,7 @@ class _Search:
             if not reason:
                 try:
                     entries += self._open_group(key, group)
-                except (ConfigError, WorkerError) as error:  # for example, too few descriptors
+                except (ConfigError, WorkerError) as error:  # there may be too few descriptors
                     reason, first_error = str(error), first_error or error
             if reason:
                 self._failures[key] = reason
@@ -246,7 +242,7 @@ class _Search:
 
     def _reason_to_skip(self, key: Candidate, until: float) -> str:
         seconds = self._start_seconds.get(key.setting, self._load_seconds * self._load_of(key))
-        if time.monotonic() - self._began + seconds > until * self._seconds:
+        if time.monotonic() - self._began + seconds > until * self.seconds:
             return "there was no time left to open it"
         if psutil.virtual_memory().available < _MEMORY_LEFT * self._free_memory:
             return "the other settings use half of the free memory"
@@ -271,23 +267,18 @@ class _Search:
 
     def _make_modes(self, key: Candidate, group: Sequence[Candidate]) -> Iterator[tuple[Candidate, Mode]]:
         if key.backend == "gymnasium":
-            yield key, self._make_plain_loop()
+            with foreign_errors("it cannot be built", SystemExit):  # its spaces may be of a kind that only vecenv has
+                loop = SyncVectorEnv([quietly(self._env_fn)] * self.num_envs)
+            yield key, SyncMode(str(key), loop, ())
             return
         env_fn = quietly(self._env_fn) if key.backend == "serial" else self._env_fn
-        engine = {**_ENGINE, **given_fields(read_engine(self._options.get("engine")))}
-        envs = VectorEnv([env_fn] * self._num_envs, **{**self._options, **key.options, "engine": engine})
+        engine = {**_ENGINE, **given_fields(read_engine(self.options.get("engine")))}
+        envs = VectorEnv([env_fn] * self.num_envs, **{**self.options, **key.options, "engine": engine})
         for number, candidate in enumerate(group):
             if candidate.min_count is None:
                 yield candidate, VecenvSyncMode(str(candidate), envs, envs.worker_pids, is_reset=number > 0)
             else:
                 yield candidate, AsyncMode(str(candidate), envs, candidate.min_count, is_reset=number > 0)
-
-    def _make_plain_loop(self) -> Mode:
-        try:
-            envs = SyncVectorEnv([quietly(self._env_fn)] * self._num_envs)
-        except Exception as error:  # for example, spaces of a kind that only vecenv has
-            raise ConfigError(f"it cannot be built: {type(error).__name__}: {error}") from error
-        return SyncMode(str(_PLAIN), envs, ())
 
     def _keep(self, entries: Collection[OpenCandidate]) -> None:
         kept = {entry.candidate.open_key for entry in entries}
@@ -295,68 +286,56 @@ class _Search:
             for key in self._modes.keys() - kept:
                 stack.callback(self._modes.pop(key).close)
 
-    # ---- the rest ----------------------------------------------------------------------------
+    # ---- time and result ---------------------------------------------------------------------
 
     def _seconds_until(self, share: float) -> float:
-        left = share * self._seconds - (time.monotonic() - self._began)
-        return max(left, _LEAST_SHARE * self._seconds)
+        left = share * self.seconds - (time.monotonic() - self._began)
+        return max(left, _LEAST_SHARE * self.seconds)
 
     def _advance(self, text: str) -> None:
         before, self._shown = self._shown, time.monotonic()
-        self._show(text, min(self._shown, self._began + self._seconds) - min(before, self._began + self._seconds))
+        self.show(text, min(self._shown, self._began + self.seconds) - min(before, self._began + self.seconds))
 
     def _make_result(self, finalists: Sequence[OpenCandidate], base: OpenCandidate) -> TuneResult:
-        """Return the result; the first finalist is the fastest, and `base` has a window in each turn."""
+        """Return the result; the first finalist is the fastest, and `base` has a window in each round."""
         best, best_step = finalists[0], _first_step(finalists)
         best_ratio = best.ratio_to(base)
-        found = {entry: self._describe(entry, entry.ratio_to(base) / best_ratio) for entry in self._entries}
+        found = {
+            entry: _describe(entry.candidate, entry.rate(), entry.ratio_to(base) / best_ratio, seconds=entry.seconds)
+            for entry in self._entries
+        }
         others = sorted((one for entry, one in found.items() if entry is not best), key=lambda one: -one.ratio)
-        missing = [_unmeasured(candidate, reason) for candidate, reason in self._failures.items()]
+        missing = [_describe(candidate, failure=reason) for candidate, reason in self._failures.items()]
         plain = next((one for one in found.values() if one.backend == "gymnasium"), None)
-        options = {**self._options, **best.candidate.options}
-        plain_call = self._code.plain_loop(self._num_envs)
+        options = {**self.options, **best.candidate.options}
+        plain_call = self.code.plain_loop(self.num_envs)
         is_plain = best.candidate.backend == "gymnasium"
         return TuneResult(
-            env=self._code.name,
-            num_envs=self._num_envs,
-            policy_ms=self._policy_ms,
+            env=self.code.name,
+            num_envs=self.num_envs,
+            policy_ms=self.policy_ms,
             candidates=(found[best], *others, *missing),
             best=found[best],
             best_step=found[best_step],
             options=options,
-            call=plain_call if is_plain else self._code.vector_env(self._num_envs, options),
+            call=plain_call if is_plain else self.code.vector_env(self.num_envs, options),
             plain_call=plain_call,
             ratio_to_plain=1.0 / plain.ratio if plain is not None else math.nan,
             elapsed=time.monotonic() - self._called,
         )
-
-    def _describe(self, entry: OpenCandidate, ratio: float) -> TuneCandidate:
-        candidate = entry.candidate
-        seconds = sum(window.seconds for window in entry.windows.values())
-        return TuneCandidate(
-            candidate.backend, candidate.options, candidate.min_count, entry.rate(), ratio, seconds, "", str(candidate)
-        )
-
-    @contextlib.contextmanager
-    def _env_errors(self) -> Iterator[None]:
-        """Turn exceptions of the env, of any class, into one of vecenv with a text of one line."""
-        try:
-            yield
-        except (EnvError, gymnasium.error.Error) as error:
-            raise ConfigError(f"{self._code.name!r} cannot be measured: {error}") from error
-        except (VecenvError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # SystemExit, too
-            message = f"{self._code.name!r} cannot be measured: {type(error).__name__}: {error}"
-            raise ConfigError(message) from error
 
 
 def _first_step(entries: Sequence[OpenCandidate]) -> OpenCandidate:
     return next((entry for entry in entries if entry.candidate.min_count is None), entries[0])
 
 
-def _unmeasured(candidate: Candidate, reason: str) -> TuneCandidate:
-    nan = math.nan
+def _describe(candidate: Candidate, rate: float = math.nan, ratio: float = math.nan, **fields: Any) -> TuneCandidate:
     return TuneCandidate(
-        candidate.backend, candidate.options, candidate.min_count, nan, nan, 0.0, reason, str(candidate)
+        backend=candidate.backend,
+        options=candidate.options,
+        min_count=candidate.min_count,
+        steps_per_second=rate,
+        ratio=ratio,
+        name=str(candidate),
+        **{"seconds": 0.0, "failure": "", **fields},
     )
