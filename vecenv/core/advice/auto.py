@@ -21,11 +21,7 @@ def choose_options(
 ) -> PoolOptions:
     """Return the options with the chosen `num_workers` and `threads_per_worker`, and the reason as `choice`; log it.
 
-    Args:
-        options: of the pool.
-        num_envs: how many envs the pool has.
-        found: the measurement of env 0.
-        may_be_serial: whether the serial backend may be chosen; `num_workers` is None then.
+    `found` is the measurement of env 0. With `may_be_serial`, `num_workers` is None if the serial backend is chosen.
     """
     cores = usable_cores()
     per_step = found.per_step()

@@ -16,11 +16,11 @@ class SettingNames:
 
     Attributes:
         serial, processes: envs in the caller's process, and in workers.
-        overlap: going on with the envs that have answered, while others step; '' if the front end cannot.
-        spare_envs: envs that are reset in advance; '' if the front end cannot.
-        infos: infos without values that must be pickled; '' if the front end cannot.
-        views: results without a copy; '' if the front end cannot.
-        collect: calling the policy in the shards; '' if the front end cannot.
+        overlap: stepping the envs that have answered, while others step; '' if the front end cannot, likewise below.
+        spare_envs: envs that are reset in advance.
+        infos: infos without values that must be pickled.
+        views: results without a copy.
+        collect: calling the policy in the shards.
     """
 
     serial: str = "backend='serial'"
@@ -37,7 +37,6 @@ class PoolFacts:
     """The facts beside its statistics from which a pool is judged.
 
     Attributes:
-        setting: workers and threads.
         num_shards: how many shards have these workers, on other machines; 0 if the workers are on this one.
         cores, machine_cores: how many cores the pool may use, and the machine has.
         core_limit: the reason why these differ, '' if they do not.

@@ -49,7 +49,7 @@ _NS = 1e9
 def diagnose(statistics: Statistics, facts: PoolFacts) -> Report:
     """Return the verdicts that follow from the statistics and facts of a pool.
 
-    A verdict that explains others takes their place. Where the hand-over to workers costs most, nothing else about
+    A verdict that explains others replaces them. Where the hand-over to workers costs most, nothing else about
     workers is reported. A slow core does not count as stragglers, nor an env that waits for its own threads as waiting.
     """
     pool = make_profile(statistics, facts)
@@ -88,7 +88,7 @@ def _apply(rules: Sequence[_Rule], pool: Profile, least_gain: float = LEAST_GAIN
     return [verdict for verdict in found if not verdict.gain < least_gain]
 
 
-# ---- the place where envs live ------------------------------------------------------------------
+# ---- where envs live ----------------------------------------------------------------------------
 
 
 def cheap_envs(
@@ -98,11 +98,10 @@ def cheap_envs(
 
     Args:
         num_envs: how many envs.
-        step_seconds: time of one step of one env.
-        present_seconds: time of one env step with workers, as the caller sees it.
+        step_seconds, present_seconds: time of a step of one env, and of an env step with workers for the caller.
         where: the workers, such as '2 workers'.
-        gain: env steps per second with the setting, over the present ones.
-        setting: the setting to recommend.
+        gain: env steps per second with the setting to recommend, over the present ones.
+        setting: that setting.
     """
     envs = "the env" if num_envs == 1 else f"the {num_envs} envs"
     present = f"{time_text(present_seconds)} with the hand-over to {where}"
@@ -143,7 +142,7 @@ def _find_hand_over(pool: Profile) -> Verdict | None:
     """Judge how much of the waits is the way to the shards and back."""
     steps, resets = pool.steps, pool.statistics.envs.reset
     num = np.maximum(1, steps.num + resets.num)
-    stepping = float(pool.by_worker((steps.sum + resets.sum) / num).max())  # of the slowest worker, in a round
+    stepping = float(pool.by_worker((steps.sum + resets.sum) / num).max())  # the slowest worker's time in a round
     waiting = pool.waiting * pool.num_envs
     gain = pool.gain_of(min(waiting, stepping) / pool.num_envs)
     cause = (
@@ -235,9 +234,9 @@ def _find_slow_resets(pool: Profile) -> Verdict | None:
     if not lost:
         return None
     own_steps = np.maximum(0.0, pool.steps.sum - in_steps)
-    longest = float(pool.by_worker(own_steps).max())  # of the workers, without any reset
+    longest = float(pool.by_worker(own_steps).max())  # the slowest worker's time without any reset
     computing = float(own_steps.sum() + lost) * (1 - pool.workload.waiting) / pool.facts.cores
-    waited = max(0.0, pool.waited - reset)  # for the first resets, too, which no setting saves
+    waited = max(0.0, pool.waited - reset)  # no setting saves the first resets
     least = max(longest, waited - lost, computing)
     gain = (pool.total * pool.num_steps - reset) / max(1e-9, least + (pool.total - pool.waiting) * pool.num_steps)
     share = lost / float(own_steps.sum() + lost)
@@ -285,21 +284,20 @@ def _find_few_cores(pool: Profile) -> Verdict | None:
     num_workers = min(facts.setting.num_workers, pool.num_envs)
     if num_workers <= facts.cores or workload.is_waiting:
         return None
+    now, then = (round_ns(workload, pool.num_envs, one, facts.cores) for one in (facts.setting, Setting(facts.cores)))
+    gain = pool.gain_of(pool.waiting * min(1.0, then / now))
+    shared = f"{num_workers} workers share {_cores(facts.cores)}"
+    cause = f"{shared}, and a step takes {time_text(workload.step_ns / _NS)}"
+    setting = f"num_workers={facts.cores}"
     if facts.core_limit and facts.machine_cores > facts.cores and pool.is_measured:
         ready = min(float(num_workers), float(pool.busy.sum()) / max(1e-9, pool.waited))  # workers with work to do
-        gain = pool.gain_of(pool.waiting * facts.cores / max(facts.cores, min(ready, facts.machine_cores)))
-        if gain >= LEAST_GAIN:
-            cause = (
-                f"{num_workers} workers share {_cores(facts.cores)}, the limit of {facts.core_limit}; the machine has "
-                f"{facts.machine_cores}. On average {ready:.2g} workers compute or wait for a core"
-            )
+        higher = pool.gain_of(pool.waiting * facts.cores / max(facts.cores, min(ready, facts.machine_cores)))
+        if higher >= LEAST_GAIN:
+            limit = f"the limit of {facts.core_limit}; the machine has {facts.machine_cores}"
+            cause = f"{shared}, {limit}. On average {ready:.2g} workers compute or wait for a core"
             setting = f"a limit of {min(num_workers, facts.machine_cores)} cores (docker --cpus, taskset, Slurm)"
-            return Verdict("too few cores", cause, float(facts.cores), "cores", setting, gain)
-    fewer = Setting(facts.cores)
-    now, then = (round_ns(workload, pool.num_envs, one, facts.cores) for one in (facts.setting, fewer))
-    gain = pool.gain_of(pool.waiting * min(1.0, then / now))
-    cause = f"{num_workers} workers share {_cores(facts.cores)}, and a step takes {time_text(workload.step_ns / _NS)}"
-    return Verdict("too few cores", cause, float(facts.cores), "cores", f"num_workers={facts.cores}", gain)
+            gain = higher
+    return Verdict("too few cores", cause, float(facts.cores), "cores", setting, gain)
 
 
 # ---- the caller ---------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def read_threads(pids: Sequence[int], threads_per_worker: int) -> tuple[tuple[in
     """
     if not pids:
         return (), 0.0
-    import psutil  # as in `rss_of`
+    import psutil  # see `rss_of`
 
     counts = []
     all_seconds = helper_seconds = 0.0
