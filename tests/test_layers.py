@@ -118,6 +118,7 @@ FOREIGN_ALSO = {
     "core/operations/requests.py": {"gymnasium"},  # an error that is one of Gymnasium's, too
     "core/host/shortcut.py": {"gymnasium"},
     "core/processes/preload.py": {"gymnasium"},  # it must be loaded, no more
+    "cli/top_screen.py": {"rich"},  # `top` imports it after it has required rich
 }
 ANY_LAZILY = {"envs", "wrappers", "managers", "measurement", "cli"} | FRONT_ENDS
 

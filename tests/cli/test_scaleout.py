@@ -10,7 +10,7 @@ import pytest
 from benchmarks import scaleout
 from benchmarks.promises import choose_rows
 from tests.programs import run_python
-from vecenv.cli.ray_rule import ray_rule
+from vecenv.cli.verdict import ray_rule
 from vecenv.errors import ConfigError
 from vecenv.measurement.measure import Result
 

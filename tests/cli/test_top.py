@@ -425,8 +425,8 @@ def test_operation_that_changes_while_it_is_read_is_read_again() -> None:
                 return slots[name]
 
         reader._slots = Changing()
-        operations, env_ids, since, _ = reader._read_slots(reader._slot_of_env)
-        assert (operations[0], env_ids[0]) == ("reset", 3) and since[0] < 60.0
+        found = reader._read_slots(reader._slot_of_env)
+        assert (found["operations"][0], found["current_envs"][0]) == ("reset", 3) and found["since"][0] < 60.0
 
 
 # ---- stacks -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Command line: parses `vecenv <command> ...` and turns errors into one line and an exit code.
 
-A command is a module of this package with the texts `HELP` and `DESCRIPTION` and two functions: `add_arguments(add)`
-and `run(options)`, which returns an exit code. To add a command, write the module and name it in `_COMMANDS`.
+A command is a module of this package with a function `run(options)`, which returns an exit code, and an entry of
+`arguments.COMMANDS`. Its module is imported when it runs, so that `vecenv --version` and wrong options answer at once.
 
 Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted, 141
 the output was closed, 129 and 143 ended by SIGHUP and SIGTERM.
@@ -12,20 +12,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from vecenv import __version__
-from vecenv.cli import bench, check, evaluate, record, replay, top, tune
+from vecenv.cli.arguments import COMMANDS
 from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
 from vecenv.values.checks import nearest
 
 __all__ = ["main"]
 
-_COMMANDS = (bench, check, evaluate, record, replay, top, tune)
-#: Earlier names of commands, which work until the next release -> words in their place.
+#: Earlier names of commands, which work until the next release -> the words that replace them.
 _MOVED = {"profile": ("bench", "--only", "sync", "--rounds", "1", "--seconds", "5")}
 
 
@@ -54,19 +54,19 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` are the words after the program's name (None: of this process).
 
-    Raises:
-        SystemExit: for `--help`, `--version` and options that do not parse.
+    SystemExit is raised for `--help` and options that do not parse.
     """
-    return run_command("vecenv", functools.partial(_main, argv))
-
-
-def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    name = _MOVED.get(words[0], words)[0] if words else ""
+    return run_command(f"vecenv {name}" if name in COMMANDS else "vecenv", functools.partial(_main, words))
+
+
+def _main(words: list[str]) -> int:
     parser, commands = _build_parser()
     command = words[0] if words and not words[0].startswith("-") else None
     if command in _MOVED:
         words[:1] = _MOVED[command]
-        with contextlib.suppress(OSError):  # of a terminal that is gone
+        with contextlib.suppress(OSError):  # the terminal is gone
             print(f"vecenv {command}: deprecated, use vecenv {' '.join(_MOVED[command])}", file=sys.stderr)
         command = words[0]
     if command is not None and command not in commands:
@@ -82,9 +82,10 @@ def _main(argv: Sequence[str] | None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    # else SDL, with which many envs draw, takes SIGTERM for a window to be closed, and the command goes on
+    # otherwise SDL, with which many envs draw, closes a window at SIGTERM, and the command does not end
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
-    return run_command(f"vecenv {options.command}", functools.partial(options.run, options))
+    code: int = importlib.import_module(f"vecenv.cli.{options.command}").run(options)
+    return code
 
 
 def _version() -> str:
@@ -98,9 +99,7 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(prog="vecenv", description="Step many reinforcement-learning environments in parallel.")
     parser.add_argument("--version", action="store_true", help="print the version, and whether steps are done in C")
     subparsers = parser.add_subparsers(dest="command", metavar="command")
-    for command in _COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        child = subparsers.add_parser(name, allow_abbrev=False, help=command.HELP, description=command.DESCRIPTION)
-        child.set_defaults(run=command.run)
+    for name, command in COMMANDS.items():
+        child = subparsers.add_parser(name, allow_abbrev=False, help=command.help, description=command.description)
         command.add_arguments(child.add_argument)
     return parser, dict(subparsers.choices)

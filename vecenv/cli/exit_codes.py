@@ -41,32 +41,26 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
     SIGTERM and SIGHUP end the command as Ctrl-C does: it closes its envs, ends its processes and removes its
     temporary files. A signal that the caller handles or ignores (`nohup`) keeps its meaning.
 
-    Raises:
-        SystemExit: as the command does.
-        Exception: an exception that is neither an error of vecenv nor one of standard output.
+    SystemExit and exceptions that are neither errors of vecenv nor of standard output are raised.
     """
     codecs.register_error(_ERRORS, _encode_readably)
     with _usable_streams():
-        return _run_and_flush(where, command)
-
-
-def _run_and_flush(where: str, command: Callable[[], int | None]) -> int:
-    try:
         try:
-            with _termination_raised():
-                exit_code = _run(where, command)
-        except SystemExit:  # of a parser that has printed its help
-            sys.stdout.flush()
-            raise
-        sys.stdout.flush()  # not at the interpreter's exit, where errors cannot be handled
-        return exit_code
-    except OSError as error:
-        if error.filename is not None or not _is_output_blocked():
-            raise
-        _discard_output()
-        if isinstance(error, BrokenPipeError):
-            return _PIPE_CLOSED  # as of a program that SIGPIPE ends, as by `| head`
-        return _fail(where, f"standard output cannot be written: {error.strerror}", _FAILED)
+            try:
+                with _termination_raised():
+                    exit_code = _run(where, command)
+            except SystemExit:  # the parser has printed its help
+                sys.stdout.flush()
+                raise
+            sys.stdout.flush()  # errors at the interpreter's exit cannot be handled
+            return exit_code
+        except OSError as error:
+            if error.filename is not None or not _is_output_blocked():
+                raise
+            _discard_output()
+            if isinstance(error, BrokenPipeError):
+                return _PIPE_CLOSED  # a shell gives this code to a program that SIGPIPE ends
+            return _fail(where, f"standard output cannot be written: {error.strerror}", _FAILED)
 
 
 def one_line(message: object) -> str:
@@ -103,7 +97,7 @@ def _run(where: str, command: Callable[[], int | None]) -> int:
 
 
 def _fail(where: str, message: object, exit_code: int) -> int:
-    with contextlib.suppress(OSError):  # of a terminal that is gone
+    with contextlib.suppress(OSError):  # the terminal is gone
         print(f"{where}: {one_line(message)}", file=sys.stderr)
     return exit_code
 

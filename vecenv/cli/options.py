@@ -1,4 +1,4 @@
-"""Arguments of commands: those that several share, and types, which read a value or name the expected form."""
+"""Types of arguments, which read a value or name the expected form, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from vecenv.errors import ConfigError
 
 __all__ = [
-    "AddArgument",
-    "add_shared",
-    "bounded",
     "check_file",
     "check_workers",
     "count",
+    "integer",
     "key_value",
     "milliseconds",
     "natural",
@@ -27,36 +25,12 @@ __all__ = [
     "seed_list",
 ]
 
-#: `ArgumentParser.add_argument`.
-AddArgument: TypeAlias = Callable[..., argparse.Action]
 #: Most seeds of one option.
 _MOST_SEEDS = 1_000_000
-_MAX_ENVS, _MAX_WORKERS = 65_535, 1024  # of a pool
 
 
-def add_shared(add: AddArgument, *names: str, **changes: Any) -> None:
-    """Add arguments of `_SHARED` by their names, with these changes."""
-    for name in names:
-        add(name, **{**_SHARED[name], **changes})
-
-
-def count(text: str) -> int:
-    """Read an integer of at least 1."""
-    return _integer(text, 1)
-
-
-def natural(text: str) -> int:
-    """Read an integer of at least 0."""
-    return _integer(text, 0)
-
-
-def bounded(low: int, high: int) -> Callable[[str], int]:
-    """Return a type of option that reads an integer from `low` to `high`."""
-
-    return functools.partial(_integer, low=low, high=high)
-
-
-def _integer(text: str, low: int, high: int | None = None) -> int:
+def integer(text: str, low: int, high: int | None = None) -> int:
+    """Read an integer from `low` to `high`, which None leaves out."""
     try:
         value = int(text)
     except ValueError:
@@ -67,27 +41,27 @@ def _integer(text: str, low: int, high: int | None = None) -> int:
     return value
 
 
-def _number(text: str) -> float:
+count, natural = functools.partial(integer, low=1), functools.partial(integer, low=0)
+
+
+def _number(text: str, expected: str, is_right: Callable[[float], bool]) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return math.nan
+        value = math.nan
+    if not (math.isfinite(value) and is_right(value)):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return value
 
 
 def seconds(text: str) -> float:
     """Read a positive, finite number."""
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
-    return value
+    return _number(text, "a positive number of seconds", lambda value: value > 0)
 
 
 def milliseconds(text: str) -> float:
     """Read a finite number of at least 0."""
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected milliseconds of at least 0, got {text!r}")
-    return value
+    return _number(text, "milliseconds of at least 0", lambda value: value >= 0)
 
 
 def seed_list(text: str) -> list[int]:
@@ -121,27 +95,6 @@ def key_value(text: str) -> tuple[str, Any]:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return key, value
-
-
-_SHARED: dict[str, dict[str, Any]] = {
-    "env": dict(metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)"),
-    "--envs": dict(type=bounded(1, _MAX_ENVS), default=64, metavar="N", help="number of envs (default: %(default)s)"),
-    "--workers": dict(
-        type=bounded(1, _MAX_WORKERS), metavar="W", help="worker processes (default: one per usable core)"
-    ),
-    "--policy-ms": dict(
-        type=milliseconds,
-        default=0.0,
-        metavar="X",
-        help="milliseconds in which one thread computes the actions of all envs (default: %(default)s)",
-    ),
-    "--env-kwarg": dict(type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable"),
-    "--json": dict(
-        metavar="FILE", help="write every number; - is standard output, and the table goes to standard error"
-    ),
-    "--overwrite": dict(action="store_true", help="replace the file of --json if it exists"),
-    "--max-steps": dict(type=count, metavar="N", help="cut episodes after N steps (default: no limit)"),
-}
 
 
 def check_workers(options: argparse.Namespace) -> None:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vecenv.cli.pool_reader import PoolReader, Reading, WorkerProcess
+from vecenv.core.advice.times import rss_of
 
 __all__ = ["EnvLoad", "PoolLoad", "WorkerLoad", "measure_load"]
 
 
 @dataclass(frozen=True)
 class EnvLoad:
-    """One env. Durations are seconds since the start of the pool, NaN if they are not known.
+    """One env, since the start of the pool. Unknown seconds and returns are NaN.
 
     Attributes:
         doing: 'step', 'reset', 'call' or 'idle'; 'blocked' if its worker waits for the pool to take messages; 'dead' if
             it has no worker.
-        since: seconds since it began that; NaN if that is not known.
-        num_steps: how many steps were timed.
-        mean, p50, p99, max: of its steps.
-        reset_mean: of its resets.
+        since: seconds since it began that.
+        num_steps, mean, p50, p99, max: timed steps and their seconds; `reset_mean`: seconds of a reset.
         num_episodes, mean_return: of its episodes that have ended.
-        num_exceptions: that have ended an episode, or made the env be built again.
+        num_exceptions: number of exceptions that ended an episode or caused a rebuild of the env.
     """
 
     env_id: int
@@ -67,55 +67,50 @@ class WorkerLoad:
 
 @dataclass(frozen=True)
 class PoolLoad:
-    """The load of a pool in an interval.
+    """The load of a pool in an interval; the names are those in JSON.
 
     Attributes:
-        seconds: length of the interval.
-        num_steps, num_episodes: since the start of the pool.
+        owner_state: of the process that owns the pool: 'running', 'stopped' or 'stopped by a debugger'.
+        owner_rss_nbytes: its memory in RAM.
+        age_seconds, interval_seconds: since the start of the pool, and length of the interval.
+        steps, episodes: since the start of the pool.
         steps_per_second: of all envs together, in the interval.
         mean_return: of all episodes; NaN if there was none.
-        recent_return: of the episodes that ended in the interval; NaN if there was none.
-        owner_state: '' or 'stopped', of the process that owns the pool.
-        owner_nbytes: its memory in RAM.
+        recent_mean_return: of the episodes that ended in the interval; NaN if there was none.
+        restarts: workers that replaced others.
+        exceptions: sum of those of the envs.
     """
 
-    seconds: float
-    age: float
-    num_steps: int
-    steps_per_second: float
-    num_episodes: int
-    mean_return: float
-    recent_return: float
-    num_replaced: int
     owner_state: str
-    owner_nbytes: float
+    owner_rss_nbytes: float
+    age_seconds: float
+    interval_seconds: float
+    steps: int
+    steps_per_second: float
+    episodes: int
+    mean_return: float
+    recent_mean_return: float
+    restarts: int
+    exceptions: int
     workers: tuple[WorkerLoad, ...]
     envs: tuple[EnvLoad, ...]
 
     def as_dict(self, reader: PoolReader) -> dict[str, Any]:
         """Return all numbers, for `json_text`; those that are not known are NaN."""
         pool = reader.pool
+        untimed = {} if reader.is_timed else {"episodes": math.nan, "exceptions": math.nan}
         return {
             "pid": pool.pid,
             "pool": pool.number,
             "name": pool.name,
             "backend": pool.backend,
-            "owner_state": self.owner_state or "running",
-            "owner_rss_nbytes": self.owner_nbytes,
-            "age_seconds": self.age,
-            "interval_seconds": self.seconds,
-            "steps": self.num_steps,
-            "steps_per_second": self.steps_per_second,
-            "episodes": self.num_episodes if reader.is_timed else math.nan,
-            "mean_return": self.mean_return,
-            "recent_mean_return": self.recent_return,
-            "restarts": self.num_replaced,
-            "exceptions": sum(one.num_exceptions for one in self.envs) if reader.is_timed else math.nan,
+            **vars(self),
+            **untimed,
             "workers": [
                 {
                     "worker_id": one.process.worker_id,
                     "pid": one.process.pid,
-                    "env_ids": list(one.process.env_ids),
+                    "env_ids": one.process.env_ids,
                     "state": one.state or "running",
                     "busy_share": one.busy_share,
                     "rss_nbytes": one.rss_nbytes,
@@ -129,28 +124,31 @@ class PoolLoad:
 def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:
     seconds = max(1e-9, (after.taken_ns - before.taken_ns) / 1e9)
     states = {worker.worker_id: worker.state for worker in after.workers}
-    ended = _recent_episodes(before, after)
+    num_steps = int(after.num_steps.sum())
+    envs = tuple(_env_loads(after, states))
+    workers = [
+        WorkerLoad(
+            worker,
+            states[worker.worker_id],
+            _busy_share(worker, before, after, seconds) if reader.is_timed else math.nan,
+            rss_of(worker.pid) if states[worker.worker_id] != "dead" else math.nan,
+        )
+        for worker in after.workers
+    ]
     return PoolLoad(
-        seconds=seconds,
-        age=max(0.0, (after.taken_ns - after.opened_ns) / 1e9),
-        num_steps=int(after.num_steps.sum()),
-        steps_per_second=max(0, int(after.num_steps.sum()) - int(before.num_steps.sum())) / seconds,
-        num_episodes=int(after.num_episodes.sum()),
+        owner_state=reader.owner_state() or "running",
+        owner_rss_nbytes=rss_of(reader.pool.pid),
+        age_seconds=max(0.0, (after.taken_ns - after.opened_ns) / 1e9),
+        interval_seconds=seconds,
+        steps=num_steps,
+        steps_per_second=max(0, num_steps - int(before.num_steps.sum())) / seconds,
+        episodes=int(after.num_episodes.sum()),
         mean_return=_mean(after.return_sum.sum(), after.num_episodes.sum()),
-        recent_return=_mean(*ended),
-        num_replaced=after.num_replaced,
-        owner_state=reader.owner_state(),
-        owner_nbytes=_rss_of(reader.pool.pid),
-        workers=tuple(
-            WorkerLoad(
-                worker,
-                states[worker.worker_id],
-                _busy_share(worker, before, after, seconds) if reader.is_timed else math.nan,
-                _rss_of(worker.pid) if states[worker.worker_id] != "dead" else math.nan,
-            )
-            for worker in after.workers
-        ),
-        envs=tuple(_env_loads(after, states)),
+        recent_mean_return=_mean(*_recent_episodes(before, after)),
+        restarts=after.num_replaced,
+        exceptions=sum(one.num_exceptions for one in envs),
+        workers=tuple(workers),
+        envs=envs,
     )
 
 
@@ -181,13 +179,14 @@ def _busy_share(worker: WorkerProcess, before: Reading, after: Reading, seconds:
     return min(1.0, max(0.0, busy / (seconds * len(worker.slots))))
 
 
-def _env_loads(reading: Reading, states: dict[int, str]) -> list[EnvLoad]:
+def _env_loads(reading: Reading, states: dict[int, str]) -> Iterator[EnvLoad]:
     step, reset = reading.envs.step, reading.envs.reset
-    is_timed = len(step.num) > 0
-    columns = {"mean": step.mean, "p50": step.p50, "p99": step.p99, "max": step.max, "reset_mean": reset.mean}
-    nothing = dict.fromkeys(columns, math.nan)
+    columns = {
+        "num_steps": step.num, "mean": step.mean, "p50": step.p50, "p99": step.p99, "max": step.max,
+        "reset_mean": reset.mean, "num_episodes": reading.num_episodes, "num_exceptions": reading.envs.exceptions,
+        "mean_return": np.array([_mean(*one) for one in zip(reading.return_sum, reading.num_episodes)]),
+    }  # fmt: skip
     worker_of = {env_id: worker.worker_id for worker in reading.workers for env_id in worker.env_ids}
-    found = []
     for env_id, slot in enumerate(reading.slot_of_env.tolist()):
         worker_id = worker_of.get(env_id, -1)
         operation = reading.operations[slot] if 0 <= slot < len(reading.operations) else ""
@@ -197,29 +196,6 @@ def _env_loads(reading: Reading, states: dict[int, str]) -> list[EnvLoad]:
             doing = "blocked" if reading.is_blocked[slot] else operation
             since = float(reading.since[slot])
         else:
-            doing, since = "idle", float(reading.envs.answer_age[env_id]) if is_timed else math.nan
-        times = {name: float(column[env_id]) for name, column in columns.items()} if is_timed else nothing
-        num_episodes = int(reading.num_episodes[env_id]) if is_timed else 0
-        found.append(
-            EnvLoad(
-                env_id=env_id,
-                worker_id=worker_id,
-                doing=doing,
-                since=since,
-                num_steps=int(step.num[env_id]) if is_timed else 0,
-                num_episodes=num_episodes,
-                mean_return=_mean(reading.return_sum[env_id], num_episodes) if is_timed else math.nan,
-                num_exceptions=int(reading.envs.exceptions[env_id]) if is_timed else 0,
-                **times,
-            )
-        )
-    return found
-
-
-def _rss_of(pid: int) -> float:
-    import psutil
-
-    try:
-        return float(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:  # it has ended
-        return math.nan
+            doing, since = "idle", float(reading.envs.answer_age[env_id])
+        numbers = {name: column[env_id].item() for name, column in columns.items()}
+        yield EnvLoad(env_id=env_id, worker_id=worker_id, doing=doing, since=since, **numbers)

@@ -31,7 +31,7 @@ from vecenv.statistics import EnvTimes
 
 __all__ = ["PoolFile", "PoolReader", "Reading", "WorkerProcess", "find_pool", "running_pools"]
 
-#: So often an operation is read again that changed while it was read.
+#: An operation that changes while it is read is read again this number of times.
 _ATTEMPTS = 3
 #: Limits of a pool: env_ids and slots have 16 bits.
 _MOST = 65_535
@@ -95,15 +95,13 @@ class PoolFile:
 
 def running_pools() -> list[PoolFile]:
     """Return the running pools of this user with the layout of this version, by pid and number."""
-    found = [PoolFile.of(content) for content in read_monitor_files() if content.get("layout") == COUNTERS_VERSION]
-    return [one for one in found if one is not None and _is_readable(one)]
-
-
-def _is_readable(pool: PoolFile) -> bool:
-    try:
-        return pool.is_open()
-    except PermissionError:
-        return False
+    found = []
+    for content in read_monitor_files():
+        pool = PoolFile.of(content) if content.get("layout") == COUNTERS_VERSION else None
+        with contextlib.suppress(PermissionError):
+            if pool is not None and pool.is_open():
+                found.append(pool)
+    return found
 
 
 def find_pool(pid: int, number: int | None = None) -> PoolFile | list[PoolFile]:
@@ -112,8 +110,7 @@ def find_pool(pid: int, number: int | None = None) -> PoolFile | list[PoolFile]:
     Raises:
         ConfigError: the process has no such pool, belongs to another user, or its pool has another layout.
     """
-    contents = [content for content in read_monitor_files() if content["pid"] == pid]
-    contents = [content for content in contents if number is None or content["number"] == number]
+    contents = [one for one in read_monitor_files() if one["pid"] == pid and number in (None, one["number"])]
     for content in contents:
         layout = content.get("layout")
         if layout != COUNTERS_VERSION:
@@ -145,7 +142,7 @@ def _why_none(pid: int, number: int | None) -> str:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker process, as the pool notes it.
+    """A worker process, from the counters of the pool.
 
     Attributes:
         started: start time in clock ticks since boot.
@@ -161,10 +158,6 @@ class WorkerProcess:
     slots: tuple[int, ...]
     env_ids: tuple[int, ...]
 
-    def is_alive(self) -> bool:
-        """Return whether this process, and not another one with its pid, is there."""
-        return bool(self.state != "dead")
-
     @property
     def state(self) -> str:
         """'' if it runs or sleeps, else 'stopped', 'stopped by a debugger' or 'dead'."""
@@ -179,7 +172,7 @@ class Reading:
 
     Attributes:
         taken_ns: monotonic clock.
-        num_replaced: workers that were started in the place of others.
+        num_replaced: workers that replaced others.
         workers: by worker_id.
         slot_of_env: int64 (N,).
         num_steps: of each slot, int64 (S,).
@@ -187,7 +180,7 @@ class Reading:
         current_envs: the env of that operation, by slot.
         since: seconds since that operation began, by slot; NaN between two commands.
         is_blocked: whether a slot waits for its pool to take messages, by slot.
-        envs: times of each env; N is 0 if nothing is timed. Rows of broken counters are NaN and 0.
+        envs: times of each env. They are NaN and 0 if nothing is timed, and for broken counters.
         busy_ns: of each env, int64 (N,): wall time of its steps and resets.
         num_episodes, return_sum: of each env, int64 and float64 (N,).
     """
@@ -234,7 +227,8 @@ class PoolReader:
         self._slots = self._plan.slots(memory, is_native=bool(self._words["is_native"]))
         self._workers = self._plan.workers(memory)
         self._slot_of_env = self._plan.slot_of_env(memory)
-        self._timings = self._plan.timings(memory)
+        timed = CountersPlan(self._plan.num_envs, self._plan.num_slots, True)
+        self._timings: Any = self._plan.timings(memory) if self.is_timed else timed.timings(bytes(timed.nbytes))
 
     def _map(self) -> mmap.mmap:
         """Map the memory. Nothing but the regular file of the right number is opened: a device might react to it."""
@@ -264,10 +258,6 @@ class PoolReader:
         """Whether workers write how long operations take."""
         return self._plan.is_timed
 
-    def check_open(self) -> None:
-        if not self.pool.is_open():
-            raise _ended(self.pool)
-
     def owner_state(self) -> str:
         """Return '' if the process of the pool runs or sleeps, else 'stopped' or 'stopped by a debugger'."""
         return _STATES.get(state_of(self.pool.pid), "")
@@ -276,7 +266,7 @@ class PoolReader:
         """Send the signal for a stack to a worker, and return the stack, or the reason why there is none."""
         if worker.stack_fd < 0:
             return "no stack: the envs live in the process of the pool itself"
-        if not worker.is_alive():
+        if worker.state == "dead":
             return "no stack: the worker has ended, or its pid belongs to another process now"
         try:
             descriptor = Descriptor(os.open(f"/proc/{self.pool.pid}/fd/{worker.stack_fd}", os.O_RDONLY | os.O_CLOEXEC))
@@ -292,35 +282,28 @@ class PoolReader:
 
     def read(self) -> Reading:
         """Read all counters; ClosedError if the pool has ended."""
-        self.check_open()
+        if not self.pool.is_open():
+            raise _ended(self.pool)
         slot_of_env = self._slot_of_env.copy()
         taken_ns = now_ns()
-        operations, current_envs, since, is_blocked = self._read_slots(slot_of_env)
-        num_steps = np.maximum(0, self._slots["num_steps"])
+        slots = self._read_slots(slot_of_env)
         workers = self._read_workers(slot_of_env)
         worker_of = {env_id: worker.worker_id for worker in workers for env_id in worker.env_ids}
-        envs, busy_ns, num_episodes, return_sum = self._read_timings(
-            [worker_of.get(env_id, -1) for env_id in range(self.num_envs)]
-        )
         return Reading(
             taken_ns=taken_ns,
             opened_ns=int(self._words["opened_ns"]),
-            num_replaced=max(0, int(self._header[COUNTERS_WORDS.index("num_replaced")])),
+            num_replaced=self._num_replaced(),
             workers=workers,
             slot_of_env=slot_of_env,
-            num_steps=num_steps,
-            operations=operations,
-            current_envs=current_envs,
-            since=since,
-            is_blocked=is_blocked,
-            envs=envs,
-            busy_ns=busy_ns,
-            num_episodes=num_episodes,
-            return_sum=return_sum,
+            **slots,
+            **self._read_timings([worker_of.get(env_id, -1) for env_id in range(self.num_envs)]),
         )
 
-    def _read_slots(self, slot_of_env: Any) -> tuple[tuple[str, ...], tuple[int, ...], Any, Any]:
-        """Read the operations: each with its step_id before and after the rest, until both are the same."""
+    def _num_replaced(self) -> int:
+        return max(0, int(self._header[COUNTERS_WORDS.index("num_replaced")]))
+
+    def _read_slots(self, slot_of_env: Any) -> dict[str, Any]:
+        """Read the operations: each with its step_id before and after its env, until both are the same."""
         slots = self._slots
         op, step_id = slots["op"].copy(), slots["step_id"].copy()
         env_id, started_ns = slots["env_id"].astype(np.int64), slots["started_ns"].copy()
@@ -339,7 +322,11 @@ class PoolReader:
         is_known &= owners == np.arange(len(slots))
         since[~is_known] = np.nan
         names = tuple(_OPERATIONS[Op(one)] if known else "" for one, known in zip(op.tolist(), is_known.tolist()))
-        return names, tuple(env_id.tolist()), since, (slots["blocked"] != 0) & is_known
+        is_blocked = (slots["blocked"] != 0) & is_known
+        current_envs, num_steps = tuple(env_id.tolist()), np.maximum(0, slots["num_steps"])
+        return dict(
+            operations=names, current_envs=current_envs, since=since, is_blocked=is_blocked, num_steps=num_steps
+        )
 
     def _read_workers(self, slot_of_env: Any) -> tuple[WorkerProcess, ...]:
         table = self._workers
@@ -365,11 +352,8 @@ class PoolReader:
             for worker_id, slots in sorted(by_id.items())
         )
 
-    def _read_timings(self, worker_of: Sequence[int]) -> tuple[EnvTimes, Any, Any, Any]:
+    def _read_timings(self, worker_of: Sequence[int]) -> dict[str, Any]:
         """Read the times, again while those of an env contradict each other; the rows that still do are emptied."""
-        if self._timings is None:
-            nothing = np.zeros(0)
-            return read_envs(None, ()), nothing.astype(np.int64), nothing.astype(np.int64), nothing
         for _ in range(_ATTEMPTS):
             num_episodes = self._timings["num_episodes"].copy()
             return_sum = self._timings["return_sum"].copy()
@@ -377,25 +361,24 @@ class PoolReader:
             copied = self._timings.copy()
             copied["num_steps"], copied["num_resets"] = before
             limits = self._timings["num_steps"].copy(), self._timings["num_resets"].copy()
-            is_broken = _find_broken(copied, limits, int(self._header[COUNTERS_WORDS.index("num_replaced")]))
+            is_broken = _find_broken(copied, limits, self._num_replaced())
             if not is_broken.any():
                 break
         copied[is_broken] = np.zeros((), copied.dtype)
         has_episodes = ~is_broken & (num_episodes > 0)
-        return (
-            read_envs(copied, worker_of),
-            copied["step_ns"] + copied["reset_ns"],
-            np.where(has_episodes, num_episodes, 0),
-            np.where(has_episodes, return_sum, 0.0),
+        return dict(
+            envs=read_envs(copied, worker_of),
+            busy_ns=copied["step_ns"] + copied["reset_ns"],
+            num_episodes=np.where(has_episodes, num_episodes, 0),
+            return_sum=np.where(has_episodes, return_sum, 0.0),
         )
 
 
 def _find_broken(timings: Any, limits: Sequence[Any], num_replaced: int) -> Any:
     """Return for which envs the words contradict each other, bool (N,).
 
-    An operation is stored in the order bucket, maximum, sum, number. A worker that is killed meanwhile leaves one more
-    in the histogram than in the number. In `timings` the numbers were read before the rest; `limits`
-    are the same numbers, read after it.
+    An operation is stored in the order bucket, maximum, sum, number. A worker that is killed in between leaves one more
+    in the histogram than in the number. In `timings` the numbers were read first; `limits` were read last.
     """
     is_broken = np.zeros(len(timings), bool)
     for kind, limit in zip(("step", "reset"), limits):
@@ -403,7 +386,7 @@ def _find_broken(timings: Any, limits: Sequence[Any], num_replaced: int) -> Any:
         longest, buckets = timings[f"max_{kind}_ns"], timings[f"{kind}_buckets"]
         counted = buckets.sum(1)
         is_broken |= (number < 0) | (total < 0) | (longest < 0) | (buckets < 0).any(1)
-        is_broken |= (counted < number) | (counted > limit + 1 + max(0, num_replaced))
+        is_broken |= (counted < number) | (counted > limit + 1 + num_replaced)
         is_broken |= total > longest.astype(np.float64) * counted + 1.0
     return is_broken
 

@@ -4,87 +4,48 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 from typing import Any
 
-from vecenv.cli.options import AddArgument, add_shared, count, natural
+from vecenv.cli.display import draw_without_display
+from vecenv.cli.evaluate import play
+from vecenv.envs.check.episodes import sample_action
 from vecenv.errors import ConfigError, DependencyError, EnvError, require
+from vecenv.evaluation.seeds import MOST_SEED
+from vecenv.managers import BaseEnvManager
+from vecenv.measurement import report
+from vecenv.measurement.env_names import find_env_fn
+from vecenv.measurement.target import build_env
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+__all__ = ["run"]
 
 #: Envs that are recorded at the same time.
 _POLICY_ENVS = 4
-
-HELP = "videos of an env's episodes"
-DESCRIPTION = (
-    "Play episodes of an env with random actions or a policy, write a video of each, and print the "
-    "files. With a policy they are named by env and seed."
-)
-
-
-def add_arguments(add: AddArgument) -> None:
-    add_shared(add, "env")
-    add("--episodes", type=count, default=1, metavar="K", help="how many (default: %(default)s)")
-    add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder, made if missing (default: %(default)s)")
-    add("--seed", type=natural, metavar="S", help="repeat a run exactly (default: a new one every time)")
-    add("--policy", metavar="MODULE:FUNCTION", help="policy(obs, env_id) (default: random actions)")
-    add_shared(add, "--max-steps", help="with --policy: cut episodes after N steps")
-    add_shared(add, "--overwrite", help="with --policy: replace videos that exist")
-    add_shared(add, "--env-kwarg")
 
 
 def run(options: argparse.Namespace) -> int:
     """Record, print the files; return exit code 0."""
     require("rich", "video")
-    from vecenv.cli.display import draw_without_display
-
     draw_without_display()
     if options.policy is not None:
-        return _record_policy(options)
+        first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
+        seeds = range(first, first + options.episodes)
+        play(
+            options,
+            seeds,
+            lambda result, _seconds: sys.stdout.writelines(f"{path}\n" for path in result.videos),
+            num_envs=_POLICY_ENVS,
+            videos=options.episodes,
+        )
+        return 0
     if options.max_steps is not None or options.overwrite:
         raise ConfigError(f"--{'overwrite' if options.overwrite else 'max-steps'}: needs --policy")
     return _record_random(options)
 
 
-def _record_policy(options: argparse.Namespace) -> int:
-    from vecenv.cli.evaluate import play
-    from vecenv.cli.policy_names import find_policy
-    from vecenv.evaluation.seeds import MOST_SEED
-    from vecenv.measurement.env_names import find_env_fn
-    from vecenv.measurement.target import check_env
-
-    policy = find_policy(options.policy)
-    first = secrets.randbelow(MOST_SEED - options.episodes) if options.seed is None else options.seed
-    seeds = range(first, first + options.episodes)
-    env_fn = check_env(find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"}), options.env)
-    play(
-        env_fn,
-        options.policy,
-        policy,
-        seeds,
-        lambda result: _print_files(result.videos),
-        num_envs=_POLICY_ENVS,
-        max_steps=options.max_steps,
-        videos=options.episodes,
-        out=options.out,
-        overwrite=options.overwrite,
-    )
-    return 0
-
-
-def _print_files(paths: Iterable[Path]) -> None:
-    for path in paths:
-        print(path)
-
-
 def _record_random(options: argparse.Namespace) -> int:
-    from vecenv.managers import BaseEnvManager
-    from vecenv.measurement import report
-    from vecenv.measurement.env_names import find_env_fn
-    from vecenv.measurement.target import build_env
-
-    env_fn = find_env_fn(options.env, dict(options.env_kwarg), {"render_mode": "rgb_array"})
+    env_fn = find_env_fn(options.env, options.env_kwargs, {"render_mode": "rgb_array"})
     envs: list[Any] = []
 
     def build() -> Any:
@@ -103,16 +64,16 @@ def _record_random(options: argparse.Namespace) -> int:
                 raise error.__cause__ from None
             raise
         env = envs[-1]
-        if options.seed is not None:
-            _seed_actions(env, options.seed)
+        if options.seed is not None and getattr(env, "action_space", None) is not None:
+            env.action_space.seed(options.seed)  # few envs seed this space, from which most draw their random actions
         with report.progress(options.episodes) as advance:
             for episode in range(options.episodes):
                 _play_episode(manager, env)
                 advance(f"episode {episode + 1}")
     found = sorted(_files(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    _print_files(found)
     if not found:
         raise ConfigError(f"{options.env}: no file was written to {options.out}", key="out")
+    print(*found, sep="\n")
     return 0
 
 
@@ -125,21 +86,12 @@ def _play_episode(manager: Any, env: Any) -> None:
 
 def _draw_action(env: Any, space: Any, obs: Any) -> Any:
     """Ask the env for an action if it offers any, as not all of its space need be legal now; else sample one."""
-    from vecenv.envs.check.episodes import sample_action
-
     offer = getattr(env, "random_action", None)
     try:
         action = offer() if callable(offer) else None
     except TypeError:  # DingEnvWrapper's, of a Tuple of actions, which has no form as one array
         action = None
     return sample_action(env, space, obs) if action is None else action
-
-
-def _seed_actions(env: Any, seed: int) -> None:
-    """Seed the space that `random_action` most likely draws from: few envs do when they are seeded."""
-    space = getattr(env, "action_space", None)
-    if space is not None:
-        space.seed(seed)
 
 
 def _files(folder: Path) -> set[Path]:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.cli.pool_load import EnvLoad, PoolLoad, WorkerLoad
-from vecenv.cli.pool_reader import PoolReader
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-__all__ = ["SORTS", "View", "draw"]
+from vecenv.cli.pool_load import EnvLoad, PoolLoad, WorkerLoad, measure_load
+from vecenv.cli.pool_reader import PoolReader
+from vecenv.cli.top_keys import Keys
+from vecenv.core.system.stack_dump import signal_name
+from vecenv.statistics import time_text
+
+__all__ = ["print_once", "watch"]
 
 #: Names of the orders of envs, in the order of the key `s` -> the value that the largest comes first of.
-SORTS: dict[str, Callable[[EnvLoad], float]] = {
+_SORTS: dict[str, Callable[[EnvLoad], float]] = {
     "slowest": lambda env: env.slowness,
     "mean": lambda env: env.mean,
     "max": lambda env: env.max,
@@ -30,12 +42,9 @@ _MOST_WORKERS = 8
 
 @dataclass
 class View:
-    """The choices of the user.
+    """The choices of the user: a key of `_SORTS`, the stacks that are shown, '' if none are, and their title.
 
-    Attributes:
-        sort: a key of `SORTS`.
-        digits: the number of a worker that is being typed; None: no number is asked for.
-        title, stack: of the stacks that are shown; '' if none are.
+    `digits` is the number of a worker that is being typed; None: no number is asked for.
     """
 
     sort: str = "slowest"
@@ -44,17 +53,71 @@ class View:
     stack: str = ""
 
 
-def draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = None) -> Any:
-    """Return the screen, for `rich.console.Console.print`, of `height` lines (None: as many as 20 envs need)."""
-    from rich.console import Group
-    from rich.markup import escape
-    from rich.panel import Panel
-    from rich.text import Text
+def print_once(reader: PoolReader, load: PoolLoad) -> None:
+    """Print the screen without keys; a file gets lines of 100 characters."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console.print(_draw(reader, load, View()))
 
+
+def watch(reader: PoolReader, interval: float) -> None:
+    """Show the screen, once per interval and after each key, until `q`."""
+    console, view = Console(highlight=False), View()
+    before = reader.read()
+    load = measure_load(reader, before, before)
+    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        due = time.monotonic() + min(interval, 0.2)  # the first numbers come soon
+        while True:
+            live.update(_draw(reader, load, view, console.height), refresh=True)
+            pressed = keys.wait(due)
+            for key in pressed:
+                if key in "qQ" and view.digits is None:
+                    return
+                _press(key, view, reader, load)
+            if time.monotonic() >= due:
+                after = reader.read()
+                load, before = measure_load(reader, before, after), after
+                due = time.monotonic() + interval
+
+
+def _press(key: str, view: View, reader: PoolReader, load: PoolLoad) -> None:
+    if view.digits is not None:
+        if key.isdecimal():
+            view.digits += key
+        elif key in "\r\n":
+            _show_stack(view, reader, load)
+            view.digits = None
+        elif key in "\x7f\b":
+            view.digits = view.digits[:-1]
+        elif key in "\x1bqQ":
+            view.digits = None
+    elif key in "sS":
+        names = list(_SORTS)
+        view.sort = names[(names.index(view.sort) + 1) % len(names)]
+    elif key in "dD":
+        view.digits = ""
+    elif key == "\x1b":
+        view.title = view.stack = ""
+
+
+def _show_stack(view: View, reader: PoolReader, load: PoolLoad) -> None:
+    """Ask the worker whose number was typed for its stacks, and show them with the signal that was sent."""
+    typed = int(view.digits or 0)
+    workers = [one.process for one in load.workers if one.process.worker_id == typed]
+    if not workers:
+        view.title, view.stack = f"worker {typed}", "no stack: there is no such worker"
+        return
+    view.stack = reader.request_stack(workers[0])
+    view.title = f"worker {typed}, pid {workers[0].pid}"
+    if not view.stack.startswith("no stack"):
+        view.title = f"{signal_name()} was sent to {view.title}; its Python stacks"
+
+
+def _draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = None) -> Any:
+    """Return the screen, for `rich.console.Console.print`, of `height` lines (None: the lines that 20 envs need)."""
     workers = sorted(load.workers, key=lambda one: (-_known(one.busy_share), one.process.worker_id))[:_MOST_WORKERS]
     stack_lines = view.stack.count("\n") + 3 if view.stack else 0
     rows = 20 if height is None else max(_FEWEST_ROWS, height - _FIXED_LINES - len(workers) - stack_lines)
-    envs = sorted(load.envs, key=lambda env: (-_known(SORTS[view.sort](env)), env.env_id))[:rows]
+    envs = sorted(load.envs, key=lambda env: (-_known(_SORTS[view.sort](env)), env.env_id))[:rows]
     parts: list[Any] = [_summary(reader, load), "", _worker_table(workers)]
     if len(load.workers) > len(workers):
         parts.append(Text(f"... and {len(load.workers) - len(workers)} workers that were less busy", style="dim"))
@@ -71,24 +134,19 @@ def draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = No
 
 
 def _summary(reader: PoolReader, load: PoolLoad) -> Any:
-    from rich.text import Text
-
     pool = reader.pool
-    state = f", {load.owner_state}" if load.owner_state else ""
+    state = f", {load.owner_state}" if load.owner_state != "running" else ""
     envs_nbytes = sum(one.rss_nbytes for one in load.workers if not math.isnan(one.rss_nbytes))
-    memory = f"{_mib(load.owner_nbytes)} + {_mib(envs_nbytes)} in workers"
-    if pool.backend == "serial":
-        memory = _mib(load.owner_nbytes)
-    episodes = f"episodes {load.num_episodes:,}, mean return {_number(load.mean_return)}"
-    recent = "" if math.isnan(load.recent_return) else f" (newest: {_number(load.recent_return)})"
+    in_workers = "" if pool.backend == "serial" else f" + {_mib(envs_nbytes)} in workers"
+    episodes = f"episodes {load.episodes:,}, mean return {_number(load.mean_return)}"
+    recent = "" if math.isnan(load.recent_mean_return) else f" (newest: {_number(load.recent_mean_return)})"
     pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {reader.num_envs} x {pool.name}"
-    num_exceptions = sum(one.num_exceptions for one in load.envs)
-    exceptions = f", exceptions {num_exceptions:,}" if num_exceptions else ""
+    exceptions = f", exceptions {load.exceptions:,}" if load.exceptions else ""
     lines = [
-        f"{pool_line}, up {_time(load.age)}",
-        f"{load.steps_per_second:,.0f} steps/s, {load.num_steps:,} steps, restarts {load.num_replaced}{exceptions}",
+        f"{pool_line}, up {_time(load.age_seconds)}",
+        f"{load.steps_per_second:,.0f} steps/s, {load.steps:,} steps, restarts {load.restarts}{exceptions}",
         *([episodes + recent] if reader.is_timed else []),
-        f"memory {memory}",
+        f"memory {_mib(load.owner_rss_nbytes)}{in_workers}",
     ]
     text = Text("\n".join(lines))
     text.stylize("bold", 0, len(lines[0]))
@@ -138,16 +196,12 @@ def _is_long(env: EnvLoad) -> bool:
 
 
 def _keys(view: View) -> Any:
-    from rich.text import Text
-
     if view.digits is not None:
         return Text(f"stacks of worker: {view.digits}_   (Enter sends it a signal, Esc cancels)", style="reverse")
     return Text(f"s sort ({view.sort})   d stacks of a worker   Esc close them   q quit", style="reverse")
 
 
 def _table(*names: str) -> Any:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
         table.add_column(name, justify="left" if name in ("doing", "envs", "state") else "right", no_wrap=True)
@@ -173,12 +227,7 @@ def _number(value: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    if math.isnan(seconds):
-        return "-"
-    if seconds >= 120:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    if not seconds >= 120:
+        return time_text(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

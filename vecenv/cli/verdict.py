@@ -1,22 +1,22 @@
-"""The verdict of a benchmark: one sentence that names the fastest way to step the envs."""
+"""The last sentences of a benchmark: the fastest way to step the envs, and when to use Ray."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vecenv.core.advice.facts import SettingNames
 from vecenv.core.advice.rules import UNPROTECTED, cheap_envs
 from vecenv.core.advice.sizing import Setting
 from vecenv.core.advice.waiting import LEAST_GAIN
+from vecenv.measurement.measure import Result
 
-if TYPE_CHECKING:
-    from vecenv.measurement.measure import Result
-
-__all__ = ["verdict"]
+__all__ = ["ray_rule", "verdict"]
 
 # Ratios closer to 1 than this change from run to run.
 _NOISE = 0.03
+#: Milliseconds of a round from which lockstep over Ray has nearly the speed of the workers.
+_LONG_ROUND_MS = 10.0
 _NAMES = {
     "plain loop": "the plain loop",
     "gymnasium async": "Gymnasium's AsyncVectorEnv",
@@ -85,3 +85,25 @@ def _compare(ratio: float, name: str) -> str:
     if ratio < 1:  # medians of rounds and the median round can differ
         return f"{ratio:.2f} x {name}"
     return f"{ratio:.1f} x {name}" if ratio >= 2 else f"{ratio:.2f} x {name}"
+
+
+def ray_rule(results: Sequence[Result], settings: dict[str, Any]) -> str:
+    """Return what Ray adds to a round here, and when to use it, with the settings of the run.
+
+    "" is returned unless both the process pool and the pool over Ray were measured.
+    """
+    rounds = {result.name: result.us_per_batch / 1000 for result in results}
+    if not {"vecenv sync", "vecenv ray"} <= rounds.keys():
+        return ""
+    local, ray = rounds["vecenv sync"], rounds["vecenv ray"]
+    ideal = local * settings["workers"] / settings["ray_workers"]  # a round with that number of local workers
+    added = max(ray - ideal, 0.0)
+    shards = "1 shard" if settings["ray_shards"] == 1 else f"{settings['ray_shards']} shards"
+    length = "longer" if local >= _LONG_ROUND_MS else "shorter"
+    return (
+        f"A round of {settings['envs']} envs took {local:.3g} ms with the process pool ({settings['workers']} workers) "
+        f"and {ray:.3g} ms over Ray ({shards}, {settings['ray_workers']} workers): Ray adds about {added:.2g} ms, so "
+        f"lockstep over Ray reaches w / (w + {added:.2g} ms) of the speed of its workers, where they need w ms for a "
+        f"round. Use backend='ray' for rounds above {_LONG_ROUND_MS:g} ms (this one is {length}) or with one central "
+        "policy, and collectors with where='shards' for shorter rounds, and always for pixels."
+    )
