@@ -35,7 +35,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _CHILD = Path(__file__).with_name("one_revision.py")
 _FOLDER = "this folder"
 _CLOSE_SECONDS = 10
-_QUIET_PERCENT, _LOOK_SECONDS = 10, 0.2  # of all cores that others may use while our processes sleep
+_QUIET_PERCENT, _LOOK_SECONDS = 10, 0.2  # others may use this share of all cores
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -142,7 +142,7 @@ def _install(folder: Path, source: Path, revision: str) -> Path:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--ignore-installed", str(source)]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        if int(importlib.metadata.version("setuptools").split(".")[0]) >= 77:  # as pyproject.toml asks
+        if int(importlib.metadata.version("setuptools").split(".")[0]) >= 77:  # pyproject.toml asks for it
             command += ["--no-build-isolation", "--no-index"]  # nothing is downloaded
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""How ALF's face is measured: its step against the ceiling, and slow resets with and without spare envs."""
+"""How the ALF front end is measured: its step against the ceiling, and slow resets with and without spare envs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.auto`: is the choice of `num_workers="auto"` as fast as the best setting of a grid?
 
-For each kind of env: every setting of the grid is measured in short windows, then the best one again by turns against
+For each kind of env: every setting of the grid is measured in short windows, then the best one alternately with
 the choice, in pairs A B B A. The ratio of a pair is the speed of the choice divided by that of the best. A median of at
 least 0.95 is met. The grid has workers and threads. With `--tune`, the choice is that of `vecenv.tune`, and the grid
 has all that it tries: backend, workers, threads, `step` or `recv`, `copy` and `infos`.

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.board`: games per second of self-play with one worker and with two, in turns.
+"""`python -m benchmarks.board`: games per second of self-play with one worker and with two, measured alternately.
 
 Beside them stand plain loops that step the same boards, one alone and two at once: how much faster two processes
 are on this machine while nothing has to be waited for.
@@ -62,7 +62,7 @@ class SelfPlayMode(Mode):
 
 
 class AsyncSelfPlayMode(SelfPlayMode):
-    """The same by `send` and `recv`: goes on with the first half of the boards that have answered."""
+    """Self-play by `send` and `recv`: each batch has the first half of the boards that have answered."""
 
     call = "send/recv"
 

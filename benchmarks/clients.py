@@ -1,4 +1,4 @@
-"""`python -m benchmarks.clients`: each framework's own vector envs beside vecenv's, by turns, in one run.
+"""`python -m benchmarks.clients`: each framework's own vector envs beside vecenv's, measured alternately in one run.
 
     Tianshou    round 1: VecenvVectorEnv | SubprocVectorEnv | DummyVectorEnv     round 2: the same     ratios per round
 
@@ -236,7 +236,7 @@ _COLUMNS = (
 
 
 def main() -> None:
-    """Measure each framework by turns; print a table per task, and with --markdown the table of README."""
+    """Measure each framework; print a table per task, and with --markdown the table of README."""
     options = _parse()
     if options.json:
         check_file("--json", options.json)

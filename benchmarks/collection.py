@@ -1,4 +1,4 @@
-"""`Collector` against the bare loop over `send` and `recv`, and overlap against lockstep, in turns."""
+"""`Collector` against the bare loop over `send` and `recv`, and overlap against lockstep, measured alternately."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from vecenv.measurement.measure import Mode, Window
 from vecenv.measurement.target import check_env, registered_env
 
 _SIZES = (8, 64, 256)
-_MANY_PROCESSES = 64  # Gymnasium starts one per env; beyond this it measures the machine's patience
+_MANY_PROCESSES = 64  # Gymnasium starts one per env; beyond this the machine is the limit
 
 
 def main() -> int:

@@ -69,7 +69,7 @@ class TreeManagerMode(ManagerMode):
 
 
 class AsyncManagerMode(ManagerMode):
-    """`AsyncSubprocessEnvManager.step`: the envs that are ready go on, half of those asked are waited for."""
+    """`AsyncSubprocessEnvManager.step`: steps the envs that are ready and waits for half of those asked."""
 
     _class_name = "AsyncSubprocessEnvManager"
 
@@ -152,7 +152,7 @@ class SB3VecEnvMode(VecEnvMode):
 
 
 class VectorLoopMode(Mode):
-    """Vectorised envs in this process, stepped in turn; steps that only reset count here as any other."""
+    """Vectorised envs in this process, stepped one after another; steps that only reset count, too."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], name: str = "vectorised loop") -> None:
         super().__init__(name)

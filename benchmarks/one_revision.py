@@ -53,7 +53,7 @@ def _toy(name: str, **kwargs: Any) -> Callable[[], Any]:
 
 def _null_with_infos() -> Any:
     env = _toy("NullEnv")()
-    info = {"lives": 0, "episode_frame_number": 1234, "frame_number": 56789}  # as Pong's
+    info = {"lives": 0, "episode_frame_number": 1234, "frame_number": 56789}  # the keys of Pong
     env._result = (*env._result[:4], info)
     return env
 

@@ -1,8 +1,8 @@
 """The vector envs of other libraries, and the front ends of vecenv: how each steps the same envs.
 
-All step in lockstep, one action per env and call, except for the rows that end in "half": these go on with the first
-half of the envs that answer. Ended episodes are reset in the way that the library means: by itself, or by a call for
-the envs concerned. Steps that only reset an env do not count.
+All step in lockstep, one action per env and call, except for the rows that end in "half": their batches have the
+first half of the envs that answer. Ended episodes are reset in the way that the library means: by itself, or by a call
+for the envs concerned. Steps that only reset an env do not count.
 
 `peer_process` runs each mode in a process of its own; a library is imported there only.
 """
@@ -73,7 +73,7 @@ class Peer(NamedTuple):
 
 
 class _TurnMode(Mode):
-    """Base: a batch is one turn, which steps all envs and resets those whose episode has ended."""
+    """Base: a batch is one round, which steps all envs and resets those whose episode has ended."""
 
     def run(self, seconds: float) -> Window:
         """Take turns. The process measures the CPU time."""
@@ -217,7 +217,7 @@ class _DingEnv:
 
 
 class RLlibMode(_TurnMode):
-    """`sample` of a `SingleAgentEnvRunner` with random actions: a turn is 32 steps of each env, with RLlib's own work.
+    """`sample` of a `SingleAgentEnvRunner` with random actions: a round is 32 steps of each env, with RLlib's own work.
 
     Args:
         task: the envs.

@@ -135,7 +135,7 @@ def serve(descriptor: int) -> None:
                 connection.send(tuple(window._replace(cpu_seconds=_tree_cpu_seconds() - before)))
         except (EOFError, ConnectionError):
             raise
-        except BaseException as error:  # of a foreign library: any class
+        except BaseException as error:  # a foreign library may raise any class
             connection.send(f"{type(error).__name__}: {error}".partition("\n")[0])
         finally:
             os.killpg(0, signal.SIGCONT)  # processes of the mode may be stopped still

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: the same envs in vecenv and in the libraries people come from, by turns, in one run.
+"""`python -m benchmarks.peers`: the same envs in vecenv and in the libraries people come from, alternately in one run.
 
     round 1: plain loop | ceiling | each peer that is installed     round 2: the same     medians of ratios
 
@@ -36,7 +36,7 @@ _TASKS = {
 
 
 def main() -> None:
-    """Measure each row of the table by turns; print it, and at the end all ratios to the plain loop as Markdown."""
+    """Measure each row of the table; print it, and at the end all ratios to the plain loop as Markdown."""
     options = _parse()
     if options.json:
         check_file("--json", options.json)
@@ -44,7 +44,7 @@ def main() -> None:
     chosen = [peer for peer in PEERS if _is_chosen(peer, options)]
     peers = list(find_installed(chosen, options))
     about = machine.describe_machine()
-    versions: dict[str, None] = {}  # in the order of the peers
+    versions: dict[str, None] = {}  # keys in the order of the peers
     found: dict[str, list[Result]] = {}
     for task in tasks:
         report.print_text(f"{task.title}; {about['processor']}, {about['usable_cores']} usable cores")

@@ -98,7 +98,7 @@ class Bench:
         return rounds
 
     def require_nodes(self, count: int) -> None:
-        """Add nodes until there are so many."""
+        """Add nodes up to this number."""
         while len(self.cluster.nodes) < count:
             self.cluster.add_node(NODE_CPUS)
 

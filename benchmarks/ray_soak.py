@@ -53,7 +53,7 @@ class Faults(NamedTuple):
 def collect_under_faults(
     cluster: SimulatedCluster, envs: Sequence[tuple[str, int]], *, seconds: float, every: float, seed: int = 0
 ) -> tuple[list[Run], Faults]:
-    """Collect all kinds of envs at the same time, and kill actors and a node meanwhile.
+    """Collect all kinds of envs at the same time; kill actors and remove a node.
 
     Args:
         cluster: has room for two shards of each kind, also after one of its nodes has gone.

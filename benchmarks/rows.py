@@ -49,7 +49,7 @@ __all__ = [
 
 # Durations of the shared policies, as in the table.
 _SPIN_POLICY_SECONDS, _BLAS_POLICY_SECONDS = 2e-3, 1e-3
-_TURNS = 5  # of a policy alone and with rounds, per repeat: a core may be slow for half a second
+_WINDOWS = 5  # per repeat, for a policy alone and with rounds: a core may be slow for half a second
 _SETTLE_SECONDS, _IDLE_SECONDS = 1.0, 5.0
 
 _START_UP = """
@@ -146,7 +146,7 @@ def sleep_efficiency(
     """Return async throughput as a share of the closed form for memoryless sleepers; `kwargs` go to VectorEnv.
 
     With N envs whose sleeps are exponential, the mean time until `wait_num` of them have ended is
-    mean * (H(N) - H(N - wait_num)), H the harmonic number. The mean sleep is measured in turns with the rest, by
+    mean * (H(N) - H(N - wait_num)), H the harmonic number. The mean sleep is measured alternately with that, by
     plain loops over the same envs in `num_loops` processes, as the system's timer adds to the requested time.
     """
     num_envs = len(env_fns)
@@ -216,7 +216,7 @@ def info_cost_us(num_envs: int, effort: Effort) -> list[float]:
 
 @contextlib.contextmanager
 def pool_round(env_fns: Sequence[EnvFn], num_workers: int) -> Iterator[Callable[[], None]]:
-    """Open a ProcessPool and give one round of it: `send`, `recv` of all, below every face."""
+    """Open a ProcessPool and give one round of it: `send`, `recv` of all, without a front end."""
     with ProcessPool(env_fns, PoolOptions(num_workers=num_workers)) as pool:
         pool.start()
         pool.reset()
@@ -253,16 +253,16 @@ def spin_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effor
 
 
 def blas_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effort) -> list[float]:
-    """Return the same with a matrix product of about 1 ms on two threads, whose own time is measured in turns."""
+    """Return the overhead of a matrix product of about 1 ms on two threads, whose own time is measured alternately."""
     policy = _matmul_policy(_BLAS_POLICY_SECONDS)
     env_seconds = _env_seconds(env_fns, busy_us)
-    turn = Effort(1, effort.seconds / _TURNS)
+    window = Effort(1, effort.seconds / _WINDOWS)
     readings = []
     with vector_env_round(env_fns, policy) as one_round:
         for _ in range(effort.repeats):
-            turns = [median_times(policy, turn) + median_times(one_round, turn) for _ in range(_TURNS)]
-            alone, together = zip(*turns)
-            # The quickest turn is the policy undisturbed; a slow one would make the rounds look good.
+            times = [median_times(policy, window) + median_times(one_round, window) for _ in range(_WINDOWS)]
+            alone, together = zip(*times)
+            # The quickest window is the policy undisturbed; a slow one would make the rounds look good.
             readings.append(statistics.median(together) - min(alone) - env_seconds)
     return [1e6 * seconds for seconds in readings]
 
@@ -273,7 +273,7 @@ def start_up_seconds(num_envs: int, num_workers: int, effort: Effort) -> list[fl
 
 
 def start_up_growth(effort: Effort) -> list[float]:
-    """Return the start-up time per env of 16384 envs in two workers, as a multiple of that of 4096; by turns.
+    """Return the start-up time per env of 16384 envs in two workers, as a multiple of that of 4096.
 
     The time of 64 envs, which is mostly that of two processes, is subtracted before.
     """

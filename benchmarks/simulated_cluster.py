@@ -82,7 +82,7 @@ def simulated_cluster(num_nodes: int = 2, num_cpus: int = 2) -> Iterator[Simulat
     with mock.patch.dict(os.environ, {_FOLDER: folder, "PYTHONPATH": path}):  # Ray notes there that a cluster exists
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # those of Ray about itself
+                warnings.simplefilter("ignore")  # Ray warns of itself
                 cluster = SimulatedCluster()
                 for _ in range(num_nodes):
                     cluster.add_node(num_cpus)

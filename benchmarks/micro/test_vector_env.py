@@ -1,4 +1,4 @@
-"""One round of VectorEnv with envs that cost nothing: all time is the engine's and the face's."""
+"""One round of VectorEnv with envs that cost nothing: all time is that of the engine and the front end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_step(benchmark: Any, opener: _Opener, num_envs: int) -> None:
 
 
 class ShortEnv(NullEnv):
-    """Episodes of 5 steps with an info of 5 numbers at each, as many as Pong's."""
+    """Episodes of 5 steps with an info of 5 numbers at each, like Pong's."""
 
     num_steps = 0
 
@@ -61,7 +61,7 @@ def test_infos_of_short_episodes(benchmark: Any, opener: _Opener, mode: str) -> 
     """In SAME_STEP a fifth of the rows have a final observation and two infos."""
     envs = opener([ShortEnv] * 64, autoreset_mode=mode)
     actions = next(action_batches(envs.single_action_space, 64))
-    for _ in range(50):  # until the columns are known
+    for _ in range(50):  # the columns are known then
         envs.step(actions)
     benchmark(envs.step, actions)
 
