@@ -6,6 +6,7 @@ sees it, with an estimate of that time after a change of one setting; see `Profi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -17,7 +18,7 @@ from ...statistics import Statistics, time_text
 from .facts import PoolFacts
 from .profile import Profile, make_profile
 from .sizing import SERIAL, Setting, choose_setting, round_ns
-from .waiting import LEAST_GAIN, advise, describe_waiting, find_better
+from .waiting import LEAST_GAIN, advise, find_waiting
 
 __all__ = ["UNPROTECTED", "cheap_envs", "diagnose"]
 
@@ -252,13 +253,8 @@ def _find_slow_resets(pool: Profile) -> Verdict | None:
 
 
 def _find_waiting_envs(pool: Profile) -> Verdict | None:
-    facts, workload = pool.facts, pool.workload
-    if not workload.is_waiting:
-        return None
-    best, ratio = find_better(workload, pool.num_envs, facts.setting, facts.cores)
-    gain = pool.gain_of(pool.waiting / ratio)
-    cause = describe_waiting(workload)
-    return Verdict("waiting envs", cause, workload.waiting, "share", advise(best, pool.num_envs), gain)
+    found = find_waiting(pool.workload, pool.num_envs, pool.facts.setting, pool.facts.cores)
+    return found and dataclasses.replace(found, gain=pool.gain_of(pool.waiting / found.gain))
 
 
 def _find_threads(pool: Profile) -> Verdict | None:

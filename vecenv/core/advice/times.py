@@ -192,9 +192,7 @@ def read_threads(pids: Sequence[int], threads_per_worker: int) -> tuple[tuple[in
 def read_caller(first_wait_ns: int, waited_ns: int, copied_ns: int) -> CallerTimes:
     """Return the times of the caller.
 
-    Args:
-        first_wait_ns, waited_ns: of `Hub.waits`.
-        copied_ns: of `CopyTimer.sum_ns`.
+    `first_wait_ns` and `waited_ns` are those of `Hub.waits`, `copied_ns` is `CopyTimer.sum_ns`.
     """
     if not first_wait_ns:
         return CallerTimes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...errors import PerformanceWarning, warn_caller
+from ...report import Verdict
 from ...statistics import time_text
 from ..layout.spec import Array
 from ..processes.slots import SlotTable
@@ -12,7 +13,7 @@ from ..system.clock import now_ns
 from .sizing import Setting, Workload, choose_setting, round_ns
 from .times import read_workload
 
-__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "describe_waiting", "find_better"]
+__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting"]
 
 _LOG = logging.getLogger("vecenv")
 #: Least steps of each env, and nanoseconds since the first request, for the verdict.
@@ -55,17 +56,13 @@ class WaitingCheck:
 
         With the filter "error" the warning is raised; nothing else is changed then.
         """
-        workload = self._read()
-        num_envs = len(self._timings)
-        if workload is None or not workload.is_waiting:
-            return
-        best, gain = find_better(workload, num_envs, self._setting, self._cores)
-        if gain < LEAST_GAIN:
+        workload, num_envs = self._read(), len(self._timings)
+        found = None if workload is None else find_waiting(workload, num_envs, self._setting, self._cores)
+        if found is None or found.gain < LEAST_GAIN:
             return
         num_slots = min(num_envs, self._setting.num_workers * self._setting.threads_per_worker)
         text = (
-            f"{describe_waiting(workload)}. {self._setting} step up to {-(-num_envs // num_slots)} envs one after the "
-            f"other. Use {advise(best, num_envs)}: expect about {gain:.2g} times as many steps per second. "
+            f"{found}. {self._setting} step up to {-(-num_envs // num_slots)} envs one after the other. "
             "num_workers='auto' measures and chooses. With VectorEnv, send() and recv() do not wait for slow envs"
         )
         _LOG.info("%s", text)
@@ -75,11 +72,17 @@ class WaitingCheck:
         return read_workload(self._timings, self._slots.by_env, self._slots.worker_of)
 
 
-def find_better(workload: Workload, num_envs: int, setting: Setting, cores: int) -> tuple[Setting, float]:
-    """Return the best workers and threads for envs that wait, and their gain: estimated steps per second, over now."""
+def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int) -> Verdict | None:
+    """Return the verdict about envs that wait, with the gain if the caller waits for them all the time; else None."""
+    if not workload.is_waiting:
+        return None
     best = choose_setting(workload, num_envs, cores, may_thread=True)
     now, then = (round_ns(workload, num_envs, one, cores) for one in (setting, best))
-    return best, now / then
+    cause = (
+        f"the envs wait for {workload.waiting:.0%} of their time: {time_text(workload.step_ns / 1e9)} a step with its "
+        f"share of the resets, {time_text(workload.busy_ns / 1e9)} of that is work"
+    )
+    return Verdict("waiting envs", cause, workload.waiting, "share", advise(best, num_envs), now / then)
 
 
 def advise(best: Setting, num_envs: int) -> str:
@@ -87,9 +90,3 @@ def advise(best: Setting, num_envs: int) -> str:
     threads = "" if best.threads_per_worker == 1 else f", threads_per_worker={best.threads_per_worker}"
     for_draws = f" (num_workers={num_envs} for envs that draw from global random generators)" if threads else ""
     return f"num_workers={best.num_workers}{threads}{for_draws}"
-
-
-def describe_waiting(workload: Workload) -> str:
-    step, busy = time_text(workload.step_ns / 1e9), time_text(workload.busy_ns / 1e9)
-    waiting = f"the envs wait for {workload.waiting:.0%} of their time"
-    return f"{waiting}: {step} a step with its share of the resets, {busy} of that is work"
