@@ -147,8 +147,7 @@ class WorkerProcess:
     Attributes:
         started: start time in clock ticks since boot.
         stack_fd: descriptor of the file for its stacks, in the process of the pool; -1: there is none.
-        slots: its slots that serve envs.
-        env_ids: of these slots.
+        slots, env_ids: its slots that serve envs, and these envs.
     """
 
     worker_id: int

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +23,6 @@ from rich.text import Text
 
 from vecenv.cli.pool_load import EnvLoad, PoolLoad, WorkerLoad, measure_load
 from vecenv.cli.pool_reader import PoolReader
-from vecenv.cli.top_keys import Keys
 from vecenv.core.system.stack_dump import signal_name
 from vecenv.statistics import time_text
 
@@ -59,12 +63,41 @@ def print_once(reader: PoolReader, load: PoolLoad) -> None:
     console.print(_draw(reader, load, View()))
 
 
+class _Keys(contextlib.AbstractContextManager["_Keys"]):
+    """Keys of standard input while the context lasts; no keys come if it is not a terminal."""
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
+        self._before: list[Any] = []
+
+    def __enter__(self) -> _Keys:
+        if self._fd >= 0:
+            self._before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._fd >= 0:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def wait(self, until: float) -> str:
+        """Return the keys that are pressed, as soon as there are any; '' at the time `until` of `time.monotonic`."""
+        seconds = max(0.0, until - time.monotonic())
+        ready, _, _ = select.select([self._fd] if self._fd >= 0 else [], [], [], seconds)
+        if not ready:
+            return ""
+        data = os.read(self._fd, 64)
+        if not data:  # the terminal is gone
+            self._fd = -1
+        return data.decode(errors="replace")
+
+
 def watch(reader: PoolReader, interval: float) -> None:
     """Show the screen, once per interval and after each key, until `q`."""
     console, view = Console(highlight=False), View()
     before = reader.read()
     load = measure_load(reader, before, before)
-    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic() + min(interval, 0.2)  # the first numbers come soon
         while True:
             live.update(_draw(reader, load, view, console.height), refresh=True)

@@ -44,10 +44,7 @@ class EnvCode:
         if callable(env):
             name = getattr(env, "__name__", "")
             name = name if name.isidentifier() else "env_fn"
-            if env_kwargs:
-                partial = _partial(name, (), env_kwargs)
-                return cls(name, EnvFactory(env, kwargs=dict(env_kwargs)), ("import functools",), partial)
-            return cls(name, env, (), name)
+            return cls._of_factory(name, EnvFactory(env, kwargs=dict(env_kwargs)), name)
         if not isinstance(env, str):
             got = describe_wrong_env_fn(env, is_one=True)
             raise ConfigError(f"env: expected an id or a function that builds an env, {got}", key="env")
@@ -62,10 +59,15 @@ class EnvCode:
             make = f"lambda: gymnasium.make({env!r}{arguments})"
             return cls(env, found, ("import gymnasium",), make, env, env_kwargs)
         assert isinstance(found, EnvFactory)
-        imports = (f"from {module} import {path.partition('.')[0]}",)
-        if found.args or found.kwargs:
-            return cls(env, found, ("import functools", *imports), _partial(path, found.args, found.kwargs))
-        return cls(env, found, imports, path)
+        return cls._of_factory(env, found, path, f"from {module} import {path.partition('.')[0]}")
+
+    @classmethod
+    def _of_factory(cls, name: str, factory: EnvFactory, path: str, *imports: str) -> EnvCode:
+        arguments = [*map(repr, factory.args), *([_keywords(factory.kwargs)] if factory.kwargs else [])]
+        if not arguments:
+            return cls(name, factory, imports, path)
+        expression = f"functools.partial({', '.join([path, *arguments])})"
+        return cls(name, factory, ("import functools", *imports), expression)
 
     def vector_env(self, num_envs: int, options: Mapping[str, Any]) -> str:
         """Return a program that builds a `VectorEnv` as `envs`."""
@@ -80,11 +82,6 @@ class EnvCode:
         """Return a program that builds Gymnasium's `SyncVectorEnv` as `envs`."""
         imports = dict.fromkeys([*self.imports, "import gymnasium"])
         return "\n".join([*imports, f"envs = gymnasium.vector.SyncVectorEnv([{self.expression}] * {num_envs})"])
-
-
-def _partial(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    parts = [name, *map(repr, args), *([_keywords(kwargs)] if kwargs else [])]
-    return f"functools.partial({', '.join(parts)})"
 
 
 def _keywords(options: Mapping[str, Any]) -> str:

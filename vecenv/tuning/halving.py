@@ -60,10 +60,9 @@ class Halving:
     def run(
         self, entries: Sequence[OpenCandidate], seconds: float, base: OpenCandidate | None = None
     ) -> list[OpenCandidate]:
-        """Return the entries of the last rung, the fastest first; the fastest one that uses `step` is among them.
+        """Return those of the entries in the last rung, the fastest first, with the fastest one that uses `step`.
 
         Args:
-            entries: at least one.
             seconds: for all rungs together. Each entry runs for one batch per window at least, however long that takes.
             base: one of the entries, which stays to the last rung. Speeds are then compared with its speed, over the
                 rounds of earlier runs, too.
