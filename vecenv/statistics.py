@@ -145,7 +145,7 @@ class WorkerTimes:
         num_envs: how many envs it hosts, int64 (W,).
         busy_share: the part of the time since the start in which its threads stepped or reset envs, float64 (W,). The
             operation that runs now is included. NaN with `timings=False`.
-        waiting_share: the rest, float64 (W,): the worker waits for commands; it also calls and restores envs.
+        waiting_share: the remaining part, float64 (W,): the worker waits for commands; it also calls and restores envs.
         rss_nbytes: memory in bytes that it has in RAM, shared memory included, float64 (W,); NaN if it is dead.
     """
 
@@ -165,8 +165,8 @@ class CallerTimes:
         waiting_share: the part in which `recv` and `step` waited for envs; NaN if `seconds` is 0.
         copying_share: the part in which the front end copied observations of batches of 64 KiB and more. Batches that
             are lent (see `copy`) are not copied. NaN if `seconds` is 0.
-        outside_share: the rest, from each batch to the next request: the caller's own work, such as a policy, and the
-            other work of the front end. NaN if `seconds` is 0.
+        outside_share: the remaining part, from each batch to the next request: the caller's own work, such as a policy,
+            and the other work of the front end. NaN if `seconds` is 0.
     """
 
     seconds: float = 0.0
