@@ -22,62 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Module of each public name. A new name is one line here; a new module is one line below, too.
-_MODULE_OF = {
-    "BatchedVectorEnv": "vector",
-    "CallerTimes": "statistics",
-    "CheckError": "envs.check.check",
-    "ClosedError": "errors",
-    "Collector": "collection",
-    "Comparison": "evaluation",
-    "ConfigError": "errors",
-    "DependencyError": "errors",
-    "DifferentSpacesError": "errors",
-    "Durations": "statistics",
-    "EngineOptions": "options",
-    "EnvError": "errors",
-    "EnvTimes": "statistics",
-    "EpisodeResult": "evaluation",
-    "ErrorRows": "errors",
-    "Evaluation": "evaluation",
-    "FailurePolicy": "options",
-    "InternalError": "errors",
-    "NoneSpace": "envs.spaces",
-    "NotASequenceError": "errors",
-    "ObjectSpace": "envs.spaces",
-    "PerformanceWarning": "errors",
-    "RayOptions": "ray_options",
-    "RecoveryReport": "envs.check.recovery",
-    "Report": "report",
-    "ShardInfo": "statistics",
-    "ShortageError": "errors",
-    "SpaceError": "errors",
-    "StateError": "errors",
-    "Statistics": "statistics",
-    "Timeouts": "options",
-    "Transitions": "collection",
-    "TuneCandidate": "tuning.result",
-    "TuneResult": "tuning.result",
-    "UnknownNameError": "errors",
-    "VecenvError": "errors",
-    "VectorEnv": "vector",
-    "Verdict": "report",
-    "WorkerDiedError": "errors",
-    "WorkerError": "errors",
-    "WorkerTimeoutError": "errors",
-    "WorkerTimes": "statistics",
-    "WrongTypeError": "errors",
-    "check_all": "envs.check.check",
-    "check_recovery": "envs.check.recovery",
-    "collect": "collection",
-    "compare": "evaluation",
-    "evaluate": "evaluation",
-    "is_replaying": "gymnasium_api.replaying",
-    "make_vec": "vector",
-    "register_pickled_state": "envs.state.state",
-    "register_state_adapter": "envs.state.state",
-    "register_vec": "vector",
-    "tune": "tuning.search",
+# Module -> its public names. A new module is one line below, too.
+_NAMES = {
+    "collection": "Collector Transitions collect",
+    "envs.check.check": "CheckError check_all",
+    "envs.check.recovery": "RecoveryReport check_recovery",
+    "envs.spaces": "NoneSpace ObjectSpace",
+    "envs.state.state": "register_pickled_state register_state_adapter",
+    "errors": (
+        "ClosedError ConfigError DependencyError DifferentSpacesError EnvError ErrorRows InternalError "
+        "NotASequenceError PerformanceWarning ShortageError SpaceError StateError UnknownNameError VecenvError "
+        "WorkerDiedError WorkerError WorkerTimeoutError WrongTypeError"
+    ),
+    "evaluation": "Comparison EpisodeResult Evaluation compare evaluate",
+    "gymnasium_api.replaying": "is_replaying",
+    "options": "EngineOptions FailurePolicy Timeouts",
+    "ray_options": "RayOptions",
+    "report": "Report Verdict",
+    "statistics": "CallerTimes Durations EnvTimes ShardInfo Statistics WorkerTimes",
+    "tuning.result": "TuneCandidate TuneResult",
+    "tuning.search": "tune",
+    "vector": "BatchedVectorEnv VectorEnv make_vec register_vec",
 }
 
 # Names that have moved: part of the package -> names. The old ones work in this release.
@@ -106,7 +71,9 @@ _MOVED = {
     "envs.spaces": "LooseSpace",
     "integrations.envpool": "make",
 }
-_HOME_OF = {name: part for part, names in _MOVED.items() for name in names.split()}
+_MODULE_OF, _HOME_OF = (
+    {name: module for module, names in table.items() for name in names.split()} for table in (_NAMES, _MOVED)
+)
 
 if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namespace
     from vecenv.collection import *

@@ -2,180 +2,22 @@
 
 from __future__ import annotations
 
-from .config import Config, deep_merge_dicts
-from .envs.agents import HybridEnv, TwoAgentEnv
-from .envs.arrays import affine_transform, to_ndarray
-from .envs.base import BaseEnv, BaseEnvTimestep, get_env_cls, get_vec_env_setting
-from .envs.board import (
-    AlphaBetaBot,
-    BoardEnv,
-    Connect4Env,
-    Connect4RuleBot,
-    GomokuEnv,
-    GomokuRuleBotV0,
-    GomokuRuleBotV1,
-    MCTSBot,
-    TicTacToeEnv,
-    TicTacToeRuleBot,
-)
-from .envs.buffers import CloudPickleWrapper, ShmBuffer, ShmBufferContainer
-from .envs.check.check import (
-    check_all,
-    check_array_space,
-    check_different_memory,
-    check_obs_deepcopy,
-    check_reset,
-    check_space_dtype,
-    check_step,
-    demonstrate_correct_procedure,
-)
-from .managers import (
-    AsyncSubprocessEnvManager,
-    BaseEnvManager,
-    BaseEnvManagerV2,
-    EnvState,
-    GymVectorEnvManager,
-    RayEnvManager,
-    SubprocessEnvManagerV2,
-    SyncSubprocessEnvManager,
-    create_env_manager,
-    get_env_manager_cls,
-)
-from .registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY, ENV_WRAPPER_REGISTRY, Registry
-from .tree import TreeArray
-from .wrappers import (
-    ActionDiscretizationEnvWrapper,
-    ActionRepeatWrapper,
-    AllinObsWrapper,
-    ClipRewardEnv,
-    ClipRewardWrapper,
-    DelayRewardWrapper,
-    EnvWrapper,
-    EpisodicLifeEnv,
-    EpisodicLifeWrapper,
-    EvalEpisodeReturnWrapper,
-    FireResetEnv,
-    FireResetWrapper,
-    FlatObsWrapper,
-    FrameStack,
-    FrameStackWrapper,
-    GymHybridDictActionWrapper,
-    GymToGymnasiumWrapper,
-    LightZeroEnvWrapper,
-    MaxAndSkipEnv,
-    MaxAndSkipWrapper,
-    NoopResetEnv,
-    NoopResetWrapper,
-    ObsNormEnv,
-    ObsNormWrapper,
-    ObsPlusPrevActRewWrapper,
-    ObsTransposeWrapper,
-    RamWrapper,
-    RecordVideo,
-    RewardNormEnv,
-    RewardNormWrapper,
-    RunningMeanStd,
-    ScaledFloatFrame,
-    ScaledFloatFrameWrapper,
-    StaticObsNormWrapper,
-    TimeLimitWrapper,
-    TransposeWrapper,
-    WarpFrame,
-    WarpFrameWrapper,
-    create_env_wrapper,
-    get_wrappered_env,
-    update_shape,
-)
-from .wrappers.ding import DingEnvWrapper, get_default_wrappers
+from . import config, managers, registry, tree, wrappers
+from .config import *
+from .envs import agents, arrays, base, board, buffers
+from .envs.agents import *
+from .envs.arrays import *
+from .envs.base import *
+from .envs.board import *
+from .envs.buffers import *
+from .envs.check import check
+from .envs.check.check import *
+from .managers import *
+from .registry import *
+from .tree import *
+from .wrappers import *
+from .wrappers import ding
+from .wrappers.ding import *
 
-__all__ = [
-    "ActionDiscretizationEnvWrapper",
-    "ActionRepeatWrapper",
-    "AllinObsWrapper",
-    "AlphaBetaBot",
-    "AsyncSubprocessEnvManager",
-    "BaseEnv",
-    "BaseEnvManager",
-    "BaseEnvManagerV2",
-    "BaseEnvTimestep",
-    "BoardEnv",
-    "ClipRewardEnv",
-    "ClipRewardWrapper",
-    "CloudPickleWrapper",
-    "Config",
-    "Connect4Env",
-    "Connect4RuleBot",
-    "DelayRewardWrapper",
-    "DingEnvWrapper",
-    "ENV_MANAGER_REGISTRY",
-    "ENV_REGISTRY",
-    "ENV_WRAPPER_REGISTRY",
-    "EnvState",
-    "EnvWrapper",
-    "EpisodicLifeEnv",
-    "EpisodicLifeWrapper",
-    "EvalEpisodeReturnWrapper",
-    "FireResetEnv",
-    "FireResetWrapper",
-    "FlatObsWrapper",
-    "FrameStack",
-    "FrameStackWrapper",
-    "GomokuEnv",
-    "GomokuRuleBotV0",
-    "GomokuRuleBotV1",
-    "GymHybridDictActionWrapper",
-    "GymToGymnasiumWrapper",
-    "GymVectorEnvManager",
-    "HybridEnv",
-    "LightZeroEnvWrapper",
-    "MCTSBot",
-    "MaxAndSkipEnv",
-    "MaxAndSkipWrapper",
-    "NoopResetEnv",
-    "NoopResetWrapper",
-    "ObsNormEnv",
-    "ObsNormWrapper",
-    "ObsPlusPrevActRewWrapper",
-    "ObsTransposeWrapper",
-    "RamWrapper",
-    "RayEnvManager",
-    "RecordVideo",
-    "Registry",
-    "RewardNormEnv",
-    "RewardNormWrapper",
-    "RunningMeanStd",
-    "ScaledFloatFrame",
-    "ScaledFloatFrameWrapper",
-    "ShmBuffer",
-    "ShmBufferContainer",
-    "StaticObsNormWrapper",
-    "SubprocessEnvManagerV2",
-    "SyncSubprocessEnvManager",
-    "TicTacToeEnv",
-    "TicTacToeRuleBot",
-    "TimeLimitWrapper",
-    "TransposeWrapper",
-    "TreeArray",
-    "TwoAgentEnv",
-    "WarpFrame",
-    "WarpFrameWrapper",
-    "affine_transform",
-    "check_all",
-    "check_array_space",
-    "check_different_memory",
-    "check_obs_deepcopy",
-    "check_reset",
-    "check_space_dtype",
-    "check_step",
-    "create_env_manager",
-    "create_env_wrapper",
-    "deep_merge_dicts",
-    "demonstrate_correct_procedure",
-    "get_default_wrappers",
-    "get_env_cls",
-    "get_env_manager_cls",
-    "get_vec_env_setting",
-    "get_wrappered_env",
-    "to_ndarray",
-    "update_shape",
-]
+_MODULES = (config, agents, arrays, base, board, buffers, check, managers, registry, tree, wrappers, ding)
+__all__ = sorted({name for module in _MODULES for name in module.__all__} - {"CheckError"})
