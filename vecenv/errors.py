@@ -56,6 +56,7 @@ __all__ = [
     "WrongTypeError",
 ]
 
+_T = TypeVar("_T")
 _Error = TypeVar("_Error", bound="WorkerError")
 
 #: Whether Python's tracebacks show the notes of exceptions (3.11).
@@ -329,6 +330,15 @@ def convert_rows(error: BaseException, convert: Callable[[Any], Any], index: Any
     rows = take_rows(error)
     if rows is not None:
         vars(error)["rows"] = ErrorRows(convert(rows.result), rows.mask[index])
+
+
+def converted(convert: Callable[[Any], _T], function: Callable[..., Any], *args: Any, **kwargs: Any) -> _T:
+    """Return the converted result of a function; the `ErrorRows` of its exception are converted, too."""
+    try:
+        return convert(function(*args, **kwargs))
+    except Exception as error:
+        convert_rows(error, convert)
+        raise
 
 
 def signal_name(exitcode: int | None) -> str | None:

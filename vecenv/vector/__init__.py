@@ -2,8 +2,7 @@
 
 It stands above the pool: the pool returns batches, and this package turns them into Gymnasium's five-tuples.
 
-    env        VectorEnv: steps and resets
-    calls      VectorEnv: calls, attributes and rendering
+    env        VectorEnv
     base       start, close, and Gymnasium's rules about the order of calls
     seeds      the seeds of resets: drawn if missing, recorded
     results    one batch of the pool as the result of a step
@@ -15,7 +14,7 @@ It stands above the pool: the pool returns batches, and this package turns them 
     errors     errors that belong to vecenv and to Gymnasium
     make       make_vec, register_vec: vector envs by registered name
     by_id      the entry points that Gymnasium's registry uses
-    batched    BatchedVectorEnv: a vector env of vector envs; batched_calls, batched_data: its calls, its reshaping
+    batched    BatchedVectorEnv: a vector env of vector envs; batched_data: its reshaping
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import gymnasium
 import numpy as np
@@ -21,17 +21,18 @@ from ..core.layout.flags import Op
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.backends import make_pool
+from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
 from ..ray_options import RayOptions
-from ..statistics import ShardInfo
 from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
 from .results import Step
 
 __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
-_Self = TypeVar("_Self", bound="BaseVectorEnv")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: Value of `_pending` after `close`.
 _CLOSED = "close"
@@ -54,10 +55,9 @@ def check_name(what: str, name: Any) -> None:
         raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
-class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector env over a pool: order of calls, and closing."""
 
-    _pool: Pool
     #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; _CLOSED after `close`.
     _pending: str | None = None
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
@@ -101,10 +101,6 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     @abc.abstractmethod
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every env."""
-
-    def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard of `backend="ray"`; [] with other backends."""
-        return self._pool.shards()
 
     @property
     def pool(self) -> Pool:
@@ -170,6 +166,13 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise PendingCallError(str(error), name=what) from error
         raise error
 
+    def _ask(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a method of the pool; see `_raise_as_gymnasium`."""
+        try:
+            return function(*args, **kwargs)
+        except StateError as error:
+            self._raise_as_gymnasium(what, error)
+
     def _cancel_outstanding(self, what: str, ids: Sequence[int], ops: Collection[Op], noun: str) -> None:
         """Cancel outstanding operations of the pool's envs that will be reset now.
 
@@ -216,10 +219,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _recv(self, what: str, timeout: float | None, env_ids: Any = None) -> Batch:
         check_timeout("timeout", timeout)
         self._pending = None
-        try:
-            return self._pool.recv(timeout=timeout, env_ids=env_ids)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
+        return self._ask(what, self._pool.recv, timeout=timeout, env_ids=env_ids)
 
     # ---- end ---------------------------------------------------------------------------------
 
@@ -261,16 +261,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return f"{name}(not built)"
         return f"{name}({self._pool.describe(None if self.spec is None else self.spec.id, self.num_envs)})"
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
             with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; build one from its env_fns")

@@ -27,16 +27,16 @@ from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
+from ..envs.remote import CallBatch, SetBatchAttribute, render
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
 from ..gymnasium_api.reward_spaces import reward_shape_of
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
-from ..report import Report
 from ..statistics import ShardInfo, Statistics
 from ..values.checks import check_flag
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
-from .batched_calls import CallableBatchedVectorEnv
+from .base import BaseVectorEnv, check_method, check_name
 from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .options import read_pool_options
@@ -48,12 +48,11 @@ __all__ = ["BatchedVectorEnv"]
 _MAX_VIEWS = 64
 #: Steps between two snapshots of the vector envs. The pool sees no ends of their episodes, so none can trigger one.
 _SNAPSHOT_INTERVAL = 500
-_NAMES = SettingNames(overlap="", spare_envs="", infos="", collect="")
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 
 
-class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
+class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. The vector envs do the autoresets and produce
@@ -64,8 +63,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     of Gymnasium's CartPoleVectorEnv, of classes with `get_state()` and `set_state(state)`, and of classes with a state
     adapter (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`). A state must include the episodes in
     progress. A batch cannot be restored if there is no such reset or snapshot, or if the repeated results differ. Then
-    all its episodes that have not ended are truncated, and new ones begin according to the autoreset mode. Errors and
-    log lines number the batches, not the envs in them.
+    all its episodes that have not ended are truncated, and new ones begin according to the autoreset mode. Errors,
+    log lines and reports number the batches, not the envs in them.
 
     Example:
         >>> import functools
@@ -85,6 +84,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             `reset(seed=envs.seeds[0])` repeats a run that began unseeded.
         implementation: 'native' or 'python', the code that moves the data.
     """
+
+    _setting_names = SettingNames(overlap="", spare_envs="", infos="", collect="")
 
     def __init__(
         self,
@@ -211,10 +212,6 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             found.append(info._replace(env_ids=env_ids))
         return found
 
-    def report(self) -> Report:
-        """Return verdicts about the speed, as `VectorEnv.report`; an env in their texts is a whole batch."""
-        return self._pool.report(_NAMES)
-
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Step:
@@ -249,11 +246,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         return self._deliver_step(batch)
 
     def _send(self, what: str, actions: Any) -> None:
-        rows = self._rows_of(actions)
-        try:
-            self._pool.send(rows)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
+        self._ask(what, self._pool.send, self._rows_of(actions))
 
     def _rows_of(self, actions: Any) -> Any:
         """Return actions of N envs as rows of W batches, and request snapshots if they are due before this step."""
@@ -440,10 +433,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
         if self._pool.outstanding():
             self._cancel_outstanding(what, chosen, [Op.STEP, Op.RESET], "batches")
-        try:
-            self._pool.reset(asked, kwargs=[each[i] for i in chosen], seeds_per_env=self.batch_size)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
+        self._ask(what, self._pool.reset, asked, kwargs=[each[i] for i in chosen], seeds_per_env=self.batch_size)
         self._record_seeds({i: seeds[i] for i in chosen})
         if self._ended is not None:
             self._ended[slice(None) if env_ids is None else env_ids] = False
@@ -510,6 +500,74 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                 if self._ended is not None:
                     self._ended.reshape(-1, self.batch_size)[i] = False
         return self._own(rows), join_infos(infos, self.batch_size)
+
+    # ---- calling -----------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method, or read an attribute, of every env; blocks until all batches have answered.
+
+        Args:
+            name: name of the method or attribute. 'reset', 'step' and 'close' are refused.
+            *args, **kwargs: passed to the method.
+
+        Returns:
+            One result per env if the vector envs have a `call` method, as Gymnasium's have. Otherwise one result per
+            batch: the value of the vector env's own method or attribute.
+
+        Raises:
+            ConfigError: the method is refused.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            Exception: raised by the method; of several, that of the lowest batch, with its remote traceback.
+        """
+        return self._call("call", name, *args, **kwargs)
+
+    def _call(self, what: str, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call as `call` does for a method of the name `what`, which error messages begin with."""
+        self._check_idle(what)
+        check_method(what, name)
+        functions = [CallBatch(name, args, kwargs)] * self._pool.num_envs
+        results = self._ask(what, self._pool.call_each, functions, pure=what == "get_attr")
+        if all(is_each for is_each, _ in results):
+            return tuple(value for _, values in results for value in values)
+        return tuple(values for _, values in results)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of every env, or of every batch; see `call`."""
+        return self._call("get_attr", name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.
+
+        Args:
+            name: name of the attribute.
+            values: a list or tuple with one value per env, or one value for all.
+
+        Raises:
+            ConfigError: the list does not have one value per env; or it is a list and the vector envs have no
+                `set_attr`, so that they accept only one value for all.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+        """
+        self._check_idle("set_attr")
+        check_name("set_attr", name)
+        each = [values] * self._pool.num_envs
+        is_each = isinstance(values, list | tuple)
+        if is_each:
+            if len(values) != self.num_envs:
+                raise ConfigError(
+                    f"set_attr: expected {self.num_envs} values, one per env, got {len(values)}", key=name
+                )
+            size = self.batch_size
+            each = [values[i : i + size] for i in range(0, self.num_envs, size)]
+        assignments = [SetBatchAttribute(name, value, is_each) for value in each]
+        # Kept beyond the next reset.
+        self._ask("set_attr", self._pool.call_each, assignments, name=f"set_attr {name}")
+
+    def render(self) -> tuple[Any, ...]:
+        """Return one frame per env; None for each env of a batch that renders nothing."""
+        self._check_idle("render")
+        found = self._ask("render", self._pool.call_each, [render] * self._pool.num_envs, pure=True)
+        return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
 
 
 def _lacks_seeds(seed: Any) -> bool:

@@ -30,16 +30,15 @@ from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
 from ..core.spares.resets import SpareRule
+from ..core.system.clock import check_timeout
 from ..envs.adapt import adapt_and_build
-from ..envs.remote import GetAttribute, without_bounds
+from ..envs.remote import GetAttribute, GetOrCall, SetAttribute, without_bounds
 from ..envs.seeding import episode_seed
 from ..envs.state.state import SNAPSHOTTER
-from ..errors import ConfigError, DifferentSpacesError, StateError, convert_rows
+from ..errors import ConfigError, DifferentSpacesError, StateError, converted
 from ..gymnasium_api.registrations import has_own_batches
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
-from ..report import Report
-from ..statistics import Statistics
 from ..values.checks import check_flag, check_whole
 from .arguments import (
     check_without_mask,
@@ -54,7 +53,7 @@ from .arguments import (
     read_seeds,
     wants_same_spaces,
 )
-from .calls import CallableVectorEnv
+from .base import BaseVectorEnv, check_method, check_name
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
@@ -67,9 +66,11 @@ _HOW_TO_DIFFER = (
     "In Gymnasium: SyncVectorEnv(..., observation_mode='same') however the sub-environments observation spaces are not "
     "equivalent. If this is intentional, use `observation_mode='different'` instead. Shapes and dtypes must be equal"
 )
+#: Methods that read the envs of the rows only.
+_READS = ("get_attr", "render")
 
 
-class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
+class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
     """N envs in worker processes, stepped together or as they finish.
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, for every backend and number
@@ -275,7 +276,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.single_action_space = pool.action_space
         self.reward_space = pool.reward_space if pool.spaces.reward_shape else None
         self.action_space = batch_space(pool.action_space, self.num_envs)
-        self.reward_space = pool.reward_space if pool.spaces.reward_shape else None
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
@@ -322,22 +322,6 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         copied, not lent.
         """
         return self._num_spares
-
-    def statistics(self) -> Statistics:
-        """Return counts and times since the start: steps, failures, the load of envs, workers and the caller.
-
-        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers. After
-        `close` there are no steps and no times, so it has to be read before.
-        """
-        return self._pool.statistics()
-
-    def report(self) -> Report:
-        """Return verdicts about the speed since the start; `print` shows one per line.
-
-        Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect. A
-        pool that has no such cause, or was measured too little, has none; `note` contains the reason.
-        """
-        return self._pool.report()
 
     @property
     def num_batches(self) -> int:
@@ -398,10 +382,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             return self._deliver_step(self._recv("step", None))
         env_ids = np.atleast_1d(env_id)
         self._send("step", actions, env_ids, ordered=self._pool.outstanding() == 0)
-        try:
-            batch = self._pool.recv(len(env_ids), exact=True)
-        except StateError as error:
-            self._raise_as_gymnasium("step", error)
+        batch = self._ask("step", self._pool.recv, len(env_ids), exact=True)
         return self._deliver_some(batch, self._marks_autoreset)
 
     def send(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> None:
@@ -482,15 +463,12 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     def _send(self, what: str, actions: Any, env_ids: Any = None, ordered: bool = True) -> None:
         self.results.check_not_ended(what, env_ids)
-        try:
-            if self._splits_actions:
-                ids = np.arange(self.num_envs) if env_ids is None else np.atleast_1d(env_ids)
-                rows = list(iterate(batch_space(self._pool.spaces.action_space, len(ids)), actions))
-                self._pool.send_objects(rows, ids, ordered=ordered)
-            else:
-                self._pool.send(actions, env_ids, ordered=ordered)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
+        if self._splits_actions:
+            ids = np.arange(self.num_envs) if env_ids is None else np.atleast_1d(env_ids)
+            rows = list(iterate(batch_space(self._pool.spaces.action_space, len(ids)), actions))
+            self._ask(what, self._pool.send_objects, rows, ids, ordered=ordered)
+        else:
+            self._ask(what, self._pool.send, actions, env_ids, ordered=ordered)
 
     # ---- resetting ---------------------------------------------------------------------------
 
@@ -645,21 +623,114 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             self._pool.cancel(superseded)
         asked = [seeds[env_id] for env_id in chosen]
         kwargs = [{"options": one} for one in each]
-        try:
-            self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
-        except StateError as error:
-            self._raise_as_gymnasium(what, error)
+        self._ask(what, self._pool.reset, env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         self.env_seeds.record(asked, chosen)
+
+    # ---- calling -----------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, env_id: Any = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every env, or read an attribute; blocks until all envs have answered.
+
+        Args:
+            name: name of the method or attribute, looked up from the outermost wrapper inwards. 'reset', 'step' and
+                'close' are refused.
+            *args, **kwargs: passed to the method. Arguments and results are copies, with `backend="serial"` too. There,
+                values that cannot be pickled are shared.
+            env_id: distinct ids of the envs to call, or a single id. None (default): all envs. A method of an env with
+                an argument of this name gets it by position.
+
+        Returns:
+            One result per env, ordered by env_id, or as the argument `env_id`.
+
+        Raises:
+            ConfigError: the method is refused, or there is no such env.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
+        """
+        return self._call("call", name, env_id, args, kwargs)
+
+    def _call(self, what: str, name: str, env_id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call as `call` does for a method of the name `what`, which error messages begin with."""
+        with self._sync_call(what):
+            self._begin_call(what, name, env_id, args, kwargs)
+            return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, env_id: Any = None, **kwargs: Any) -> None:
+        """Begin to call a method, or to read an attribute, as `call` does; `call_wait` returns the results."""
+        self._begin_call("call_async", name, env_id, args, kwargs)
+
+    def _begin_call(self, what: str, name: str, env_id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._check_idle(what)
+        check_method(what, name)
+        env_ids = read_env_ids(what, env_id, self.num_envs)
+        self._pool.abandon_calls()  # those of an interrupted `call_wait`
+        count = self.num_envs if env_ids is None else len(env_ids)
+        functions = [GetOrCall(name, tuple(args), dict(kwargs))] * count
+        is_pure = what in _READS  # other calls may change the env, and reach spare envs, too
+        self._ask(what, self._pool.submit_calls, functions, env_ids, pure=is_pure)
+        self._pending = "call"
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Wait for the call that `call_async` began; return one result per env that was called, as `call` does.
+
+        Args:
+            timeout: seconds to wait for all results; after that they are abandoned. None (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `call_async` was not called before.
+            WorkerTimeoutError: the results did not arrive within the timeout.
+            Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
+        """
+        self._check_pending("call")
+        check_timeout("timeout", timeout)
+        self._pending = None
+        return tuple(self._ask("call", self._pool.collect_calls, timeout))
+
+    def get_attr(self, name: str, env_id: Any = None) -> tuple[Any, ...]:
+        """Return an attribute of every env, or of the envs `env_id` in their order; see `call`."""
+        return self._call("get_attr", name, env_id, (), {})
+
+    def set_attr(self, name: str, values: Any, env_id: Any = None) -> None:
+        """Set an attribute of every env, or of some.
+
+        Args:
+            name: name of the attribute. It is set on the wrapper or env that has it, else on the outermost wrapper.
+            values: a list or tuple with one value per env, ordered as `env_id`, or one value for all.
+            env_id: distinct ids of the envs, or a single id. None (default): all envs.
+
+        Raises:
+            ConfigError: the list does not have one value per env, or there is no such env.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+        """
+        self._check_idle("set_attr")
+        check_name("set_attr", name)
+        env_ids = read_env_ids("set_attr", env_id, self.num_envs)
+        self._pool.abandon_calls()  # those of an interrupted `call_wait`
+        count = self.num_envs if env_ids is None else len(env_ids)
+        each = values if isinstance(values, list | tuple) else [values] * count
+        if len(each) != count:
+            raise ConfigError(f"set_attr: expected {count} values, one per env, got {len(each)}", key=name)
+        functions = [SetAttribute(name, value) for value in each]
+        self._ask("set_attr", self._pool.call_each, functions, env_ids, name=f"set_attr {name}")
+
+    def render(self, env_id: Any = None) -> tuple[Any, ...]:
+        """Return the result of the `render` of each env, ordered by env_id, or of those of `env_id` in this order."""
+        return self._call("render", "render", env_id, (), {})
+
+    @property
+    def observations(self) -> Any:
+        """A copy of the last observations of all envs. An env that raised has its observation from before that.
+
+        None after a `recv` or `step` of some envs, and if an env raised before its first observation.
+        """
+        return self.results.observations
 
 
 def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the observations and infos of a step, as a reset does, also in the `rows` of an exception."""
-    try:
-        obs, _, _, _, infos = deliver(*args)
-    except Exception as error:
-        convert_rows(error, lambda step: (step[0], step[4]))
-        raise
-    return obs, infos
+    """Return the observations and infos of a step, as a reset does."""
+    return converted(lambda step: (step[0], step[4]), deliver, *args)
 
 
 #: Names of the options of `VectorEnv`, and of those that have moved.

@@ -18,7 +18,6 @@ from ..core.pool.pool import Pool
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own, row_of, view
-from .returns import EpisodeReturns
 
 __all__ = ["ConcatenatedResults", "Results", "Step", "concatenate_rows"]
 
@@ -58,7 +57,7 @@ class Results:
         self._copy = copy
         self.has_statistics = has_statistics
         reward_shape = pool.spaces.reward_shape
-        self._returns = EpisodeReturns(pool.num_envs, reward_shape) if has_statistics and reward_shape else None
+        self._returns = _EpisodeReturns(pool.num_envs, reward_shape) if has_statistics and reward_shape else None
         self._root = pool.obs_spec.root
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
@@ -259,6 +258,32 @@ class ConcatenatedResults(Results):
     def observations(self) -> Any:
         obs = super().observations
         return None if obs is None else concatenate_rows(self._space, obs, self._num_envs)
+
+
+class _EpisodeReturns:
+    """Adds up the rewards of each env; workers do so only for rewards of one number. K is the shape of one reward."""
+
+    def __init__(self, num_envs: int, reward_shape: tuple[int, ...]) -> None:
+        self._sums = np.full((num_envs, *reward_shape), np.nan)  # unknown before the first reset
+
+    def add(self, batch: Batch) -> Array:
+        """Add the rewards of a batch; return the sums of its rows' episodes, float64 (B, *K).
+
+        Each delivered batch has to be added exactly once, in the order of delivery.
+        """
+        env_ids, flags = batch.env_ids, batch.row_flags
+        sums: Array = self._sums[env_ids]
+        is_first = (flags & (RowFlag.RESET | RowFlag.AUTORESET)) != 0
+        sums[is_first] = 0.0
+        is_step = ~is_first & ((flags & RowFlag.ERROR) == 0)
+        sums[is_step] += batch.rewards[is_step]
+        self._sums[env_ids] = sums
+        self._sums[env_ids[(flags & RowFlag.FINAL) != 0]] = 0.0  # the same step began the next episode
+        return sums
+
+    def set(self, sums: Array | float) -> None:
+        """Set the sums of all envs, float64 (N, *K); NaN: they are unknown until the next episode."""
+        self._sums[:] = sums
 
 
 def concatenate_rows(space: Space[Any], obs: Any, count: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ...report import Report
 from ...statistics import ShardInfo, Statistics
@@ -24,8 +24,7 @@ class PoolFace:
     _recipe: ClassVar[str] = "build one from its env_fns"
 
     if TYPE_CHECKING:  # front ends and their other bases have it
-
-        def close(self) -> None: ...
+        close: Any
 
     @property
     def closed(self) -> bool:
@@ -33,15 +32,23 @@ class PoolFace:
         return bool(self._pool.closed)
 
     def statistics(self) -> Statistics:
-        """Return counts and times since the start, as `VectorEnv.statistics`."""
+        """Return counts and times since the start: steps, failures, the load of envs, workers and the caller.
+
+        The result is a read-only mapping of the counts. `print` shows a table; `as_dict()` is for loggers. After
+        `close` there are no steps and no times, so it has to be read before.
+        """
         return self._pool.statistics()
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the node of every shard, as `VectorEnv.shards`."""
+        """Return the state and the node of every shard of `backend="ray"`; [] with other backends."""
         return self._pool.shards()
 
     def report(self) -> Report:
-        """Return verdicts about the speed since the start, as `VectorEnv.report`."""
+        """Return verdicts about the speed since the start; `print` shows one per line.
+
+        Each verdict names a cause of lost time, the measured number, the setting to change and the gain to expect. A
+        pool that has no such cause, or was measured too little, has none; `note` contains the reason.
+        """
         return self._pool.report(self._setting_names)
 
     def __repr__(self) -> str:
