@@ -12,7 +12,7 @@ from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Spec
 from ..core.parent.batch import Batch
 from ..core.shards.recorded_pool import RecordedPool
-from ..errors import convert_rows
+from ..errors import converted
 from ..vector.nested import row_of
 
 __all__ = ["ShardEnvs"]
@@ -40,11 +40,7 @@ class ShardEnvs:
 
     def step(self, actions: Any) -> _Step:
         leaves = self._action_spec.flatten_batch(actions, self.num_envs)
-        try:
-            return self._deliver(self._pool.step(leaves))
-        except Exception as error:
-            convert_rows(error, self._deliver)
-            raise
+        return converted(self._deliver, self._pool.step, leaves)
 
     def send(self, actions: Any, env_id: Array) -> None:
         self._pool.send(self._action_spec.flatten_batch(actions, len(env_id)), env_id)
@@ -53,11 +49,7 @@ class ShardEnvs:
         self._pool.reset(env_id)
 
     def recv(self, min_count: int) -> _Step:
-        try:
-            return self._deliver(self._pool.recv(min_count))
-        except Exception as error:
-            convert_rows(error, self._deliver)
-            raise
+        return converted(self._deliver, self._pool.recv, min_count)
 
     def _deliver(self, batch: Batch) -> _Step:
         infos: dict[str, Any] = {"env_id": batch.env_ids}

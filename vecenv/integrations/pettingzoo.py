@@ -20,7 +20,7 @@ from ..core.layout.spec import Array
 from ..envs.multi_agent.joint import JointEnv
 from ..envs.multi_agent.rows import ROWS, AgentRowsEnv
 from ..envs.multi_agent.turns import TurnEnv
-from ..errors import ConfigError, convert_rows
+from ..errors import ConfigError, converted
 from ..values.checks import check_choice, check_flag, check_whole, describe_wrong_env_fn
 from ..vector.arguments import check_without_mask, one_of, read_env_ids, read_seeds
 from ..vector.batched import BatchedVectorEnv
@@ -140,11 +140,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
     def step(self, actions: Any) -> Result:
         """Step all envs by one action per row, and wait; see `BatchedVectorEnv.step`, except for the infos."""
-        try:
-            return self._finish_step(self.batched.step(actions))
-        except Exception as error:
-            convert_rows(error, self._finish_step)
-            raise
+        return converted(self._finish_step, self.batched.step, actions)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` returns its results."""
@@ -152,11 +148,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
     def step_wait(self, timeout: float | None = None) -> Result:
         """Wait for the step that `step_async` began; see `BatchedVectorEnv.step_wait`."""
-        try:
-            return self._finish_step(self.batched.step_wait(timeout))
-        except Exception as error:
-            convert_rows(error, self._finish_step)
-            raise
+        return converted(self._finish_step, self.batched.step_wait, timeout)
 
     def _finish_step(self, result: Step) -> Result:
         obs, rewards, terminations, truncations, infos = result
@@ -203,13 +195,9 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         check_without_mask("reset", options)
         rows = None if ids is None else (ids[:, None] * len(self.agents) + np.arange(len(self.agents))).reshape(-1)
         finish = functools.partial(self._finish_reset, rows=slice(None) if rows is None else rows)
-        try:
-            return finish(self.batched.reset(rows, seed=self._read_seeds(seed), options=options))
-        except Exception as error:
-            convert_rows(error, finish)
-            raise
+        return converted(finish, self.batched.reset, rows, seed=self._read_seeds(seed), options=options)
 
-    def _finish_reset(self, result: tuple[Any, Any], rows: Any) -> tuple[Any, Any]:
+    def _finish_reset(self, result: tuple[Any, Any], rows: Any = slice(None)) -> tuple[Any, Any]:
         obs, infos = result
         return obs, self._finish_infos(infos, rows)
 
@@ -220,12 +208,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """Wait for the reset that `reset_async` began; see `BatchedVectorEnv.reset_wait`."""
-        finish = functools.partial(self._finish_reset, rows=slice(None))
-        try:
-            return finish(self.batched.reset_wait(timeout))
-        except Exception as error:
-            convert_rows(error, finish)
-            raise
+        return converted(self._finish_reset, self.batched.reset_wait, timeout)
 
     def _read_seeds(self, seed: Any) -> list[int | None]:
         """Return the seed of each row: all agents of an env have that of the env."""

@@ -16,7 +16,7 @@ from unittest import mock
 import gymnasium
 
 from ..envs.spaces import ObjectSpace
-from ..errors import convert_rows, require
+from ..errors import converted, require
 from ..vector.env import VectorEnv, check_options
 from ..vector.options import move_options
 from .rllib import assigned_workers
@@ -91,11 +91,7 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
         Returns:
             The observations and the infos: lists of N dicts by agent.
         """
-        try:
-            return _first_of(self.vector_env.reset(seed=seed, options=options))
-        except Exception as error:
-            convert_rows(error, _first_of)
-            raise
+        return converted(_first_of, self.vector_env.reset, seed=seed, options=options)
 
     def step(self, actions: Sequence[Mapping[Any, Any]]) -> Any:
         """Step all envs; an env whose episode has ended is reset instead, with rewards 0.0.
@@ -107,11 +103,7 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
             Observations, rewards, terminations, truncations and infos: lists of N dicts by agent. The dicts of ends
             contain "__all__".
         """
-        try:
-            return _by_part(self.vector_env.step(tuple(actions)))
-        except Exception as error:
-            convert_rows(error, _by_part)
-            raise
+        return converted(_by_part, self.vector_env.step, tuple(actions))
 
     def render(self) -> tuple[Any, ...]:
         return self.vector_env.call("render")

@@ -16,8 +16,7 @@ import numpy as np
 from ..core.layout.spec import Array
 from ..core.pool.face import PoolFace
 from ..envs.remote import CallBatch, SetBatchAttribute
-from ..errors import ConfigError, StateError, convert_rows, require
-from ..report import Report
+from ..errors import ConfigError, StateError, convert_rows, converted, require
 from ..statistics import ShardInfo, Statistics
 from .pettingzoo import PettingZooVectorEnv
 
@@ -117,11 +116,7 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
         if not self._is_stepping:
             raise StateError("step_wait: call step_async first")
         self._is_stepping = False
-        try:
-            return _in_form_of_sb3(self.vector_env.step_wait())
-        except Exception as error:
-            convert_rows(error, _in_form_of_sb3)
-            raise
+        return converted(_in_form_of_sb3, self.vector_env.step_wait)
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -171,9 +166,6 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
 
     def shards(self) -> list[ShardInfo]:
         return self.vector_env.batched.shards()
-
-    def report(self) -> Report:
-        return self.vector_env.batched.report()
 
     def close(self) -> None:
         self.vector_env.close()

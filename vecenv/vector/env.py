@@ -650,7 +650,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         """
         return self._call("call", name, env_id, args, kwargs)
 
-    def _call(self, what: str, name: str, env_id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call(self, what: str, name: str, env_id: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Call as `call` does for a method of the name `what`, which error messages begin with."""
         with self._sync_call(what):
             self._begin_call(what, name, env_id, args, kwargs)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from ...core.advice.facts import SettingNames
 from ...core.pool.face import PoolFace
-from ...errors import convert_rows
+from ...errors import converted
 from ...vector.arguments import read_env_ids, read_seeds
 from ...vector.env import VectorEnv
 
@@ -153,12 +153,7 @@ class EnvPool(PoolFace):
 
     def _recv(self, form: Callable[[EnvPoolRows], Any]) -> Any:
         ids, self._sent = self._sent, []
-        try:
-            results = self._envs.recv(env_id=ids or None)
-        except Exception as error:
-            convert_rows(error, lambda results: form(self._read(results)))
-            raise
-        return form(self._read(results))
+        return converted(lambda results: form(self._read(results)), self._envs.recv, env_id=ids or None)
 
     def step(self, action: Any, env_id: Any = None) -> Any:
         """Send actions as `send` does, and return the next batch as `recv` does."""
@@ -166,12 +161,7 @@ class EnvPool(PoolFace):
         if self.is_async or self._sent:
             self.send(action, env_id)
             return self._recv(form)
-        try:
-            results = self._envs.step(self._cast(action), env_id)
-        except Exception as error:
-            convert_rows(error, lambda results: form(self._read(results)))
-            raise
-        return form(self._read(results))
+        return converted(lambda results: form(self._read(results)), self._envs.step, self._cast(action), env_id)
 
     def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[EnvPoolRows], Any]) -> Any:
         seeds = self._seeds if seed is None else read_seeds(seed, self.num_envs)
@@ -188,11 +178,7 @@ class EnvPool(PoolFace):
             ends = np.zeros(len(ids), np.bool_)
             return form(self._read((obs, np.zeros(len(ids)), ends, ends.copy(), infos)))
 
-        try:
-            return read(self._envs.reset(None if env_id is None else ids, seed=seeds, options=options))
-        except Exception as error:
-            convert_rows(error, read)
-            raise
+        return converted(read, self._envs.reset, None if env_id is None else ids, seed=seeds, options=options)
 
     def _read(self, results: tuple[Any, Any, Any, Any, dict[str, Any]]) -> EnvPoolRows:
         """Convert the results of a `VectorEnv` and note which envs have ended."""
