@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.advice.facts import SettingNames
 from ..core.layout.spec import Array
 from ..core.pool.face import PoolFace
 from ..envs.remote import CallBatch, SetBatchAttribute
@@ -51,6 +52,7 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
         reset_infos: for each row the info of the last call of `reset`.
     """
 
+    _setting_names = SettingNames(overlap="", spare_envs="", infos="", collect="")
     _recipe = "build one from its constructors"
 
     def __init__(

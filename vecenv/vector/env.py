@@ -538,28 +538,20 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
     def _begin_reset(self, what: str, seed: Any, options: Any, env_id: Any) -> None:
         self._check_idle(what)
-        if env_id is not None:
-            self._begin_reset_of_some(what, seed, options, env_id)
-            return
-        env_ids = None
-        if not isinstance(options, list | tuple):
+        env_ids, ordered, superseded = read_env_ids(what, env_id, self.num_envs), True, []
+        if env_ids is not None:  # the other envs may be outstanding
+            check_without_mask(what, options)
+            ordered = not self._pool.outstanding()
+            superseded = [i for i in env_ids.tolist() if self._pool.owes(i) == Op.RESET]
+        elif not isinstance(options, list | tuple):
             env_ids, options = read_mask(options, self.num_envs)
-        if env_ids is not None and not self.results.has_last_obs(env_ids):
-            raise StateError(
-                f"{what}: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
-                "of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
-            )
-        self._reset(what, seed, options, env_ids, ordered=True)
-        self._pending, self._reset_ids, self._resets_some = "reset", env_ids, False
-
-    def _begin_reset_of_some(self, what: str, seed: Any, options: Any, env_id: Any) -> None:
-        """Begin a reset that returns the rows of some envs; others may be outstanding."""
-        check_without_mask(what, options)
-        env_ids = read_env_ids(what, env_id, self.num_envs)
-        assert env_ids is not None
-        superseded = [i for i in env_ids.tolist() if self._pool.owes(i) == Op.RESET]
-        self._reset(what, seed, options, env_ids, ordered=not self._pool.outstanding(), superseded=superseded)
-        self._pending, self._reset_ids, self._resets_some = "reset", env_ids, True
+            if env_ids is not None and not self.results.has_last_obs(env_ids):
+                raise StateError(
+                    f"{what}: rows outside reset_mask repeat the last observations of all envs, but the last batch was "
+                    "not of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
+                )
+        self._reset(what, seed, options, env_ids, ordered, superseded)
+        self._pending, self._reset_ids, self._resets_some = "reset", env_ids, env_id is not None
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.

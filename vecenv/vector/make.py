@@ -80,7 +80,7 @@ def build_vec(
     for key, value in kwargs.items():
         (options if key in OPTION_NAMES else env_kwargs)[key] = value
     num_envs = check_whole("num_envs", num_envs, 1)
-    _check(options)
+    check_options("vector_kwargs", options)
     options["backend"] = options.get("backend") or _backend_of(mode)
     options = move_options(options)
     backend = options["backend"]
@@ -169,10 +169,6 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
         options = {key: env_kwargs.pop(key) for key in OPTION_NAMES & env_kwargs.keys()}
         env_kwargs = {**own, **env_kwargs, **({"vector_kwargs": options} if options else {})}
     return spec, env_kwargs
-
-
-def _check(options: dict[str, Any]) -> None:
-    check_options("vector_kwargs", options)
 
 
 def _raise_if_misspelt(caller: Callable[..., Any], kwargs: Mapping[str, Any], error: TypeError) -> None:
