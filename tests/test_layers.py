@@ -125,7 +125,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "measurement", "cli"} | FRONT_ENDS
 # Classes that inherit from more than two levels of own classes -> the reason.
 DEEPER = {
     "vecenv.managers.v2.SubprocessEnvManagerV2": "DI-engine documents these relations",
-    "vecenv.vector.errors.ClosedVectorEnvError": "`except ClosedError` and Gymnasium's class must catch it",
+    "vecenv.vector.base.ClosedVectorEnvError": "`except ClosedError` and Gymnasium's class must catch it",
 }
 # Public names that begin with an underscore: of named tuples, and of the modules os and sys.
 PUBLIC_NAMES = {"_asdict", "_fields", "_make", "_replace", "_exit", "_getframe"}

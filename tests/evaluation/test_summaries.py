@@ -12,7 +12,7 @@ import pytest
 
 from tests.evaluation.envs import SeedEnv, length_of
 from vecenv import Comparison, ConfigError, EpisodeResult, Evaluation, compare
-from vecenv.evaluation.bootstrap import mean_interval
+from vecenv.evaluation.result import mean_interval
 
 
 def zeros(obs, env_id):

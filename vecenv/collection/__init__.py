@@ -1,17 +1,16 @@
 """Collect transitions from a vector env with a policy.
 
     collector     `collect` and the iterator `Collector`: arguments, batches, interrupts
-    driver        the rounds of one batch: policy, send, receive, store
+    batch_filler  the rounds of one batch: policy, send, receive, store
     plans         which envs step next, and in which rows of the batch their transitions go
-    progress      the state of the envs between two batches
-    observations  the columns of observations
+    progress      the state of the envs between two batches; the columns of observations
     columns       the arrays of a batch that is being filled
     transitions   a complete batch
     interrupts    Ctrl-C takes effect between two rounds
 
     shard_work    policies in shards: requests for rollouts, and batches that are made of them
-    rollouts      the other end, in a shard: a policy and a driver
-    shard_envs    the envs of a shard, for that driver
+    rollouts      the other end, in a shard: a policy and a batch filler
+    shard_envs    the envs of a shard, for that filler
 
 It stands above the vector envs and uses their public methods only.
 """

@@ -12,11 +12,11 @@ from ..policies import PolicyCaller
 from ..values.checks import check_choice, check_flag, check_whole
 from ..vector import VectorEnv
 from ..vector.env import describe_wrong_vector_env
+from .batch_filler import BatchFiller
 from .columns import Columns
-from .driver import Driver
 from .interrupts import DelayedInterrupts
 from .plans import EpisodePlan, FlatPlan, Plan, TimeMajorPlan
-from .progress import Progress, prepare, progress_of
+from .progress import prepare, progress_of, reset_envs
 from .shard_work import ShardWork
 from .transitions import Transitions
 
@@ -39,8 +39,8 @@ def collect(
 ) -> Transitions:
     """Step envs with a policy and return the transitions.
 
-    The first call resets the envs. Later calls, and collectors of the same envs, go on where the last one stopped, in
-    the middle of episodes. If other calls have stepped or reset the envs in between, all envs are reset.
+    The first call resets the envs. Later calls, and collectors of the same envs, continue where the last one stopped,
+    in the middle of episodes. If other calls have stepped or reset the envs in between, all envs are reset.
 
     Example:
         >>> import gymnasium, vecenv
@@ -56,19 +56,15 @@ def collect(
 
     Args:
         envs: with any backend and autoreset mode; no step or reset is outstanding.
-        policy: a callable `policy(obs, env_id)`: observations of B envs as `step` returns them, nested like the
-            observation space, leaves (B, *S), and their ids, int64 (B,). The policy must not change them. It returns
-            actions for the B envs, or (actions, extras) with a dict of further columns, arrays (B, ...). It is asked
-            once for each transition, so it never gets final observations. Torch modules get and return tensors, without
-            gradients; they stay in the mode that they are in, training or evaluation. A method `begin(env_ids)` is
-            called when envs begin an episode, before the policy gets their first observations. It is also called for
-            envs in the middle of an episode that another policy began. A method `bootstrap(obs, env_id)` returns
-            estimates, shaped as rewards, for `Transitions.bootstrap`.
+        policy: a callable `policy(obs, env_id)` that returns actions, or (actions, extras) with a dict of further
+            columns, arrays (B, ...); see `vecenv.policies`. It is asked once for each transition, so it never gets
+            final observations. Torch modules stay in the mode that they are in, training or evaluation. A method
+            `begin(env_ids)` is also called for envs in the middle of an episode that another policy began. A method
+            `bootstrap(obs, env_id)` is for `Transitions.bootstrap`.
         steps: number of transitions of all envs together. Either `steps` or `episodes` must be given.
-        episodes: number of whole episodes: the first ones that begin during this call. Envs in the middle of an
-            episode are reset first, as far as they are needed: the first min(episodes, N). The choice of an
-            episode does not depend on its length, so short episodes are not preferred. At the end, envs wait for the
-            last ones.
+        episodes: number of whole episodes: the first ones that begin during this call, so short episodes are not
+            preferred. Envs in the middle of an episode are reset first: the first min(episodes, N) of them. At the end,
+            envs wait for the last ones.
         time_major: return columns (T, N), with T = steps / N consecutive transitions of each env, for on-policy
             methods. An env that has its T transitions waits for the others. If False (default), columns are (B,): one
             round after the other, each in the order of env ids.
@@ -86,7 +82,7 @@ def collect(
         ClosedEnvironmentError: the vector env is closed.
         Exception: an exception of the policy or of an env. All exceptions during the collection, KeyboardInterrupt
             included, have an attribute `collected`: a flat `Transitions` of all complete transitions of this call.
-            After an exception of the policy, the next call goes on there. After an exception of an env or worker, it
+            After an exception of the policy, the next call continues there. After an exception of an env or worker, it
             begins with a reset; the results of the interrupted round are lost.
     """
     if (steps is None) == (episodes is None):
@@ -104,9 +100,9 @@ def collect(
 class Collector:
     """An endless iterator over batches of transitions.
 
-    Each batch goes on where the last one stopped. Nothing is under way between two batches, so the program can change
-    the policy or use the envs there. If it steps or resets the envs, the next batch begins with a reset of all envs.
-    With `sync=False` rollouts are under way, and other calls of the envs wait for them.
+    Each batch continues where the last one stopped. Between two batches the program can change the policy or use the
+    envs. If it steps or resets the envs, the next batch begins with a reset of all envs. With `sync=False` rollouts are
+    under way, and other calls of the envs wait for them.
 
     Example:
         >>> import gymnasium, itertools, vecenv
@@ -275,52 +271,37 @@ class _Work:
         is_needed = np.arange(self.num_envs) < episodes
         env_ids = np.flatnonzero(is_needed & ~progress.is_fresh & ~progress.has_ended)
         if len(env_ids):
-            self._reset_some(env_ids)
+            reset_envs(self._envs, progress, env_ids)
         return self._fill(EpisodePlan(self.num_envs, episodes), episodes * _ROWS_PER_EPISODE, None)
 
     def _prepare(self) -> None:
         prepare(self._envs, self._progress, self._what, self._seed)
         self._seed = None
 
-    def _reset_some(self, env_ids: Any) -> None:
-        envs, progress = self._envs, self._progress
-        progress.is_known, progress.is_broken = False, True
-        envs.async_reset(env_ids)
-        obs, *_, infos = envs.recv(len(env_ids))
-        got = infos["env_id"]
-        progress.count_abandoned(got)
-        progress.begin_episodes(got, progress.obs_columns.flatten(obs, len(got)))
-        progress.is_known, progress.is_broken = True, False
-        progress.num_batches = envs.num_batches
-
     def _fill(self, plan: Plan, num_rows: int, num_columns: int | None) -> Transitions:
         envs, progress = self._envs, self._progress
         columns = Columns(progress, self._policy.spec, num_rows, num_columns is not None and self._policy.can_bootstrap)
         with DelayedInterrupts() as interrupts:
-            driver = Driver(envs, self._policy, progress, plan, columns, interrupts)
+            filler = BatchFiller(envs, self._policy, progress, plan, columns, interrupts)
             try:
                 if self._min_count is not None:
-                    driver.run_by_finish(self._min_count)
+                    filler.run_by_finish(self._min_count)
                 elif self._overlap and self.num_envs > 1:
-                    driver.run_groups([np.arange(first, self.num_envs, 2) for first in (0, 1)])
+                    filler.run_groups([np.arange(first, self.num_envs, 2) for first in (0, 1)])
                 else:
-                    driver.run_lockstep()
+                    filler.run_lockstep()
                 if columns.has_bootstrap:
-                    driver.estimate_last_rows()
+                    filler.estimate_last_rows()
                 interrupts.allow()
             except BaseException as error:
-                vars(error)["collected"] = _rescue(driver, columns, progress, error)
+                filler.settle(error)
+                if not filler.is_consistent:
+                    progress.is_known, progress.is_broken = False, True
+                complete = columns.complete_rows(filler.incomplete_rows)
+                vars(error)["collected"] = columns.finish(progress, complete)
                 progress.num_batches = envs.num_batches
                 raise
             progress.num_batches = envs.num_batches
             if isinstance(plan, FlatPlan):
                 progress.first = plan.first
             return columns.finish(progress, plan.num_rows, num_columns)
-
-
-def _rescue(driver: Driver, columns: Columns, progress: Progress, error: BaseException) -> Transitions:
-    """Return all complete transitions after an exception, and leave the progress as it is then."""
-    driver.settle(error)
-    if not driver.is_consistent:
-        progress.is_known, progress.is_broken = False, True
-    return columns.finish(progress, columns.complete_rows(driver.incomplete_rows))

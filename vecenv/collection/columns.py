@@ -5,53 +5,38 @@
     obs          | transition | ... |
 
 The observation after a step is stored once: as `obs` of the next transition of its env, among the final observations,
-or as the current observation in the progress. `next_obs` is put together from these places when it is read.
+or as the current observation in the progress. `next_obs` is put together from these parts when it is read.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..core.layout.spec import Array, Node, Spec, nest_columns
+from ..core.layout.spec import Array, Spec
 from ..errors import SpaceError
 from ..policies import no_objects
-from .observations import ObsColumns
-from .progress import Progress
+from .progress import ObsColumns, Progress
 from .transitions import Transitions
 
-__all__ = ["UNUSED_ROW", "Columns", "ColumnsPart"]
+__all__ = ["UNUSED_ROW", "Columns"]
 
 #: Index of the row for results that are no transitions: the last one, also after `Columns.grow`.
 UNUSED_ROW = -1
-
-
-@dataclass
-class ColumnsPart:
-    """The columns of n consecutive envs, time-major: row t * n + i is transition t of env i; see `Columns`."""
-
-    num_envs: int
-    obs: list[Array]
-    actions: list[Array]
-    rewards: Array
-    terminated: Array
-    truncated: Array
-    lost: Array
-    env_ids: Array
-    extras: dict[str, Array]
-    has_answer: bool
-    has_bootstrap: bool
-    bootstrap: Array | None
-    final_rows: list[Array]
-    final_obs: list[Sequence[Array]]
+#: Bytes of a row beside its observation, action and reward: three flags, env id.
+ROW_NBYTES = 11
+#: Attributes of `Columns` that stay in its process.
+_LOCAL = ("_obs_columns", "_action_spec", "_episodes", "_steps", "_returns")
 
 
 class Columns:
     """The columns of one batch, with M rows for transitions; `grow` adds some.
+
+    A pickle of them is for `put_part` in another process only.
 
     Args:
         has_bootstrap: whether there is a column of the policy's estimates.
@@ -146,24 +131,24 @@ class Columns:
 
     # ---- parts of a batch ------------------------------------------------------------------
 
-    def export(self, num_envs: int) -> ColumnsPart:
-        """Return the columns, time-major and of `num_envs` envs, for `put_part` in another process."""
-        return ColumnsPart(
-            num_envs,
-            *(self.obs, self.actions, self.rewards[:-1], self.terminated[:-1], self.truncated[:-1], self.lost[:-1]),
-            self.env_ids,
-            *(self.extras, self._has_answer, self.has_bootstrap, self.bootstrap, self._final_rows, self._final_obs),
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _LOCAL}
 
-    def put_part(self, part: ColumnsPart, first_column: int, num_columns: int, first_env_id: int) -> None:
+    @property
+    def nbytes(self) -> int:
+        """The size of these columns in a message, about."""
+        leaves = [*self.obs, *self.actions, *self.actions, *self.extras.values(), *itertools.chain(*self._final_obs)]
+        return sum(array.nbytes for array in (*leaves, self.rewards)) + len(self.rewards) * ROW_NBYTES
+
+    def put_part(self, part: Columns, first_column: int, num_columns: int, first_env_id: int) -> None:
         """Store the time-major columns of some envs in these, which are time-major, too, and have `num_columns` envs.
 
-        The env 0 of `part` is column `first_column` and has the id `first_env_id`. Its arrays may be used instead of
-        copies. SpaceError: its extra columns do not fit those of an earlier part.
+        The env 0 of `part` is column `first_column` and has the id `first_env_id`. Its arrays may be used without a
+        copy. SpaceError: its extra columns do not fit those of an earlier part.
         """
-        count = part.num_envs
+        count = part.num_rows * num_columns // self.num_rows
         rows = np.arange(self.num_rows).reshape(-1, num_columns)[:, first_column : first_column + count].ravel()
-        if part.has_answer:
+        if part._has_answer:
             if count == num_columns:
                 self._has_answer, self.extras = True, part.extras
             else:
@@ -174,13 +159,12 @@ class Columns:
             for ours, theirs in zip((*self.obs, *self.actions), (*part.obs, *part.actions)):
                 into = ours.reshape(-1, num_columns, *ours.shape[1:])
                 into[:, first_column : first_column + count] = theirs.reshape(-1, count, *theirs.shape[1:])
-        self.rewards[rows] = part.rewards
-        self.terminated[rows], self.truncated[rows] = part.terminated, part.truncated
-        self.lost[rows] = part.lost
+        for name in ("rewards", "terminated", "truncated", "lost"):
+            getattr(self, name)[rows] = getattr(part, name)[:-1]
         self.env_ids[rows] = np.where(part.env_ids < 0, -1, part.env_ids + first_env_id)
         if part.bootstrap is not None:
             self.put_bootstrap(rows, part.bootstrap)
-        for final_rows, leaves in zip(part.final_rows, part.final_obs):
+        for final_rows, leaves in zip(part._final_rows, part._final_obs):
             self.put_final_obs(np.where(final_rows < 0, UNUSED_ROW, rows[final_rows]), leaves)
 
     # ---- the result ------------------------------------------------------------------------
@@ -197,14 +181,12 @@ class Columns:
         terminated, truncated = self.terminated[:-1][pick], self.truncated[:-1][pick]
         count = len(env_ids)
         by_env = _sort_by_env(env_ids, num_envs)
-        episode, step = np.empty(count, np.int64), np.empty(count, np.int64)
-        returns = np.empty((count, *self._reward_shape))
-        if count:
-            self._count(progress, by_env, env_ids, rewards, terminated | truncated, episode, step, returns)
+        episode, step, returns = self._count(progress, by_env, env_ids, rewards, terminated | truncated)
         ends = np.flatnonzero(terminated | truncated)
 
         shape = (count,) if num_envs is None else (count // num_envs, num_envs)
         obs = [leaf[pick] for leaf in self.obs]
+        actions = [leaf[pick].reshape(*shape, *leaf.shape[1:]) for leaf in self.actions]
         current = [leaf.copy() for leaf in progress.obs]
         final_rows = self._final_rows
         if not isinstance(rows, int):
@@ -218,7 +200,7 @@ class Columns:
             bootstrap = np.zeros((self.num_rows, *self._reward_shape))
         return Transitions(
             obs=self._obs_columns.nest_arrays(obs, shape),
-            actions=_nest(self._action_spec.root, [leaf[pick] for leaf in self.actions], shape),
+            actions=self._action_spec.batch(lambda leaf: actions[leaf.index], no_objects),
             rewards=rewards.reshape(*shape, *self._reward_shape),
             terminated=terminated.reshape(shape),
             truncated=truncated.reshape(shape),
@@ -235,21 +217,15 @@ class Columns:
             _make_next_obs=make,
         )
 
-    def _count(
-        self,
-        progress: Progress,
-        by_env: Array,
-        env_ids: Array,
-        rewards: Array,
-        ends: Array,
-        episode: Array,
-        step: Array,
-        returns: Array,
-    ) -> None:
-        """Fill `episode`, `step` and `returns`, and the counts of the progress.
+    def _count(self, progress: Progress, by_env: Array, env_ids: Array, rewards: Array, ends: Array) -> Sequence[Array]:
+        """Return episode, step and return so far of each row, and update the counts of the progress.
 
         All are computed at once for the rows sorted by env, where the rows of one episode are consecutive.
         """
+        episode, step = np.empty_like(by_env), np.empty_like(by_env)
+        returns = np.empty((len(by_env), *self._reward_shape))
+        if not len(by_env):
+            return episode, step, returns
         sorted_ids, has_end = env_ids[by_env], ends[by_env]
         index = np.arange(len(by_env))
         is_new_env = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
@@ -264,13 +240,14 @@ class Columns:
         episode[by_env] = own_episodes
         own_returns = np.add.reduceat(rewards[by_env], starts)[segment]
         own_returns[is_continued] += self._returns[sorted_ids[is_continued]]
-        returns[by_env] = own_returns  # of the whole part, in each of its rows
+        returns[by_env] = own_returns  # The return of the whole part is in each of its rows.
         lasts = np.flatnonzero(np.concatenate([is_new_env[1:], [True]]))
         ids, over = sorted_ids[lasts], has_end[lasts]
         progress.episodes[ids] = own_episodes[lasts] + over
         progress.steps[ids] = np.where(over, 0, own_steps[lasts] + 1)
         progress.returns[ids] = own_returns[lasts]
         progress.returns[ids[over]] = 0.0
+        return episode, step, returns
 
 
 def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
@@ -282,15 +259,6 @@ def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:
     is_short = not len(env_ids) or env_ids.max() < 1 << 16  # short integers are sorted in linear time
     by_env = np.argsort(env_ids.astype(np.uint16) if is_short else env_ids, kind="stable")
     return by_env
-
-
-def _nest(root: Node, leaves: Sequence[Array], shape: tuple[int, ...]) -> Any:
-    def column(leaf: Any) -> Array:
-        rows = leaves[leaf.index]
-        shaped: Array = rows.reshape(*shape, *rows.shape[1:])
-        return shaped
-
-    return nest_columns(root, column, no_objects)
 
 
 def _make_next_obs(

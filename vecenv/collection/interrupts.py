@@ -22,7 +22,7 @@ class DelayedInterrupts:
     """
 
     def __init__(self) -> None:
-        self._handler: Any = None  # the caller's handler, while ours is in its place
+        self._handler: Any = None  # the caller's handler, while ours replaces it
         self._is_allowed = False
         self._is_pending = False
 

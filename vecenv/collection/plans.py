@@ -4,12 +4,12 @@
     TimeMajorPlan   exactly T transitions of each of N envs; row t * N + env_id
     EpisodePlan     K whole episodes, one round after the other
 
-The driver asks a plan once per round. Ids are int64 arrays.
+The `BatchFiller` asks a plan once per round. Ids are int64 arrays.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import abc
 
 import numpy as np
 
@@ -20,11 +20,12 @@ __all__ = ["EpisodePlan", "FlatPlan", "Plan", "TimeMajorPlan"]
 _NONE = np.empty(0, np.int64)
 
 
-class Plan(Protocol):
-    """The interface of plans. `num_rows` is the number of rows placed so far."""
+class Plan(abc.ABC):
+    """Base of plans. `num_rows` is the number of rows placed so far."""
 
-    num_rows: int
+    num_rows = 0
 
+    @abc.abstractmethod
     def choose(self, ready: Array, is_fresh: Array) -> Array | None:
         """Choose among envs whose observations are known those that step now.
 
@@ -36,27 +37,30 @@ class Plan(Protocol):
             Indices into `ready`; None for all.
         """
 
+    @abc.abstractmethod
     def choose_resets(self, ended: Array) -> Array:
         """Return those of the envs whose episode has ended that begin the next one in this batch."""
 
     def place(self, env_ids: Array) -> slice | Array:
         """Return the rows of the next transitions of these envs, which are now under way."""
+        start = self.num_rows
+        self.num_rows += len(env_ids)
+        return slice(start, self.num_rows)
 
-    def end(self, env_ids: Array) -> None:
+    def end(self, env_ids: Array) -> None:  # noqa: B027  # two of three plans need no record
         """Record that episodes of these envs have ended."""
 
 
-class FlatPlan:
+class FlatPlan(Plan):
     """Exactly `num_steps` transitions.
 
-    If the last round has more envs than rows are left, envs step in turns: those after env `first - 1`, modulo N.
+    If the last round has more envs than rows are left, only some step: those after env `first - 1`, modulo N.
 
     Attributes:
-        first: the env whose turn is next.
+        first: the env that steps next.
     """
 
     def __init__(self, num_envs: int, num_steps: int, first: int) -> None:
-        self.num_rows = 0
         self.first = first
         self._num_envs = num_envs
         self._num_steps = num_steps
@@ -74,24 +78,15 @@ class FlatPlan:
     def choose_resets(self, ended: Array) -> Array:
         return ended if self.num_rows < self._num_steps else _NONE
 
-    def place(self, env_ids: Array) -> slice:
-        start = self.num_rows
-        self.num_rows += len(env_ids)
-        return slice(start, self.num_rows)
 
-    def end(self, env_ids: Array) -> None:
-        """See `Plan`."""
-
-
-class TimeMajorPlan:
+class TimeMajorPlan(Plan):
     """Exactly `num_rounds` transitions of each env; an env that has them waits for the others."""
 
     def __init__(self, num_envs: int, num_rounds: int) -> None:
-        self.num_rows = 0
         self._num_envs = num_envs
         self._num_rounds = num_rounds
         self._counts = np.zeros(num_envs, np.int64)  # transitions of each env
-        self._num_calls = 0  # of `place`; no count is larger
+        self._num_calls = 0  # calls of `place`; no count is larger
         self._is_uniform = True  # all envs have the same count
 
     def choose(self, ready: Array, is_fresh: Array) -> Array | None:
@@ -113,18 +108,11 @@ class TimeMajorPlan:
         self._counts[env_ids] = counts + 1
         return counts * self._num_envs + env_ids
 
-    def end(self, env_ids: Array) -> None:
-        """See `Plan`."""
 
-
-class EpisodePlan:
-    """The first `num_episodes` episodes that begin, each from its first transition to its last.
-
-    The choice of an episode does not depend on its length, so short episodes are not preferred.
-    """
+class EpisodePlan(Plan):
+    """The first `num_episodes` episodes that begin, each from its first transition to its last."""
 
     def __init__(self, num_envs: int, num_episodes: int) -> None:
-        self.num_rows = 0
         self._left = num_episodes  # episodes that have not begun
         self._is_running = np.zeros(num_envs, np.bool_)  # the current episode of the env counts
 
@@ -142,11 +130,6 @@ class EpisodePlan:
         self._left -= len(starting)
         self._is_running[starting] = True
         return starting
-
-    def place(self, env_ids: Array) -> slice:
-        start = self.num_rows
-        self.num_rows += len(env_ids)
-        return slice(start, self.num_rows)
 
     def end(self, env_ids: Array) -> None:
         self._is_running[env_ids] = False

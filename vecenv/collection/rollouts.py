@@ -1,8 +1,6 @@
 """Rollouts: the shard's end of a `Collector` with where='shards': a policy, and T steps of the envs for each request.
 
-    RolloutRequest, weights -> policy, Driver, TimeMajorPlan, Columns -> Rollout
-
-It is a task of the shard, made there once by `make_policy`. The code between two requests is that of other collectors.
+RolloutRequest, weights -> policy, BatchFiller, TimeMajorPlan, Columns -> Rollout
 """
 
 from __future__ import annotations
@@ -13,16 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.layout.messages import pack_error
+from ..core.layout.spec import Array
 from ..core.shards.recorded_pool import RecordedPool
 from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
 from ..policies import PolicyCaller
 from ..values.pickling import dump_by_value, load_with_main
-from .columns import Columns, ColumnsPart
-from .driver import Driver
+from .batch_filler import BatchFiller
+from .columns import Columns
 from .interrupts import DelayedInterrupts
 from .plans import TimeMajorPlan
-from .progress import Progress, ProgressPart
+from .progress import Progress
 from .shard_envs import ShardEnvs
 
 __all__ = ["Rollout", "RolloutRequest", "Rollouts"]
@@ -34,14 +33,14 @@ class RolloutRequest:
 
     Attributes:
         num_rounds: T, number of transitions of each env.
-        progress: of the envs; None: as the last rollout left it.
+        progress: of the envs, as of `Progress.part`; None: as the last rollout left it.
         begins: whether the policy has not seen the episodes that the envs are in.
         state: pickled state for the policy, or None.
         sets_weights_first: whether weights are set before the state.
     """
 
     num_rounds: int
-    progress: ProgressPart | None
+    progress: list[Array] | None
     begins: bool
     state: bytes | None
     sets_weights_first: bool
@@ -59,8 +58,8 @@ class Rollout:
         error: the exception that has ended the rollout, or None; then some transitions are missing.
     """
 
-    columns: ColumnsPart | None
-    progress: ProgressPart
+    columns: Columns | None
+    progress: list[Array]
     is_known: bool
     state: bytes | None
     error: PackedError | None
@@ -73,14 +72,9 @@ class Rollouts:
         self._pool = pool
         self._envs = ShardEnvs(pool)
         make: Callable[[], Any] = load_with_main(make_policy)
-        self._policy = PolicyCaller(
-            make(),
-            pool.action_space,
-            "Collector",
-            first_env_id=pool.first_env_id,
-            reward_shape=pool.reward_shape,
-        )
-        self._progress = Progress(pool.num_envs, pool.observation_space, pool.action_space, pool.reward_shape)
+        ids, shape = pool.first_env_id, pool.reward_shape
+        self._policy = PolicyCaller(make(), pool.action_space, "Collector", first_env_id=ids, reward_shape=shape)
+        self._progress = Progress(pool.num_envs, pool)
 
     def __call__(self, request: RolloutRequest, weights: Any) -> Rollout:
         """Make one rollout; an exception of the policy or of an env is part of the result.
@@ -91,18 +85,14 @@ class Rollouts:
         try:
             self._prepare(request, weights)
             columns, error = self._collect(request.num_rounds)
-            state = self._state()
-        except BaseException as raised:  # also an exit: the driver raises it
+            get_state = getattr(self._policy.policy, "get_state", None)
+            state = dump_by_value(get_state()) if callable(get_state) else None
+        except BaseException as raised:  # also an exit: the collector raises it
             error = error or raised
-        part = self._progress.part(slice(None))
-        self._pool.obs = self._progress.obs_columns.leaves_of(part.obs)
-        return Rollout(
-            None if columns is None else columns.export(self._envs.num_envs),
-            part,
-            self._progress.is_known,
-            state,
-            None if error is None else pack_error(error),
-        )
+        progress = self._progress
+        self._pool.obs = progress.obs_columns.leaves_of(progress.obs)
+        packed = None if error is None else pack_error(error)
+        return Rollout(columns, progress.part(slice(None)), progress.is_known, state, packed)
 
     def _prepare(self, request: RolloutRequest, weights: Any) -> None:
         """Bring the progress and the policy to where the rollout begins."""
@@ -115,19 +105,20 @@ class Rollouts:
         try:
             self._set_policy(request, weights)
         except BaseException:
-            progress.is_known = False  # so that a rollout that was requested already fails, too
+            progress.is_known = False  # Then a rollout that was requested before fails, too.
             raise
 
     def _set_policy(self, request: RolloutRequest, weights: Any) -> None:
-        policy = self._policy.policy
-        if weights is not None and request.sets_weights_first:
+        if request.sets_weights_first:
             self._set_weights(weights)
         if request.state is not None:
-            policy.set_state(pickle.loads(request.state))
-        if weights is not None and not request.sets_weights_first:
+            self._policy.policy.set_state(pickle.loads(request.state))
+        if not request.sets_weights_first:
             self._set_weights(weights)
 
     def _set_weights(self, weights: Any) -> None:
+        if weights is None:
+            return
         policy = self._policy.policy
         if not callable(getattr(policy, "set_weights", None)):
             raise ConfigError(
@@ -137,24 +128,20 @@ class Rollouts:
             )
         policy.set_weights(pickle.loads(weights))
 
-    def _state(self) -> bytes | None:
-        get_state = getattr(self._policy.policy, "get_state", None)
-        return dump_by_value(get_state()) if callable(get_state) else None
-
     def _collect(self, num_rounds: int) -> tuple[Columns, BaseException | None]:
         num_envs, progress = self._envs.num_envs, self._progress
         columns = Columns(progress, self._policy.spec, num_rounds * num_envs, self._policy.can_bootstrap)
         plan = TimeMajorPlan(num_envs, num_rounds)
-        driver = Driver(self._envs, self._policy, progress, plan, columns, DelayedInterrupts())
+        filler = BatchFiller(self._envs, self._policy, progress, plan, columns, DelayedInterrupts())
         try:
-            driver.run_lockstep()
+            filler.run_lockstep()
             if columns.has_bootstrap:
-                driver.estimate_last_rows()
+                filler.estimate_last_rows()
         except BaseException as error:
-            driver.settle(error)
-            if not driver.is_consistent:
+            filler.settle(error)
+            if not filler.is_consistent:
                 progress.is_known = False
                 self._pool.finish()
-            columns.env_ids[driver.incomplete_rows] = -1
+            columns.env_ids[filler.incomplete_rows] = -1
             return columns, error
         return columns, None

@@ -1,4 +1,4 @@
-"""ShardEnvs: the envs of a shard, as a driver uses a vector env."""
+"""ShardEnvs: the envs of a shard, as a `BatchFiller` uses a vector env."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
 class ShardEnvs:
-    """The envs of a shard, with ids from 0; see `SteppedEnvs`. Arrays are views, valid until the next receive."""
+    """The envs of a shard, with ids from 0. Arrays are views, valid until the next receive.
+
+    The members are those of `VectorEnv` that a `BatchFiller` uses.
+    """
 
     def __init__(self, pool: RecordedPool) -> None:
         self._pool = pool
@@ -56,17 +59,11 @@ class ShardEnvs:
         if batch.flags & RowFlag.FINAL:
             infos["final_obs"] = _FinalObs(self._pool.observation_space, batch)
             infos["final_info"] = {}
-        if batch.flags & RowFlag.MESSAGE:
-            _add_recovery_marks(infos, batch)
+        for row, reply in batch.replies().items() if batch.flags & RowFlag.MESSAGE else ():
+            for into, info in ((infos, reply.info), (infos.get("final_info", {}), reply.final_info)):
+                if info and "recovered" in info:
+                    into.setdefault("recovered", np.full(len(batch), None, object))[row] = info["recovered"]
         return batch.obs, batch.rewards, batch.terminated, batch.truncated, infos
-
-
-def _add_recovery_marks(infos: dict[str, Any], batch: Batch) -> None:
-    """Add `infos["recovered"]` and `infos["final_info"]["recovered"]`, object (B,), where a row has such an info."""
-    for row, reply in batch.replies().items():
-        for into, info in ((infos, reply.info), (infos.get("final_info", {}), reply.final_info)):
-            if info and "recovered" in info:
-                into.setdefault("recovered", np.full(len(batch), None, object))[row] = info["recovered"]
 
 
 class _FinalObs:

@@ -12,9 +12,10 @@ import functools
 import itertools
 import pickle
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,8 @@ from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, pl
 from ..statistics import ShardInfo
 from ..values.pickling import dump_by_value, dump_with_main
 from ..vector import VectorEnv
-from ..vector.errors import ClosedVectorEnvError
-from .columns import Columns
+from ..vector.base import ClosedVectorEnvError
+from .columns import ROW_NBYTES, Columns
 from .interrupts import DelayedInterrupts
 from .progress import prepare, progress_of
 from .rollouts import Rollout, RolloutRequest, Rollouts
@@ -38,15 +39,12 @@ __all__ = ["ShardWork"]
 
 #: Numbers of tasks, one per collector.
 _NUMBERS = itertools.count(1)
-#: Bytes of a row beside its observation, action and reward: three flags, env id.
-_ROW_NBYTES = 11
-#: Room for the rest of a rollout, in bytes.
+#: Bytes of a rollout beside its rows.
 _REST_NBYTES = 4096
 _NO_ROWS: Array = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(NamedTuple):
     """Weights that were set: their version, counted from 1, and the handle of their pickle; 0 and None: none were."""
 
     version: int = 0
@@ -58,7 +56,6 @@ class _Shard:
     """The driver's knowledge of one shard.
 
     Attributes:
-        env_ids: of its envs.
         generation: of the process that was sent the last request; -1 before the first one.
         has_policy: whether that process has the policy.
         sent_version: version of the weights that it was sent.
@@ -67,7 +64,6 @@ class _Shard:
         state, state_version: the policy's pickled state after the last rollout that has arrived, or None; and the
             version of its weights then.
         has_delivered: whether a rollout has arrived.
-        most_nbytes: approximate size of a rollout.
     """
 
     env_ids: slice
@@ -99,6 +95,7 @@ class _Shard:
         self.begins = False
 
 
+@dataclass(eq=False)
 class _UnderWay:
     """A rollout that was requested, and that no batch contains yet; `weights` are those that it is made with.
 
@@ -107,19 +104,10 @@ class _UnderWay:
         is_renewed: whether a new policy without the state of its predecessor makes it.
     """
 
-    def __init__(
-        self,
-        shard: _Shard,
-        number: int,
-        weights: _Weights,
-        make_request: Callable[[_UnderWay, int], tuple[RunTask, Any]],
-    ) -> None:
-        self.shard, self.weights = shard, weights
-        self.call = TaskCall(number, functools.partial(make_request, self), shard.most_nbytes)
-        self.is_renewed = False
-
-    def mark_renewed(self) -> None:
-        self.is_renewed = True
+    shard: _Shard
+    weights: _Weights
+    call: TaskCall = field(init=False)
+    is_renewed: bool = False
 
     @property
     def rollout(self) -> Rollout | None:
@@ -151,9 +139,9 @@ class ShardWork:
         self._owner = object()  # the policy of the progress: not this object, which refers to the envs
         self._weights = _Weights()
         self._shards: list[_Shard] = []
-        self._under_way: list[_UnderWay] = []  # in the order of their submission
+        self._under_way: list[_UnderWay] = []  # calls in the order of their submission
         self._num_rounds = 0
-        self._num_batches = -1  # of the vector env, when the newest rollout was requested
+        self._num_batches = -1  # number of batches of the vector env when the newest rollout was requested
 
     def set_weights(self, weights: Any) -> int:
         """Use these weights for the rollouts that are requested later; see `Collector.set_weights`."""
@@ -171,9 +159,13 @@ class ShardWork:
         try:
             self._begin()
             if self._is_sync:
-                done = self._await_all()
+                while waiting := [one.call for one in self._under_way if not one.call.is_done]:
+                    self._envs.pool.wait_for_task(waiting)
+                done = list(self._under_way)
             else:
-                done = [self._await_first()]
+                self._envs.pool.wait_for_task([one.call for one in self._under_way])
+                arrived = (one for one in self._under_way if one.call.is_done)
+                done = [min(arrived, key=lambda one: one.call.done_ns)]
         except BaseException as error:  # rollouts that are under way stay so
             vars(error)["collected"] = self._new_columns(0, False).finish(self._progress, 0)
             raise
@@ -193,18 +185,14 @@ class ShardWork:
             self._seed = None
             self._num_batches = envs.num_batches
             self._take_over()
-        if self._is_sync:
-            requested = {one.call.shard for one in self._under_way}  # before Ctrl-C
-            weights = self._under_way[0].weights if requested else self._weights
+        # Some may have been requested before a Ctrl-C. All rollouts of one batch have the same weights.
+        weights = self._under_way[0].weights if self._is_sync and self._under_way else self._weights
+        counts = Counter(one.call.shard for one in self._under_way)
+        most = 1 if self._is_sync else 2  # one that runs, and one ahead
+        for _ in range(most):
             for shard in range(len(self._shards)):
-                if shard not in requested:
+                if counts[shard] < most:
                     self._request(shard, weights)
-            return
-        counts = [sum(one.call.shard == shard for one in self._under_way) for shard in range(len(self._shards))]
-        for _ in range(2):  # one that runs, and one ahead
-            for shard, count in enumerate(counts):
-                if count < 2:
-                    self._request(shard, self._weights)
                     counts[shard] += 1
 
     def _take_over(self) -> None:
@@ -212,7 +200,7 @@ class ShardWork:
         if not self._shards:
             progress, actions = self._progress, self._action_spec.leaves
             columns = *progress.obs, progress.returns
-            row_nbytes = _ROW_NBYTES + sum(column[:1].nbytes for column in columns)
+            row_nbytes = ROW_NBYTES + sum(column[:1].nbytes for column in columns)
             row_nbytes += 2 * sum(leaf.nbytes for leaf in actions)
             for info in self._envs.shards():
                 first, count = info.env_ids[0], len(info.env_ids)
@@ -225,9 +213,10 @@ class ShardWork:
             shard.begins = shard.begins or is_foreign
 
     def _request(self, number: int, weights: _Weights) -> None:
-        one = _UnderWay(self._shards[number], number, weights, self._make_request)
+        one = _UnderWay(self._shards[number], weights)
+        one.call = TaskCall(number, functools.partial(self._make_request, one), one.shard.most_nbytes)
         with DelayedInterrupts():
-            self._progress.is_known = False  # until the rollout has arrived
+            self._progress.is_known = False  # It is known again when the rollout has arrived.
             self._under_way.append(one)
             self._envs.pool.submit_task(one.call)
 
@@ -240,8 +229,7 @@ class ShardWork:
                 if other.shard is shard and other.rollout is not None:  # it has arrived, and is in no batch yet
                     shard.note_state(other.rollout, other.weights.version)
                     progress = other.rollout.progress
-            if shard.begin_process(generation):
-                one.mark_renewed()
+            one.is_renewed = shard.begin_process(generation) or one.is_renewed
         state = shard.state if is_new else None
         request = RolloutRequest(
             num_rounds=self._num_rounds,
@@ -255,15 +243,6 @@ class ShardWork:
         shard.sent_version, shard.knows_progress = weights.version, True
         op = RunTask(self._task_id, factory, pickle.dumps(request, protocol=5), sets_weights)
         return op, weights.handle if sets_weights else None
-
-    def _await_all(self) -> list[_UnderWay]:
-        while waiting := [one.call for one in self._under_way if not one.call.is_done]:
-            self._envs.pool.wait_for_task(waiting)
-        return list(self._under_way)
-
-    def _await_first(self) -> _UnderWay:
-        self._envs.pool.wait_for_task([one.call for one in self._under_way])
-        return min((one for one in self._under_way if one.call.is_done), key=lambda one: one.call.done_ns)
 
     # ---- results ---------------------------------------------------------------------------
 
@@ -306,7 +285,7 @@ class ShardWork:
             batch = columns.finish(progress, columns.complete_rows(_NO_ROWS))
         else:
             batch = columns.finish(progress, columns.num_rows, num_columns if is_time_major else None)
-        envs.note_steps_elsewhere(progress.has_ended, progress.returns if progress.is_known else np.nan)
+        envs.results.forget_last(progress.has_ended, progress.returns if progress.is_known else np.nan)
         if errors:
             add_notes(errors[0], [f"another shard raised {type(error).__name__}: {error}" for error in errors[1:]])
             vars(errors[0])["collected"] = batch
@@ -326,14 +305,12 @@ class ShardWork:
         self._progress.put_part(shard.env_ids, rollout.progress)
         if is_present:
             shard.note_state(rollout, one.weights.version)
-        arrays = [*part.obs, *part.actions, *part.actions, *part.extras.values(), *itertools.chain(*part.final_obs)]
-        arrays.append(part.rewards)
-        nbytes = sum(array.nbytes for array in arrays) + len(part.rewards) * _ROW_NBYTES + len(rollout.state or b"")
+        nbytes = part.nbytes + len(rollout.state or b"")
         shard.most_nbytes = _REST_NBYTES + nbytes + nbytes // 8
         columns.put_part(part, first_column, num_columns, shard.env_ids.start)
 
     def _locate(self, error: Exception, call: TaskCall) -> Exception:
-        """Add the place of a shard to an exception that was raised there."""
+        """Add a shard to an exception that was raised there."""
         info = self._envs.shards()[call.shard]
         vars(error)["shard"] = info
         if isinstance(error, WorkerError):  # the workers of the pool are the shards

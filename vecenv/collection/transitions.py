@@ -18,8 +18,7 @@ class Transitions:
     """Transitions of N envs; their arrays belong to the caller.
 
     The leading shape of all columns is (B,), or (T, N) if they are time-major: column n then has T consecutive
-    transitions of env n. Rows that only begin an episode are left out. All rows are transitions, except where `lost`.
-    Where rewards have several numbers, K is their shape; it is () for one number.
+    transitions of env n. Rows that only begin an episode are left out. K is the shape of a reward, () for one number.
 
     Attributes:
         obs: observations, nested like the space of one env, leaves (B, *S). Parts without a fixed dtype and shape

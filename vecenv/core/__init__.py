@@ -36,7 +36,7 @@ A rollout in a shard (`Collector` with where='shards') is one message down and o
 
     task_calls, shard_link   driver: a numbered request; the weights are a shared value, sent once per node
     shard, task_runner       the shard executes the request once, in a thread of its own
-    collection/rollouts      policy and `Driver` step the pool of the shard; copy 1: rows into the columns of the batch
+    collection/rollouts      policy and `BatchFiller` step the shard's pool; copy 1: rows into the columns of the batch
     recorded_pool            the commands are recorded for the journal of the driver
     shard, frames            copy 2: the columns are pickled; copy 3: into the frame, which is cut without a copy
     carrier                  the transport sends the pieces

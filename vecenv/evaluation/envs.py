@@ -1,25 +1,30 @@
-"""Envs of an evaluation: the caller's vector env, or one that is built for the evaluation."""
+"""Envs of an evaluation: the caller's vector env, or one that is built for it; and the videos of its episodes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from ..envs.adapt import adapt_and_build
 from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec, make_env
+from ..envs.video import SeedRecorder, file_name
 from ..errors import ConfigError, StateError
 from ..options import given_fields, read_timeouts
-from ..values.checks import describe_wrong_env_fn
+from ..values.checks import check_flag, check_whole, describe_wrong_env_fn
+from ..vector.base import ClosedVectorEnvError
 from ..vector.env import VectorEnv, describe_wrong_vector_env
-from ..vector.errors import ClosedVectorEnvError
 from ..vector.options import move_options
-from .videos import Videos
+from .seeds import read_seeds
 
-__all__ = ["open_envs"]
+__all__ = ["Videos", "open_envs"]
 
 #: The attribute of a vector env with its `_position` after the last evaluation. Envs may owe results then: where a
 #: timeout has cut the last episode, and after an exception. The next evaluation drops these.
@@ -29,15 +34,65 @@ _ATTRIBUTE = "_position_after_evaluation"
 _CLOSE_SECONDS = 60.0
 
 
+class Videos:
+    """The videos of some episodes; arguments are those of `evaluate`.
+
+    Attributes:
+        seeds: those that are recorded, in the order of all seeds.
+        paths: path of the video of each seed; {} until `find_paths`.
+
+    Raises:
+        ConfigError: an argument is wrong, or a seed has no episode.
+    """
+
+    def __init__(
+        self, videos: int | Iterable[int] | None, seeds: tuple[int, ...], out: str | os.PathLike[str], overwrite: bool
+    ) -> None:
+        self._overwrite = check_flag("overwrite", overwrite)
+        if not isinstance(out, str | os.PathLike):
+            raise ConfigError(f"out: expected a folder, got {out!r}", key="out")
+        self._folder = Path(out)
+        self.paths: dict[int, Path] = {}
+        if videos is None:
+            self.seeds: tuple[int, ...] = ()
+            return
+        if not isinstance(videos, Iterable):
+            self.seeds = seeds[: check_whole("videos", videos, 0)]
+            return
+        chosen = set(read_seeds(videos, None, name="videos"))
+        if missing := sorted(chosen - set(seeds)):
+            raise ConfigError(f"videos: seed {missing[0]} has no episode; it is not among the seeds", key="videos")
+        self.seeds = tuple(seed for seed in seeds if seed in chosen)
+
+    def record(self, env_fn: Callable[[], Any]) -> EnvFactory:
+        """Return a constructor of the same env that records the episodes of these seeds."""
+        recorder = functools.partial(SeedRecorder, folder=str(self._folder), seeds=frozenset(self.seeds))
+        return EnvFactory(env_fn, wrappers=(adapt_and_build, recorder))
+
+    def find_paths(self, envs: VectorEnv) -> None:
+        """Set `paths` from the constructors that `record` returned; ConfigError if one of the files exists."""
+        if not self.seeds:
+            return
+        name = envs.get_attr("name_prefix")[0]
+        self.paths = {seed: self._folder / f"{file_name(name, seed)}.mp4" for seed in self.seeds}
+        existing = [path for path in self.paths.values() if path.exists()]
+        if existing and not self._overwrite:
+            more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+            raise ConfigError(
+                f"videos: {existing[0]}{more} exists; choose another folder, or overwrite=True (--overwrite)",
+                key="overwrite",
+            )
+
+
 @contextlib.contextmanager
 def open_envs(
-    env: Any, num_envs: int, *, timeout: float | None, has_limit: bool, videos: Videos, options: Mapping[str, Any]
+    env: Any, num_envs: int, *, timeout: Any, max_steps: Any, videos: Videos, options: Mapping[str, Any]
 ) -> Iterator[VectorEnv]:
     """Yield a vector env, and close it if it was built here.
 
     Args:
         timeout: seconds that an episode may take, or None.
-        has_limit: whether episodes may be cut.
+        max_steps: steps that it may have, or None.
 
     Raises:
         ConfigError: the env is none, or the caller's vector env would have to be built differently.
@@ -68,7 +123,8 @@ def open_envs(
     limits: dict[str, Any] = {"close": _CLOSE_SECONDS} if videos.seeds else {"step": timeout}  # steps write the videos
     settings: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.DISABLED,
-        "infos": "all" if has_limit else "done",  # an episode that is cut has its last info from an ordinary step
+        # An episode that is cut has its last info from an ordinary step.
+        "infos": "done" if timeout is None and max_steps is None else "all",
         **options,
         "timeouts": {**limits, **given_fields(read_timeouts(options.get("timeouts")))},
     }

@@ -9,9 +9,8 @@ States of an env:
                 no answer within `timeout`: reset by force    --> late
     late        first observation                             --> free
 
-An env for which no seed is left stays free and is not stepped. A round of the loop sends resets and steps, and waits
-for the answers of all these envs. So the batches of the policy are a function of the seeds and the number of envs. Late
-envs are the exception: a round does not wait for them.
+An env for which no seed is left stays free. A round of the loop sends resets and steps, and waits for the answers of
+all these envs except late ones. So the batches of the policy are a function of the seeds and the number of envs.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from ..errors import StateError, WorkerTimeoutError, take_rows, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import pick_row
 from ..vector.results import Step
-from .observations import Observations
-from .policy_rows import PolicyRows
+from .policy_rows import Observations, PolicyRows
 from .result import EpisodeResult, as_number
 
 __all__ = ["Episodes"]
@@ -71,14 +69,14 @@ class Episodes:
         self._seeds = np.zeros(count, np.int64)
         self._returns = np.zeros((count, *envs.pool.spaces.reward_shape))
         self._lengths = np.zeros(count, np.int64)
-        self._waited_ns = np.zeros(count, np.int64)  # for the answers to steps
+        self._waited_ns = np.zeros(count, np.int64)  # time of waiting for answers to steps
         self._sent_ns = 0  # the steps of this round
 
     def play(self) -> Iterator[EpisodeResult]:
         """Yield each episode when it has ended; those of the same round in the order of env ids.
 
         Raises:
-            StateError: other code has stepped or reset the envs meanwhile.
+            StateError: other code has stepped or reset the envs.
         """
         while True:
             self._reset_free()

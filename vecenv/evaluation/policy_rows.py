@@ -1,4 +1,4 @@
-"""PolicyRows: calls a policy with the envs that need an action, in batches of a fixed size if that is asked for."""
+"""PolicyRows: keeps the last observation of each env, and calls a policy with those of the envs that need an action."""
 
 from __future__ import annotations
 
@@ -7,15 +7,45 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ..core.layout.spec import Array
+from ..core.layout.spec import Array, Leaf, Spec
 from ..policies import PolicyCaller, no_objects
-from .observations import Observations
 
-__all__ = ["PolicyRows"]
+__all__ = ["Observations", "PolicyRows"]
 
 #: Added to the entropy of a policy's generators. Without it they would draw the numbers of the env's `np_random`.
 _STREAM = 0x706F6C
+
+
+class Observations:
+    """Keeps one observation per env."""
+
+    def __init__(self, space: Space[Any], num_envs: int) -> None:
+        self._space = space
+        root = Spec(space, "obs").root
+        self._array = np.zeros((num_envs, *root.shape), root.dtype) if isinstance(root, Leaf) else None
+        self._rows: list[Any] = [None] * num_envs  # rows of spaces that are not one array
+        self._batch_spaces: dict[int, Space[Any]] = {}
+
+    def put(self, obs: Any, env_ids: Array) -> None:
+        """Keep a copy of the observations of the envs `env_ids`, int64 (B,): nested like the space, leaves (B, *S)."""
+        if self._array is not None:
+            self._array[env_ids] = obs
+            return
+        count = len(env_ids)
+        space = self._batch_spaces.get(count)
+        if space is None:
+            space = self._batch_spaces[count] = batch_space(self._space, count)
+        for env_id, row in zip(env_ids.tolist(), iterate(space, obs)):
+            self._rows[env_id] = row
+
+    def take(self, env_ids: Array) -> Any:
+        """Return a copy of the observations of these envs, int64 (B,): nested like the space, leaves (B, *S)."""
+        if self._array is not None:
+            return self._array.take(env_ids, 0)
+        empty: Any = create_empty_array(self._space, len(env_ids))
+        return concatenate(self._space, [self._rows[env_id] for env_id in env_ids.tolist()], empty)
 
 
 class PolicyRows:
@@ -23,8 +53,7 @@ class PolicyRows:
 
     Args:
         has_generators: whether the policy takes a list of random generators, one per row, as its third argument.
-        batch_rows: number of rows of each call. Rows beyond those of the envs repeat the first row, with its env id;
-            their actions are dropped. None: as many rows as envs need an action.
+        batch_rows: as for `evaluate`.
 
     Raises:
         ConfigError: the policy is not callable, or its actions would have no fixed layout.
@@ -49,13 +78,11 @@ class PolicyRows:
         Raises:
             SpaceError: the actions do not fit.
         """
-        parts = [self._act(observations, part) for part in self._split(env_ids)]
+        step = self._batch_rows or len(env_ids)
+        starts = range(0, len(env_ids), step)
+        parts = [self._act(observations, env_ids[start : start + step]) for start in starts]
         columns = parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))
         return self._caller.spec.batch(lambda leaf: columns[leaf.index], no_objects)
-
-    def _split(self, env_ids: Array) -> list[Array]:
-        step = self._batch_rows or len(env_ids)
-        return [env_ids[start : start + step] for start in range(0, len(env_ids), step)]
 
     def _act(self, observations: Observations, env_ids: Array) -> tuple[Array, ...]:
         count = len(env_ids)
@@ -74,7 +101,7 @@ class _DrawingPolicy:
     def __init__(self, policy: Callable[..., Any]) -> None:
         self._policy = policy
         self._generators: dict[int, np.random.Generator] = {}
-        self._unused = np.random.default_rng(_STREAM)  # for rows whose actions are dropped
+        self._unused = np.random.default_rng(_STREAM)  # generator of rows whose actions are dropped
         self.num_used = 0
         self.begin = getattr(policy, "begin", None)
 

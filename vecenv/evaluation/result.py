@@ -1,4 +1,8 @@
-"""Results of an evaluation: `EpisodeResult` for one episode, `Evaluation` for all episodes of one policy."""
+"""Results: `EpisodeResult` of one episode, `Evaluation` of one policy, `Comparison` of several policies.
+
+Confidence intervals of means are found by the bootstrap. A return is one number, or one of shape K for each number of
+the rewards.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,15 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from ..values.nested import map_structure
-from .bootstrap import mean_interval, standard_error
 
-__all__ = ["EpisodeResult", "Evaluation"]
+__all__ = ["Comparison", "EpisodeResult", "Evaluation"]
 
 #: Most episodes in the printed table.
 _MOST_LINES = 20
+_NUM_RESAMPLES = 10_000
+_BOOTSTRAP_SEED = 0
+#: Values that are drawn at once: 8 MiB.
+_MOST_DRAWN = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ class EpisodeResult:
 class Evaluation:
     """The episodes of one policy, in the order of the seeds; `print` shows a table.
 
-    The table, and all attributes except `seconds` and episodes cut by a timeout, are the same for every number of
-    envs and workers, if the policy's answer to a row depends on that row alone. All arrays are read-only.
+    For reproducible results see `evaluate`; `seconds` and episodes cut by a timeout differ from run to run. All arrays
+    are read-only.
 
     Example:
         >>> import vecenv
@@ -68,9 +75,7 @@ class Evaluation:
         seeds: int64 (E,).
         returns: sum of rewards of each episode, float64 (E,); (E, *K) for rewards of several numbers.
         lengths: steps of each episode, int64 (E,).
-        terminated, truncated: bool (E,), see `EpisodeResult`.
-        cut: text (E,), see `EpisodeResult`; '' for episodes that ended by themselves.
-        seconds: float64 (E,), see `EpisodeResult`.
+        terminated, truncated, cut, seconds: see `EpisodeResult`; bool, bool, text and float64 (E,).
         infos: info dict of the last step of each episode.
         videos: paths of the video files that were written, in the order of the seeds.
     """
@@ -209,6 +214,88 @@ class Evaluation:
         return ["", *lines, *([f"... and {left} further episode{'s' * (left > 1)}"] if left > 0 else [])]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Paired differences between policies: each seed gives all policies the same episode. `print` shows a table.
+
+    Since both returns of a difference begin from the same state, the difference of two policies is known more exactly
+    than from episodes with different seeds.
+
+    Example:
+        >>> import numpy as np, vecenv
+        >>> def left(obs, env_id):
+        ...     return np.zeros(len(obs), np.int64)
+        >>> def upright(obs, env_id):
+        ...     return (obs[:, 2] > 0).astype(np.int64)
+        >>> found = vecenv.compare("CartPole-v1", left, upright, seeds=range(20), backend="serial")
+        >>> found.differences.shape, bool(found.means[0] > 0), bool(found.confidence_intervals[0, 0] > 0)
+        ((1, 20), True, True)
+
+    Attributes:
+        names: of the policies, in the order of the call.
+        evaluations: results of each policy, in the same order.
+    """
+
+    names: tuple[str, ...]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def differences(self) -> Array:
+        """Returns of each policy after the first, less those of the first policy: float64 (P - 1, E).
+
+        For rewards of several numbers this and the summaries have their shape K at the end: (P - 1, E, *K).
+        """
+        first, *others = (one.returns for one in self.evaluations)
+        return np.array([returns - first for returns in others])
+
+    @property
+    def means(self) -> Array:
+        """Mean difference of each policy after the first, float64 (P - 1,)."""
+        means: Array = self.differences.mean(1)
+        return means
+
+    @property
+    def standard_errors(self) -> Array:
+        """Standard error of each mean difference, float64 (P - 1,); NaN for a single episode."""
+        return np.array([standard_error(row) for row in self.differences])
+
+    @property
+    def confidence_intervals(self) -> Array:
+        """Interval of each mean difference at 95 %, by the bootstrap with a fixed seed: float64 (P - 1, 2)."""
+        return np.array([np.stack(mean_interval(row)) for row in self.differences])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the differences and all evaluations as numbers, texts, lists and dicts.
+
+        Differences and means that are NaN are None. The evaluations are as in `Evaluation.as_dict`.
+        """
+        return {
+            "policies": list(self.names),
+            "differences": without_nan(self.differences),
+            "means": without_nan(self.means),
+            "standard_errors": without_nan(self.standard_errors),
+            "confidence_intervals": without_nan(self.confidence_intervals),
+            "evaluations": [one.as_dict() for one in self.evaluations],
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.names)}, num_episodes={self.evaluations[0].num_episodes})"
+
+    def __str__(self) -> str:
+        first = self.evaluations[0]
+        lines = [f"{first.env_name}: {first.num_episodes} episodes, the same for each policy"]
+        for name, one in zip(self.names, self.evaluations):
+            cut = np.sum(one.cut != "")
+            lines.append(f"{name}: mean return {text_of(one.mean)}" + (f", {cut} cut" if cut else ""))
+        for name, mean, error, (low, high) in zip(
+            self.names[1:], self.means, self.standard_errors, self.confidence_intervals
+        ):
+            spread = f", standard error {text_of(error, 3)}, 95 % interval {text_of(low)} to {text_of(high)}"
+            spread = "" if np.isnan(error).all() else spread
+            lines.append(f"{name} - {self.names[0]}: mean difference {text_of(mean)}{spread}")
+        return "\n".join(lines)
+
+
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
@@ -229,3 +316,38 @@ def text_of(value: Any, digits: int = 6) -> str:
     if np.ndim(value):
         return f"[{', '.join(text_of(part, digits) for part in value)}]"
     return f"{value:.{digits}g}"
+
+
+# ---- confidence intervals ----------------------------------------------------------------------
+
+
+def mean_interval(values: Array, level: float = 0.95) -> tuple[Array, Array]:
+    """Return a confidence interval of the mean: quantiles of the means of 10,000 resamples, drawn with a fixed seed.
+
+    Args:
+        values: float64 (E, *K), episodes independent of each other.
+        level: the share of such intervals that contain the true mean, between 0 and 1.
+
+    Returns:
+        (low, high), float64 (*K); NaN for fewer than two values, or if one is not finite.
+    """
+    count = len(values)
+    if count < 2 or not np.isfinite(values).all():
+        unknown = np.full(values.shape[1:], math.nan)
+        return unknown, unknown
+    generator = np.random.default_rng(_BOOTSTRAP_SEED)
+    means = np.empty((_NUM_RESAMPLES, *values.shape[1:]))
+    step = max(1, _MOST_DRAWN // values.size)
+    for start in range(0, _NUM_RESAMPLES, step):
+        part = means[start : start + step]
+        part[:] = values[generator.integers(count, size=(len(part), count))].mean(1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
+def standard_error(values: Array) -> Array:
+    """Return the standard error of the mean of values, (E, *K); NaN for fewer than two, or if one is infinite."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return np.full(values.shape[1:], math.nan)
+    found: Array = np.std(values, axis=0, ddof=1) / math.sqrt(len(values))
+    return found

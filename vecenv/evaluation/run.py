@@ -11,13 +11,11 @@ from ..errors import ConfigError, add_notes
 from ..policies import evaluation_mode
 from ..values.checks import check_callable, check_choice, check_seconds, check_whole
 from ..vector.env import check_options
-from .comparison import Comparison
-from .envs import open_envs
+from .envs import Videos, open_envs
 from .episodes import Episodes
 from .policy_rows import PolicyRows
-from .result import EpisodeResult, Evaluation
+from .result import Comparison, EpisodeResult, Evaluation
 from .seeds import read_seeds
-from .videos import Videos
 
 __all__ = ["compare", "evaluate"]
 
@@ -43,23 +41,20 @@ def evaluate(
 
     A free env takes the next seed. Envs without a seed are not stepped. Short episodes count as much as long ones.
 
-    Determinism. Each episode begins with `reset(seed=...)`. Its result does not depend on the number of envs and
-    workers if two conditions hold. First, the env's episode is a function of its seed and the actions: state that
-    survives a reset, such as running means of a wrapper, breaks that. Second, the policy's answer to a row depends on
-    that row alone. Networks meet the second condition up to the last bits only: BLAS libraries choose other kernels for
-    other batch sizes. `batch_rows=K` gives each call the same number of rows, which most libraries answer alike;
-    `batch_rows=1` is exact with all of them. With the same `num_envs` and without `timeout` the batches are always the
-    same, so a repeated run on the same machine gives the same bits.
+    Each episode begins with `reset(seed=...)`. Its result does not depend on the number of envs and workers if two
+    conditions hold. First, the env's episode is a function of its seed and the actions: state that survives a reset,
+    such as running means of a wrapper, breaks that. Second, the policy's answer to a row depends on that row alone.
+    Networks meet this up to the last bits only: BLAS libraries choose other kernels for other batch sizes.
+    `batch_rows=K` gives each call the same number of rows, which most libraries answer alike; `batch_rows=1` is exact.
+    With the same `num_envs` and without `timeout` the batches are always the same, so a repeated run on the same
+    machine gives the same bits.
 
     Args:
         env: the id of a registered env, a function that builds an env, or a `VectorEnv` of any autoreset mode. A vector
             env of the caller stays open. Reset it before its next use.
-        policy: any callable `policy(obs, env_id) -> actions` or `(actions, extras)`: obs nested like the observation
-            space, leaves (B, *S); env_id int64 (B,); actions (B, *A). A torch module is called with tensors. Torch
-            modules are in evaluation mode meanwhile, and are put back at the end: the policy, the object whose method
-            it is, the attributes of that object, and the variables that a function uses. A method `begin(env_ids)`, if
-            the policy has one, is called before the first observations of episodes. Extras are dropped. See
-            `vecenv.policies`.
+        policy: any callable `policy(obs, env_id) -> actions` or `(actions, extras)`, see `vecenv.policies`. Torch
+            modules are in evaluation mode until the end: the policy, the object whose method it is, the attributes of
+            that object, and the variables that a function uses. Extras are dropped.
         seeds: one per episode: distinct whole numbers from 0 to 2**31 - 1. The results have this order.
         episodes: a number of episodes in place of `seeds`; their seeds are 0, 1, ..., episodes - 1.
         num_envs: number of envs that are built, at most one per seed. Not used with a vector env of the caller.
@@ -78,10 +73,9 @@ def evaluate(
             made from the seed of its episode. So a stochastic policy gives the same results for any number of envs. The
             generators are independent of those of the envs. A torch module gets arrays then, not tensors. None
             (default): no generators.
-        batch_rows: number of rows of each call of the policy. Missing rows are padded: they repeat the first row with
-            its env id, and their actions are dropped. So a policy with a state per env has to compute the new states of
-            all rows from the old ones, and not row by row in place. None (default): one row per env that needs an
-            action.
+        batch_rows: number of rows of each call of the policy. Missing rows repeat the first row with its env id, and
+            their actions are dropped. So a policy with a state per env has to compute the new states of all rows from
+            the old ones. None (default): one row per env that needs an action.
         on_episode: called with each `EpisodeResult` when its episode has ended, for example by a progress bar.
         **options: options of `VectorEnv` for the envs that are built here, such as `num_workers` or `backend`.
 
@@ -119,9 +113,8 @@ def evaluate(
     batch_rows = None if batch_rows is None else check_whole("batch_rows", batch_rows, 1)
     num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
     files = Videos(videos, chosen, out, overwrite)
-    has_limit = timeout is not None or max_steps is not None
     found: dict[int, EpisodeResult] = {}
-    with open_envs(env, num_envs, timeout=timeout, has_limit=has_limit, videos=files, options=options) as envs:
+    with open_envs(env, num_envs, timeout=timeout, max_steps=max_steps, videos=files, options=options) as envs:
         name = str(envs.pool.properties["name"])
         rows = PolicyRows(
             policy, envs.pool.spaces.action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
@@ -170,12 +163,11 @@ def compare(
     for policy in policies:
         check_callable("policy", policy)
     limit = None if timeout is None else limit_of(check_seconds("timeout", timeout))
-    has_limit = limit is not None or max_steps is not None
     num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
     no_videos = Videos(None, chosen, ".", False)
     arguments: dict[str, Any] = {"timeout": timeout, "max_steps": max_steps, "rng": rng, "batch_rows": batch_rows}
     results: list[Evaluation] = []
-    with open_envs(env, num_envs, timeout=limit, has_limit=has_limit, videos=no_videos, options=options) as envs:
+    with open_envs(env, num_envs, timeout=limit, max_steps=max_steps, videos=no_videos, options=options) as envs:
         try:
             for policy in policies:
                 results.append(evaluate(envs, policy, seeds=chosen, on_episode=on_episode, **arguments))
@@ -183,8 +175,5 @@ def compare(
             if "result" in vars(error):
                 vars(error)["results"] = (*results, vars(error)["result"])
             raise
-    return Comparison(tuple(map(_name_of, policies)), tuple(results))
-
-
-def _name_of(policy: Any) -> str:
-    return str(getattr(policy, "__name__", type(policy).__name__))
+    names = tuple(str(getattr(policy, "__name__", type(policy).__name__)) for policy in policies)
+    return Comparison(names, tuple(results))

@@ -1,4 +1,4 @@
-"""Faces for other libraries; each module imports its library itself and is imported by name.
+"""Front ends for other libraries; each module imports its library itself and is imported by name.
 
     envpool              `make`, EnvPool's interface for any Gymnasium env
     pettingzoo           `PettingZooVectorEnv`, a row per agent; `JointEnv` and `TurnEnv`, adapters for one env

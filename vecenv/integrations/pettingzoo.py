@@ -3,8 +3,8 @@
     PettingZooVectorEnv(parallel_fn, N)      in place of SuperSuit's pettingzoo_env_to_vec_env_v1 and concat_vec_envs_v1
     row w * A + j                            agent j of env w, in the order of `possible_agents`
 
-It stands on `BatchedVectorEnv`; each of its batches is the agents of one env. `JointEnv` and `TurnEnv` are adapters for
-one env, which `VectorEnv`, the managers and `SB3VecEnv` host.
+A batch of the `BatchedVectorEnv` below is the agents of one env. `JointEnv` and `TurnEnv` adapt one env for
+`VectorEnv`, the managers and `SB3VecEnv`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
     With `black_death=True`, rows of agents that are not in the env have observations of zeros, reward 0 and False for
     both ends, and their actions are ignored. `alive` tells which rows count.
 
-    Workers that die or hang are replaced, and their envs restored, as by `BatchedVectorEnv`. All other methods are
-    those of `BatchedVectorEnv`, such as `get_attr`, `call`, `statistics` and `report`; `get_attr` and `call` return one
-    item per env.
+    Recovery and all other methods are those of `BatchedVectorEnv`, such as `statistics`; `get_attr` and `call` return
+    one item per env.
 
     Example:
         >>> from pettingzoo.classic.rps import rps
@@ -78,7 +77,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
 
         Args:
             parallel_fn: builds one ParallelEnv, or an AECEnv that PettingZoo can convert; or a list with a constructor
-                per env. They are sent to the workers by value.
+                per env.
             num_envs: N, the number of envs that one constructor builds, 1 by default.
             black_death: whether agents may be absent or leave before the others. If False (default) this is a
                 StateError.
@@ -162,7 +161,8 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         if not self._as_lists:
             return {**infos, "alive": alive[rows]}
         found: list[dict[str, Any]] = [dict(one or {}) for one in infos.pop(ROWS, [None] * len(alive[rows]))]
-        for key, name in (("recovered", "recovered"), ("final_obs", "terminal_observation")):  # of replaced workers
+        # Marks of replaced workers.
+        for key, name in (("recovered", "recovered"), ("final_obs", "terminal_observation")):
             if key in infos:
                 for i in np.flatnonzero(infos[f"_{key}"]).tolist():
                     found[i][name] = infos[key][i]
@@ -176,12 +176,11 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         """Begin an episode in every env, or in some of them.
 
         Args:
-            env_id: distinct numbers w of the envs to reset, or a single one. The result has the rows of their agents
-                only, in this order. None (default): all envs.
+            env_id, env_ids: distinct numbers w of the envs to reset, or a single one. The result has the rows of their
+                agents only, in this order. None (default): all envs.
             seed: an int s gives env w the seed s + w; or a list with an int or None for each of the N envs. None
                 (default): generators continue; the first reset draws seeds, see `seeds`.
             options: passed to every env.
-            env_ids: another name of `env_id`.
 
         Returns:
             The observations, and infos in the form of the constructor's `infos`.
@@ -227,11 +226,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         return self.batched.closed
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every env, of the innermost one below PettingZoo's wrappers.
-
-        Args:
-            name: name of the attribute.
-            values: a list or tuple with one value per env, or one value for all.
+        """Set an attribute of every env, below PettingZoo's wrappers: to one value, or to those of a list.
 
         Raises:
             ConfigError: the list does not have one value per env.

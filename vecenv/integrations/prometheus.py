@@ -5,7 +5,7 @@
                          \\---------------------- statistics() <------------------ PoolCollector
 
 Between two requests nothing runs. A request takes no lock of a pool and sends nothing to workers, so the thread that
-uses the pool goes on; it only shares Python's interpreter lock with the request.
+uses the pool continues; it only shares Python's interpreter lock with the request.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import operator
 import os
 import socket
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,19 +38,55 @@ _REQUEST_SECONDS = 5.0
 #: Number of buckets of `Durations` that become one: four buckets are an octave.
 _BUCKETS_PER_OCTAVE = 4
 
-#: Name of a count in `Statistics` -> name and help text of the counter.
-_COUNTERS = {
-    "steps": ("vecenv_env_steps", "Steps of envs."),
-    "restarts": ("vecenv_worker_restarts", "Workers that were replaced because they died or hung."),
-    "recycled": ("vecenv_workers_recycled", "Workers that were replaced because of recycle_after."),
-    "workers_added": ("vecenv_workers_added", "Workers that were added for envs that fail often."),
-    "replayed": ("vecenv_episodes_replayed", "Episodes that were restored after a failure."),
-    "unproven": ("vecenv_episodes_unproven", "Episodes that were restored from a state that may be incomplete."),
-    "truncated": ("vecenv_episodes_truncated", "Episodes that a failure ended."),
-    "exceptions": ("vecenv_env_exceptions", "Exceptions of envs that ended only an episode."),
-    "steps_replayed": ("vecenv_steps_replayed", "Commands that were repeated to restore episodes."),
-    "replay_seconds": ("vecenv_replay_seconds", "Seconds in which episodes were restored."),
-}
+_Table = Sequence[tuple[str, str, str | Callable[[Statistics], float]]]
+#: Name, help text, and a count of `Statistics` or a function of it, for each counter; NaN: the value is not known.
+_COUNTERS: _Table = (
+    ("vecenv_env_steps", "Steps of envs.", "steps"),
+    ("vecenv_worker_restarts", "Workers that were replaced because they died or hung.", "restarts"),
+    ("vecenv_workers_recycled", "Workers that were replaced because of recycle_after.", "recycled"),
+    ("vecenv_workers_added", "Workers that were added for envs that fail often.", "workers_added"),
+    ("vecenv_episodes_replayed", "Episodes that were restored after a failure.", "replayed"),
+    ("vecenv_episodes_unproven", "Episodes that were restored from a state that may be incomplete.", "unproven"),
+    ("vecenv_episodes_truncated", "Episodes that a failure ended.", "truncated"),
+    ("vecenv_env_exceptions", "Exceptions of envs that ended only an episode.", "exceptions"),
+    ("vecenv_steps_replayed", "Commands that were repeated to restore episodes.", "steps_replayed"),
+    ("vecenv_replay_seconds", "Seconds in which episodes were restored.", "replay_seconds"),
+    # Whole microseconds: a counter must never decrease, and a share times a time may do so in its last digit.
+    (
+        "vecenv_caller_seconds",
+        "Seconds since the caller first waited for envs.",
+        lambda found: round(found.caller.seconds, 6) if found.caller.seconds else math.nan,
+    ),
+    (
+        "vecenv_caller_waiting_seconds",
+        "Seconds in which the caller waited for envs.",
+        lambda found: round(found.caller.seconds * found.caller.waiting_share, 6),
+    ),
+)
+#: The same of each gauge.
+_GAUGES: _Table = (
+    (
+        "vecenv_oldest_answer_age_seconds",
+        "Seconds since the last answer of the env that has been silent for longest.",
+        lambda found: max(_known(found.envs.answer_age), default=math.nan),
+    ),
+    (
+        "vecenv_env_cpu_ratio",
+        "Share of steps and resets in which envs compute, mean over envs.",
+        lambda found: float(np.mean(_known(found.envs.cpu_share) or math.nan)),
+    ),
+    ("vecenv_recovery_log_bytes", "Memory of the commands that are kept to restore envs.", "log_nbytes"),
+    (
+        "vecenv_workers",
+        "Worker processes; 0 if the envs live in the process of the caller.",
+        lambda found: len(found.workers.pid),
+    ),
+)
+#: The same of each gauge with a value per worker.
+_WORKER_GAUGES = (
+    ("vecenv_worker_busy_ratio", "Share of the time since the start in which a worker ran envs.", "busy_share"),
+    ("vecenv_worker_resident_memory_bytes", "Memory of a worker in RAM, shared memory included.", "rss_nbytes"),
+)
 
 
 class _HasStatistics(Protocol):
@@ -78,8 +115,7 @@ class PoolCollector:
         vecenv_worker_resident_memory_bytes         gauge with the label `worker`
 
     A metric that is not known has no sample, such as durations with `timings=False`. A pool that is closed, not
-    launched yet, or garbage has no samples at all, so Prometheus ends its series. The collector does not keep a pool
-    alive. Any thread may collect, at any time.
+    launched yet, or garbage has no samples at all, so Prometheus ends its series. Any thread may collect, at any time.
 
     Args:
         pools: envs by the value of the label `pool`; anything of vecenv that has `statistics()`.
@@ -114,16 +150,20 @@ class PoolCollector:
     def collect(self) -> Iterator[Any]:
         """Yield the metric families of prometheus_client, with the present samples of all open pools."""
         pools = dict(self._read())
-        for count, (metric, text) in _COUNTERS.items():
-            values = {name: found[count] for name, found in pools.items()}
-            yield _family(_core.CounterMetricFamily, metric, text, values)
+        for table, kind in ((_COUNTERS, _core.CounterMetricFamily), (_GAUGES, _core.GaugeMetricFamily)):
+            for metric, text, value_of in table:
+                read = operator.itemgetter(value_of) if isinstance(value_of, str) else value_of
+                yield _family(kind, metric, text, {(name,): read(found) for name, found in pools.items()})
+        for metric, text, attribute in _WORKER_GAUGES:
+            columns = {name: getattr(found.workers, attribute).tolist() for name, found in pools.items()}
+            values: dict[tuple[str, ...], float] = {
+                (name, str(i)): value for name, column in columns.items() for i, value in enumerate(column)
+            }
+            yield _family(_core.GaugeMetricFamily, metric, text, values, "worker")
         steps = {name: found.envs.step for name, found in pools.items()}
         resets = {name: found.envs.reset for name, found in pools.items()}
         yield _histogram("vecenv_step_duration_seconds", "Wall time of steps, of all envs together.", steps)
         yield _histogram("vecenv_reset_duration_seconds", "Wall time of resets, of all envs together.", resets)
-        yield from _caller_families(pools)
-        yield from _gauge_families(pools)
-        yield from _worker_families(pools)
 
     def _read(self) -> Iterator[tuple[str, Statistics]]:
         for name, reference in self._pools.items():
@@ -132,7 +172,8 @@ class PoolCollector:
                 found = None if envs is None else envs.statistics()
             except StateError:  # a manager that is not launched
                 continue
-            if found is not None and _is_open(found):
+            # A closed pool has no workers, times and steps.
+            if found is not None and (len(found.workers.pid) or len(found.envs.step.num) or found.steps):
                 yield name, found
 
 
@@ -190,14 +231,10 @@ class Exporter:
 
 
 def _bounded(handler: Any, connections: set[socket.socket]) -> type:
-    """Return a handler of requests that waits for its client for some seconds only.
+    """Return a handler of requests that waits for its client for some seconds only, else it would keep its thread.
 
-    A client that connects and sends or reads nothing would keep a thread for ever. A lost client is not an error of
-    the program, so nothing is written to standard error.
-
-    Args:
-        handler: the class of handlers of prometheus_client.
-        connections: the open connections of all handlers; each handler adds and removes its own.
+    A lost client is not an error of the program, so nothing is written to standard error. `connections` are the open
+    connections of all handlers; each handler adds and removes its own.
     """
 
     class BoundedHandler(handler):
@@ -257,8 +294,7 @@ def exporter(
         The running exporter, also a context manager that closes it.
 
     Raises:
-        ConfigError: the port is in use, may not be used by this user, or is out of range; or something among `envs`
-            has no `statistics()`.
+        ConfigError: the port is in use, forbidden, or out of range; or one of `envs` has no `statistics()`.
         DependencyError: prometheus-client is not installed (when this module is imported).
 
     Example:
@@ -276,16 +312,12 @@ def exporter(
     return Exporter(PoolCollector(envs if isinstance(envs, Mapping) else {name: envs}), number, addr)
 
 
-def _is_open(found: Statistics) -> bool:
-    """Return whether a pool is open: a closed one has no workers, times and steps."""
-    return bool(len(found.workers.pid) or len(found.envs.step.num) or found.steps)
-
-
-def _family(kind: Any, name: str, text: str, values: Mapping[str, float]) -> Any:
-    family = kind(name, text, labels=["pool"])
-    for pool, value in values.items():
+def _family(kind: Any, name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Any:
+    """Return a family of metrics; `values` are by the values of the label `pool` and of further labels."""
+    family = kind(name, text, labels=["pool", *labels])
+    for of_labels, value in values.items():
         if not math.isnan(value):
-            family.add_metric([pool], value)
+            family.add_metric(of_labels, value)
     return family
 
 
@@ -302,68 +334,7 @@ def _histogram(name: str, text: str, durations: Mapping[str, Durations]) -> Any:
     return family
 
 
-def _caller_families(pools: Mapping[str, Statistics]) -> Iterator[Any]:
-    callers = {pool: found.caller for pool, found in pools.items() if found.caller.seconds}
-    # Whole microseconds: a counter must never decrease, and a share times a time may do so in its last digit.
-    yield _family(
-        _core.CounterMetricFamily,
-        "vecenv_caller_seconds",
-        "Seconds since the caller first waited for envs.",
-        {pool: round(caller.seconds, 6) for pool, caller in callers.items()},
-    )
-    yield _family(
-        _core.CounterMetricFamily,
-        "vecenv_caller_waiting_seconds",
-        "Seconds in which the caller waited for envs.",
-        {pool: round(caller.seconds * caller.waiting_share, 6) for pool, caller in callers.items()},
-    )
-
-
-def _gauge_families(pools: Mapping[str, Statistics]) -> Iterator[Any]:
-    gauge = _core.GaugeMetricFamily
-    yield _family(
-        gauge,
-        "vecenv_oldest_answer_age_seconds",
-        "Seconds since the last answer of the env that has been silent for longest.",
-        {pool: _max(found.envs.answer_age) for pool, found in pools.items()},
-    )
-    yield _family(
-        gauge,
-        "vecenv_env_cpu_ratio",
-        "Share of steps and resets in which envs compute, mean over envs.",
-        {pool: _mean(found.envs.cpu_share) for pool, found in pools.items()},
-    )
-    yield _family(
-        gauge,
-        "vecenv_recovery_log_bytes",
-        "Memory of the commands that are kept to restore envs.",
-        {pool: found.log_nbytes for pool, found in pools.items()},
-    )
-    yield _family(
-        gauge,
-        "vecenv_workers",
-        "Worker processes; 0 if the envs live in the process of the caller.",
-        {pool: len(found.workers.pid) for pool, found in pools.items()},
-    )
-
-
-def _worker_families(pools: Mapping[str, Statistics]) -> Iterator[Any]:
-    for name, text, attribute in (
-        ("vecenv_worker_busy_ratio", "Share of the time since the start in which a worker ran envs.", "busy_share"),
-        ("vecenv_worker_resident_memory_bytes", "Memory of a worker in RAM, shared memory included.", "rss_nbytes"),
-    ):
-        family = _core.GaugeMetricFamily(name, text, labels=["pool", "worker"])
-        for pool, found in pools.items():
-            for worker_id, value in enumerate(getattr(found.workers, attribute).tolist()):
-                if not math.isnan(value):
-                    family.add_metric([pool, str(worker_id)], value)
-        yield family
-
-
-def _max(values: Any) -> float:
-    return float(max(values[~np.isnan(values)], default=math.nan))
-
-
-def _mean(values: Any) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+def _known(values: Any) -> list[float]:
+    """Return the values that are not NaN."""
+    found: list[float] = values[~np.isnan(values)].tolist()
+    return found

@@ -57,7 +57,7 @@ class VecenvBackend(PoolFace):
     The same seeds and actions give what `pufferlib.vector.Serial` gives. Env i is built with `seed=i` and reset with
     `seed + i`. A worker that dies is replaced, and its envs continue where they were.
 
-    Batches have `batch_size` envs, always the same ones: envs 0 to `batch_size - 1`, and so on, in turns. So the ids
+    Batches have `batch_size` envs, always the same ones: envs 0 to `batch_size - 1`, and so on. So the ids
     of their agents are ascending and without gaps. Arrays of `recv`, `reset` and `step` are views of shared memory;
     they are valid until the next but one `recv`.
 
@@ -85,7 +85,8 @@ class VecenvBackend(PoolFace):
         vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `report()` and `worker_pids`.
     """
 
-    reset, step = _vector.reset, _vector.step  # of the installed release: the number of results of `recv` differs
+    # Functions of the installed release: the number of results of `recv` differs.
+    reset, step = _vector.reset, _vector.step
 
     _setting_names = SettingNames(overlap="batch_size=num_envs // 2", infos="", views="", collect="")
     _recipe = "build one by pufferlib.vector.make"
@@ -112,8 +113,8 @@ class VecenvBackend(PoolFace):
             num_envs: N.
             num_workers: number of processes. None (default): one per usable core.
             batch_size: number of envs per batch, a divisor of N. None (default): N.
-            zero_copy, sync_traj, overwork: without effect. Batches are never copied and come in turns, and more workers
-                than cores do no harm.
+            zero_copy, sync_traj, overwork: without effect. Batches are never copied and have a fixed order; more
+                workers than cores do no harm.
             seed: the first env's `seed`.
             **options: options of `vecenv.VectorEnv`, such as `timeouts`; `make` accepts a
                 `functools.partial(VecenvBackend, timeouts=10.0)` as `backend`.
@@ -121,7 +122,6 @@ class VecenvBackend(PoolFace):
         Raises:
             APIUsageError: a creator returns no env of PufferLib.
             ConfigError: an option is wrong, or N is not a multiple of `batch_size`.
-            SpaceError: the envs differ in their spaces or numbers of agents.
             Exception: as `vecenv.VectorEnv`.
         """
         check_options("VecenvBackend", options)
@@ -199,8 +199,7 @@ class VecenvBackend(PoolFace):
 
         Raises:
             APIUsageError: the last batch was not answered by `send`, or there was no reset.
-            WorkerTimeoutError, WorkerDiedError: a worker did not answer and was not replaced.
-            Exception: raised by an env, with the remote traceback as its cause.
+            Exception: as `VectorEnv.recv`.
         """
         _vector.recv_precheck(self)
         env_ids, agent_ids = self._blocks[self._block]
@@ -273,10 +272,7 @@ def _list_infos(batch: Batch) -> list[dict[str, Any]]:
 
 
 def _without_repeated_results(columns: dict[str, Array], batch: Batch) -> dict[str, Array]:
-    """Return the columns of a batch in which some envs have raised, or lost episodes, without their last results.
-
-    The engine truncates lost episodes. In the columns, the rows of those envs contain their last results once more.
-    """
+    """Return the columns of a batch without the rows that repeat last results: of exceptions, and of lost episodes."""
     found = {name: columns[name].copy() for name in ("rewards", "terminals", "truncations")}
     repeats = batch.truncated | ((batch.row_flags & RowFlag.REPEATS) != 0)
     found["rewards"][repeats], found["terminals"][repeats], found["truncations"][repeats] = 0, False, False
@@ -353,13 +349,9 @@ def _action_space_of(env: Any) -> spaces.Box | spaces.MultiDiscrete:
     return spaces.Box(joint.low, joint.high, dtype=np.int32 if is_whole else joint.dtype)
 
 
-def _no_state(env: Any) -> None:
-    """Return the state of an emulated env between two episodes: a reset sets all its attributes."""
-
-
-def _keep_state(env: Any, state: None) -> None:
-    """Restore that state."""
+def _no_state(env: Any, state: None = None) -> None:
+    """Return or restore the state of an emulated env between two episodes: a reset sets all its attributes."""
 
 
 for _name in ("GymnasiumPufferEnv", "PettingZooPufferEnv"):
-    register_state_adapter(f"pufferlib.emulation.{_name}", _no_state, _keep_state, spans=False)
+    register_state_adapter(f"pufferlib.emulation.{_name}", _no_state, _no_state, spans=False)

@@ -89,7 +89,7 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
             options: passed to each env.
 
         Returns:
-            The observations and the infos: lists of N dicts by agent.
+            Observations and infos: lists of N dicts by agent.
         """
         return converted(_first_of, self.vector_env.reset, seed=seed, options=options)
 

@@ -2,8 +2,7 @@
 
     make_vec_env("CartPole-v1", n_envs=64, vec_env_cls=SB3VecEnv)     in place of SubprocVecEnv
 
-It stands on `vecenv.VectorEnv` and steps its pool in SAME_STEP mode: each batch becomes the four values that
-Stable-Baselines3 expects, with one dict of infos per env.
+It steps the pool of a `VectorEnv` in SAME_STEP mode. Each batch becomes the four values of Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -23,21 +22,14 @@ from ..core.options import START_METHODS
 from ..core.parent.batch import Batch
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
-from ..envs.remote import (
-    CallMethod,
-    GetAttribute,
-    HasAttribute,
-    IsWrapped,
-    SetOuterAttribute,
-)
+from ..envs.remote import CallMethod, GetAttribute, HasAttribute, IsWrapped, SetOuterAttribute
 from ..errors import ClosedError, ConfigError, NotASequenceError, StateError, require, warn_caller
 from ..values.checks import check_choice, check_whole
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
-from ..vector.seeds import EnvSeeds
 
-__all__ = ["SB3VecEnv"]
+__all__ = ["SB3VecEnv", "call_once", "read_rows"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
@@ -47,6 +39,8 @@ _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 _READS = ("has_attr", "get_attr", "env_is_wrapped", "get_images")
 
 Infos = list[dict[str, Any]]
+#: Numbers of rows; None: all.
+Indices = int | Iterable[int] | None
 
 
 class SB3VecEnv(PoolFace, _VecEnv):
@@ -54,10 +48,8 @@ class SB3VecEnv(PoolFace, _VecEnv):
 
     The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
     `TimeLimit.truncated`, and `terminal_observation` where an episode has ended. Arrays are the caller's own.
-    Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ.
-
-    Envs with process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
-    worker. They need `num_workers=num_envs`; `SubprocVecEnv` always has one process per env.
+    Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ. Envs with
+    process-wide state need `num_workers=num_envs`; `SubprocVecEnv` always has one process per env.
 
     Example:
         >>> import gymnasium
@@ -79,10 +71,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
     _setting_names = SettingNames(overlap="", views="", collect="")
 
     def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]] | VectorEnv,
-        start_method: str | None = None,
-        **options: Any,
+        self, env_fns: Sequence[Callable[[], Any]] | VectorEnv, start_method: str | None = None, **options: Any
     ) -> None:
         """Build all envs, or use a vector env that has been built.
 
@@ -90,8 +79,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
             env_fns: one constructor per env; or a `vecenv.VectorEnv` with SAME_STEP autoreset, which `close` then
                 closes.
             start_method: start method of the workers; SubprocVecEnv's name of `context`.
-            **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` (a
-                `vecenv.Timeouts`) and `failures` (a `vecenv.FailurePolicy`). With `episode_statistics=True` the info
+            **options: options of `vecenv.VectorEnv`, with the same defaults. With `episode_statistics=True` the info
                 of the last step of an episode has "episode": return "r", length "l" and seconds "t", as from a
                 `Monitor` around the env; but "t" counts from the start of this episode.
 
@@ -111,7 +99,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
                 )
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env.pool
-        self._env_seeds: EnvSeeds = self.vector_env.env_seeds
+        self._env_seeds = self.vector_env.env_seeds
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         self._action_dtype: Any = self._pool.spaces.action_space.dtype
@@ -153,14 +141,8 @@ class SB3VecEnv(PoolFace, _VecEnv):
     def reset(self) -> Any:
         """Begin an episode in every env, with the seeds and options set before; they are used once.
 
-        A step under way is cancelled. Without a seed, generators continue; see `vector_env.seeds`.
-
-        Returns:
-            Observations, nested like the space, with N rows.
-
-        Raises:
-            WorkerTimeoutError, WorkerDiedError: a worker did not answer.
-            Exception: raised by an env, with the remote traceback as its cause.
+        A step under way is cancelled. Without a seed, generators continue; see `vector_env.seeds`. Returns the
+        observations, nested like the space, with N rows; raises as `VectorEnv.reset`.
         """
         self._check_open("reset")
         if self._pool.outstanding():
@@ -190,7 +172,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
                 Box; else each env gets its row as it is, which is slower.
 
         Raises:
-            SpaceError: the actions do not fit the space; nothing was sent. Also a TypeError if they are a single value.
+            SpaceError: the actions do not fit; nothing was sent. Also a TypeError if they are a single value.
             StateError: a step is under way already.
         """
         try:
@@ -239,7 +221,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
         Raises:
             StateError: there is none.
             ConfigError: the envs give episode statistics themselves, and they were asked for here, too.
-            WorkerTimeoutError, WorkerDiedError, Exception: as `reset`.
+            Exception: as `VectorEnv.step`.
         """
         self._check_open("step_wait")
         if not self._pool.outstanding():
@@ -265,7 +247,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
         return infos
 
     def _put_finals(self, infos: Infos, batch: Batch, dones: Array) -> None:
-        """Move the infos of resets away, and put those of the last steps in their place."""
+        """Replace the infos of resets, which become `reset_infos`, by those of the last steps."""
         final_infos, space, final_obs = batch.final_infos(), self._pool.spaces.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
@@ -286,23 +268,15 @@ class SB3VecEnv(PoolFace, _VecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """The envs themselves, as of `DummyVecEnv`; only with `backend="serial"`. See `vecenv.VectorEnv.envs`.
-
-        Raises:
-            AttributeError: the envs live in worker processes.
-        """
+        """The envs themselves, as of `DummyVecEnv`; only with `backend="serial"`. See `vecenv.VectorEnv.envs`."""
         return self.vector_env.envs
 
     def has_attr(self, attr_name: str) -> bool:
         """Return whether every env has the attribute."""
         return all(self._call("has_attr", HasAttribute(attr_name), None))
 
-    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """Return an attribute of envs or of the layers under them.
-
-        Args:
-            attr_name: looked up from the outermost layer inwards.
-            indices: env ids, in the order of the result; None: all.
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """Return an attribute of the envs `indices` (None: all), looked up from the outermost layer inwards.
 
         Raises:
             AttributeError: an env has none of this name.
@@ -310,13 +284,13 @@ class SB3VecEnv(PoolFace, _VecEnv):
         """
         return self._call("get_attr", GetAttribute(attr_name), indices)
 
-    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of the envs' outermost layers to one value."""
         function = SetOuterAttribute(attr_name, value)
         self._call("set_attr", function, indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of envs with the same arguments; return its results in the order of `indices`.
 
@@ -324,27 +298,18 @@ class SB3VecEnv(PoolFace, _VecEnv):
         """
         return self._call("env_method", CallMethod(method_name, method_args, method_kwargs), indices)
 
-    def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
         """Return for each env whether one of its layers is a `wrapper_class`."""
         return self._call("env_is_wrapped", IsWrapped(wrapper_class), indices)
 
     def _call(
-        self,
-        what: str,
-        function: Callable[[Any], Any],
-        indices: int | Iterable[int] | None,
-        *,
-        name: str | None = None,
+        self, what: str, function: Callable[[Any], Any], indices: Indices, *, name: str | None = None
     ) -> list[Any]:
         self._check_open(what)
-        is_pure = what in _READS
+        options: dict[str, Any] = {"pure": what in _READS, "name": name}
         if indices is None:  # without ids, spare envs are called too
-            return self._pool.call(function, pure=is_pure, name=name)
-        each = [indices] if isinstance(indices, int | np.integer) else indices
-        asked = [self._ids[operator.index(env_id)] for env_id in each]  # from the end, if negative
-        env_ids = sorted(set(asked))
-        results = dict(zip(env_ids, self._pool.call(function, env_ids, pure=is_pure, name=name))) if env_ids else {}
-        return [results[env_id] for env_id in asked]
+            return self._pool.call(function, **options)
+        return call_once(self._pool, function, read_rows(indices, self.num_envs), **options)
 
     def get_images(self) -> list[Any]:
         """Return what each env renders, None for each unless their render_mode is 'rgb_array'."""
@@ -364,6 +329,21 @@ class SB3VecEnv(PoolFace, _VecEnv):
     def close(self) -> None:
         """End envs and workers within the `close` limit; idempotent."""
         self.vector_env.close()
+
+
+def read_rows(indices: Indices, count: int) -> list[int]:
+    """Return the rows that are asked for, of `count`; negative ones count from the end, and None means all."""
+    if indices is None:
+        return list(range(count))
+    each = [indices] if isinstance(indices, int | np.integer) else indices
+    return [range(count)[operator.index(row)] for row in each]
+
+
+def call_once(pool: Pool, function: Callable[[Any], Any], env_ids: Sequence[int], **options: Any) -> list[Any]:
+    """Call a function once in each of these envs, some of which are named twice; return its result for each id."""
+    asked = sorted(set(env_ids))
+    results = dict(zip(asked, pool.call(function, asked, **options))) if asked else {}
+    return [results[env_id] for env_id in env_ids]
 
 
 def _statistics_of(batch: Batch, row: int) -> dict[str, Any]:
@@ -386,12 +366,7 @@ def _check_rewards(envs: VectorEnv) -> None:
 
 
 def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
-    """Return the vector env to put the face on.
-
-    Raises:
-        ConfigError: it does not reset its envs in the step that ends an episode, its rewards have several numbers, or
-            it is none of ours.
-    """
+    """Return the caller's vector env, or a new one; ConfigError if the caller's has another form."""
     check_options("SB3VecEnv", options)
     if isinstance(env_fns, VectorEnv):
         if options:

@@ -8,7 +8,7 @@ It stands on `PettingZooVectorEnv` with infos as lists. All agents then share on
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,11 @@ from ..envs.remote import CallBatch, SetBatchAttribute
 from ..errors import ConfigError, StateError, convert_rows, converted, require
 from ..statistics import ShardInfo, Statistics
 from .pettingzoo import PettingZooVectorEnv
+from .sb3 import Indices, Infos, call_once, read_rows
 
 __all__ = ["SB3AgentVecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
-
-Infos = list[dict[str, Any]]
 
 
 class SB3AgentVecEnv(PoolFace, _VecEnv):
@@ -56,15 +55,11 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
     _recipe = "build one from its constructors"
 
     def __init__(
-        self,
-        parallel_fn: Callable[[], Any] | Sequence[Callable[[], Any]],
-        num_envs: int | None = None,
-        **options: Any,
+        self, parallel_fn: Callable[[], Any] | Sequence[Callable[[], Any]], num_envs: int | None = None, **options: Any
     ) -> None:
         """Build all envs; arguments and errors are those of `PettingZooVectorEnv`, except `infos`.
 
-        With `episode_statistics=True` the logger of Stable-Baselines3 shows `rollout/ep_rew_mean` and
-        `rollout/ep_len_mean`, averages over agents.
+        With `episode_statistics=True` the logger of Stable-Baselines3 shows averages over agents.
         """
         if "infos" in options:
             raise ConfigError("infos: Stable-Baselines3 needs one dict per row; leave it out", key="infos")
@@ -122,44 +117,32 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
 
     # ---- calls -------------------------------------------------------------------------------
 
-    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """Return an attribute of the env of each of these rows; None: all rows."""
         return self._call(operator.attrgetter(f"env.{attr_name}"), indices)
 
-    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of the envs of these rows to one value."""
         self._call(SetBatchAttribute(attr_name, value, False), indices, name=f"set_attr {attr_name}")
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of the envs of these rows, once per env; return its result for each row."""
         return [value for _, value in self._call(CallBatch(method_name, method_args, method_kwargs), indices)]
 
-    def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
         """Return False for each row: wrappers of PettingZoo are not those of Gymnasium."""
-        return [False for _ in self._rows_of(indices)]
+        return [False for _ in read_rows(indices, self.num_envs)]
 
     def get_images(self) -> list[Any]:
         """Return the frame of each env, once per env."""
         return list(self.vector_env.batched.render()[:: len(self.vector_env.agents)])
 
-    def _rows_of(self, indices: int | Iterable[int] | None) -> list[int]:
-        rows = range(self.num_envs)
-        if indices is None:
-            return list(rows)
-        each = [indices] if isinstance(indices, int | np.integer) else indices
-        return [rows[operator.index(row)] for row in each]
-
-    def _call(
-        self, function: Callable[[Any], Any], indices: int | Iterable[int] | None, *, name: str | None = None
-    ) -> list[Any]:
+    def _call(self, function: Callable[[Any], Any], indices: Indices, *, name: str | None = None) -> list[Any]:
         """Call a function in the envs of these rows, once per env; return its result for each row."""
-        size = len(self.vector_env.agents)
-        owners = [row // size for row in self._rows_of(indices)]
-        env_ids = sorted(set(owners))
-        results = dict(zip(env_ids, self._pool.call(function, env_ids, name=name))) if env_ids else {}
-        return [results[owner] for owner in owners]
+        owners = [row // len(self.vector_env.agents) for row in read_rows(indices, self.num_envs)]
+        return call_once(self._pool, function, owners, name=name)
 
     # ---- end ---------------------------------------------------------------------------------
 

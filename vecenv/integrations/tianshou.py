@@ -3,8 +3,7 @@
     train_envs = VecenvVectorEnv(env_fns)                   in place of SubprocVectorEnv
     train_envs = VecenvVectorEnv(env_fns, wait_num=4)       continue with the first four envs that have finished
 
-It stands on `vecenv.VectorEnv` without autoreset, as Tianshou's collectors reset the envs whose episodes have ended.
-Each batch of the pool becomes the five values that Tianshou expects, with one dict of infos per env.
+The `VectorEnv` below has no autoreset, as Tianshou's collectors reset the envs whose episodes have ended.
 """
 
 from __future__ import annotations
@@ -58,11 +57,8 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     The same seeds and actions give what `DummyVectorEnv` gives, with rewards in float64 and observations in the dtype
     of their space. Arrays are the caller's own. An ended env is not reset: a collector does that, or the caller.
 
-    Envs with process-wide state, such as a module-level counter or globals of a C library, disturb each other in one
-    worker. They need `num_workers=len(env_fns)`; `SubprocVectorEnv` always has one process per env.
-
-    As in Tianshou, `action_space`, `observation_space`, `spec`, `metadata` and `reward_range` are lists with one item
-    per env.
+    Envs with process-wide state need `num_workers=len(env_fns)`; `SubprocVectorEnv` always has one process per env. As
+    in Tianshou, `action_space`, `observation_space`, `spec`, `metadata` and `reward_range` are lists.
 
     Example:
         >>> import gymnasium
@@ -153,14 +149,11 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             shapes are an object array (B,).
 
         Raises:
-            ValueError: `action` is None, but not `is_async`.
             SpaceError: the actions do not fit; nothing was stepped (also a ValueError and an AssertionError).
-            ConfigError: there is no such env.
-            StateError: one of the envs is stepping already, or `action` is None and none is (also a RuntimeError and an
-                AssertionError).
-            ClosedError: the vector env is closed (also a StateError).
-            WorkerTimeoutError, WorkerDiedError: a worker did not answer and was not replaced.
-            Exception: raised by an env, with the remote traceback as its cause.
+            ConfigError: there is no such env, or `action` is None, but not `is_async` (also a ValueError).
+            StateError: one of the envs is stepping already, `action` is None and none is, or the vector env is closed
+                (also a RuntimeError and an AssertionError).
+            Exception: as `VectorEnv.step`.
         """
         self._check_open("step")
         is_async = self.is_async
@@ -218,8 +211,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             (obs, infos) of B envs, ordered as `env_id`: obs as from `step`, and an object array of dicts (B,).
 
         Raises:
-            ConfigError: there is no such env.
-            ClosedError, WorkerTimeoutError, WorkerDiedError, Exception: as from `step`.
+            Exception: as `step`.
         """
         self._check_open("reset")
         ids = read_env_ids("reset", env_id, self.env_num)
@@ -288,7 +280,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
 
         Raises:
             ConfigError, TypeError: the number of seeds is not N, or a seed is not a whole number.
-            ClosedError, WorkerTimeoutError, WorkerDiedError, Exception: as from `reset`.
+            Exception: as `reset`.
         """
         self._check_open("seed")
         seeds = read_seeds(seed, self.env_num)
@@ -299,10 +291,10 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     # ---- attributes --------------------------------------------------------------------------
 
     def get_env_attr(self, key: str, id: Any = None) -> list[Any]:
-        """Return an attribute of envs, as copies.
+        """Return copies of an attribute of envs, looked up from the outermost wrapper inwards.
 
         Args:
-            key: name of the attribute, looked up from the outermost wrapper inwards.
+            key: name of the attribute.
             id: ids of the envs, or a single id, in the order of the result. None (default): all envs.
 
         Returns:
@@ -316,16 +308,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
         return self._pool.call(GetAttributeOrNone(key), read_env_ids("get_env_attr", id, self.env_num), pure=True)
 
     def set_env_attr(self, key: str, value: Any, id: Any = None) -> None:
-        """Set an attribute of the innermost env, under all wrappers.
-
-        Args:
-            key: name of the attribute.
-            value: one value for all of these envs.
-            id: ids of the envs, or a single id. None (default): all envs.
-
-        Raises:
-            ConfigError, ClosedError: as from `get_env_attr`.
-        """
+        """Set an attribute of the innermost env, under all wrappers, to one value; see `get_env_attr`."""
         self._check_open("set_env_attr")
         ids = read_env_ids("set_env_attr", id, self.env_num)
         self._pool.call(SetInnerAttribute(key, value), ids, name=f"set_attr unwrapped {key}")  # lasts beyond an episode

@@ -4,8 +4,8 @@
                 \\                                     \\
             registered with CUDA                     device, on the current stream     ToDevice
 
-Stands behind the faces: it takes what `step` or `recv` returned. A GPU can fetch from pages that are locked in memory
-while the program goes on; the arena's are, once they are registered, and no second buffer is needed.
+It takes results of `step` or `recv`. A GPU can copy from pages that are locked in memory while the program continues;
+those of the arena are, once they are registered, and no second buffer is needed.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ def to_device(value: Any, device: Any, *, non_blocking: bool = False) -> Any:
     Args:
         value: as for `as_tensors`, which this is for the CPU: nothing is copied then.
         device: as torch has it, such as 'cuda:0'.
-        non_blocking: do not wait for the copies. The caller must keep the arrays as they are until they are done;
-            `ToDevice` sees to it.
+        non_blocking: do not wait for the copies. The arrays must not change until they are done, see `ToDevice`.
 
     Raises:
         ConfigError: there is no such device.
@@ -108,7 +107,7 @@ def _check_device(device: Any) -> Any:
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]  # of the MPS backend's there are dozens
+            reason = str(error).splitlines()[0]  # The MPS backend writes dozens of lines.
             raise ConfigError(f"device {str(device)!r}: {reason}", key="device") from error
         return device
     if not torch.cuda.is_available():
@@ -126,14 +125,14 @@ def _check_device(device: Any) -> Any:
 
 
 class PinnedMemory:
-    """The memory that the batches of a vector env lie in, registered with CUDA as page-locked.
+    """The memory of the batches of a vector env, registered with CUDA as page-locked.
 
     Arrays of a vector env made with `copy=False` lie in it, where the native implementation runs: copies of them to a
-    GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. So do large arrays that are lent to the
-    caller instead of copied: keep those until a copy that does not block is done. The registration ends with `close`,
-    or with this object; the memory itself stays until then. A process forked meanwhile has no part in it.
+    GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. The same holds for large arrays that are
+    lent instead of copied: keep those until a copy that does not block is done. The registration and the memory last
+    until `close`, or as long as this object. A forked process has no part in it.
 
-    Validated on machines without a GPU only: there the refusal is tested, and the rest follows CUDA's and torch's
+    Validated on machines without a GPU only: there the refusal is tested; the other paths follow CUDA's and torch's
     documentation.
 
     Attributes:
@@ -203,22 +202,13 @@ def _pool_of(envs: Any) -> Pool:
     return pool
 
 
-def _gives_views(envs: Any, pool: Pool) -> bool:
-    """Return whether what `envs` return lies in the arena, so that it is worth being registered."""
-    copies = getattr(getattr(envs, "unwrapped", envs), "copy", envs is not pool)  # SB3VecEnv always does
-    return pool.implementation == "native" and not copies
-
-
 class ToDevice:
     """Moves the results of a vector env to one device, one call per batch.
 
     On the CPU, tensors share the memory of the arrays. Copies to a CUDA device are asynchronous if the arrays are views
-    of the arena: the vector env was made with `copy=False` and runs the native implementation. Its memory is pinned.
-    A call waits for the copies of the previous batch. No row changes while the device reads it if every batch is
-    given here before the second next one is received. With `depth=2` each call waits for its own copies, since a row
-    may change as soon as the next batch has arrived. Do not write to the arrays before that.
-
-    The CUDA path is validated only on machines without a GPU; see `PinnedMemory`.
+    of the arena, see `PinnedMemory`. A call waits for the copies of the previous batch. No row changes while the device
+    reads it if every batch is given here before the second next one is received. With `depth=2` each call waits for
+    its own copies. Do not write to the arrays before that.
 
     Example:
         >>> from vecenv import VectorEnv
@@ -249,7 +239,8 @@ class ToDevice:
         """
         self.device = _check_device(device)
         pool = _pool_of(envs)
-        is_pinned = self.device.type == "cuda" and _gives_views(envs, pool)
+        copies = getattr(getattr(envs, "unwrapped", envs), "copy", envs is not pool)  # SB3VecEnv always does
+        is_pinned = self.device.type == "cuda" and pool.implementation == "native" and not copies
         self._pinned = PinnedMemory(envs, self.device) if is_pinned else None
         self._waits = pool.options.depth < _MIN_DEPTH
         self._under_way: Any = None  # an event after the last copies, and the arrays that they read
@@ -261,8 +252,7 @@ class ToDevice:
     def __call__(self, value: Any) -> Any:
         """Return a batch on the device, nested as it is.
 
-        Tensors on a GPU are the caller's own and ready for work on the current stream, on which they are copied; those
-        on the CPU are valid as long as the arrays are.
+        Tensors on a GPU are the caller's own, copied on the current stream; others are as valid as the arrays.
         """
         if self._pinned is None:
             return to_device(value, self.device)

@@ -3,9 +3,8 @@
     env = GymWrapper(SyncVectorEnv(env_fns, autoreset_mode="Disabled"))     TorchRL's own envs, one after the other
     env = VecenvEnv(env_fns)                                                the same rollouts from worker processes
 
-It stands on `vecenv.VectorEnv` and steps its pool in SAME_STEP mode. A worker resets an ended env at once, so the first
-observation of the next episode arrives with the last one of the old episode. It is kept until TorchRL asks for the
-reset, which then waits for no worker.
+It steps the pool of a `VectorEnv` in SAME_STEP mode: the first observation of the next episode arrives with the last
+one of the old episode. It is kept until TorchRL asks for the reset, which then waits for no worker.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Op, RowFlag
-from ..core.layout.spec import Array, map_columns
+from ..core.layout.spec import Array, map_columns, pick_rows
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
@@ -57,16 +56,14 @@ class VecenvEnv(PoolFace, _EnvBase):
     `GymWrapper` around one env. `reset` with a mask "_reset", (N,) or (N, 1), resets these envs only. `step` with a
     mask "_step" steps these envs only. `set_seed(s)` resets all envs, env i with the seed `s + i`.
 
-    Workers reset an ended env before TorchRL asks for it. Envs see the same calls in the same order as in DISABLED
-    mode, only earlier, so a render of an ended env shows the next episode. An ended env must be reset by TorchRL
-    before its next step.
+    Workers reset an ended env before TorchRL asks for it, so a render of an ended env shows the next episode. An ended
+    env must be reset by TorchRL before its next step.
 
     `async_step_send` and the three calls like it are those of `AsyncEnvPool`: they step and reset envs as they finish.
     After them, the next reset without "async" has to be one of all envs.
 
-    Tensors on the CPU are the caller's own. Batches under 16 KiB are copied once. Larger ones are lent without a copy
-    and reused once their tensors are dropped; beyond three on loan, they are copied once. Tensors on another device
-    are copied there from that memory. Infos are not read.
+    Tensors on the CPU are the caller's own, and lent or copied as by `VectorEnv` with `copy=True`. Those on another
+    device are copied there from shared memory. Infos are not read.
 
     Example:
         >>> import gymnasium
@@ -125,9 +122,9 @@ class VecenvEnv(PoolFace, _EnvBase):
         self._first_obs: Any = None  # (N, *S): rows of `_is_reset` are first observations that `reset` has to return
         self._is_reset = np.zeros(vector_env.num_envs, np.bool_)
         self._last_obs: Any = None  # (N, *S)
-        self._sent: dict[int, Any] = {}  # by id: the row of a step under way
-        self._arrived_steps: dict[int, Any] = {}  # by id, in the order of arrival: rows that were not asked for yet
-        self._arrived_resets: dict[int, Any] = {}
+        self._sent: dict[int, Any] = {}  # rows of the running steps, by id
+        # By id, in the order of arrival: rows that were not asked for yet.
+        self._arrived: dict[Op, dict[int, Any]] = {Op.STEP: {}, Op.RESET: {}}
         self.is_closed = False
 
     # ---- specs -------------------------------------------------------------------------------
@@ -213,29 +210,25 @@ class VecenvEnv(PoolFace, _EnvBase):
         values["done"] = torch.from_numpy(done[:, None])
         values["terminated"] = torch.from_numpy(terminated.copy()[:, None])
         values["truncated"] = torch.from_numpy(truncated.copy()[:, None])
-        return self._as_tensordict(values, len(batch)), obs
+        return _TensorDict(values, batch_size=[len(batch)], device=self.device), obs
 
     def _put_finals(self, obs: Any, batch: Batch, rows: Array) -> Any:
-        """Keep first observations for `reset`, and put the last ones of ended episodes in their place."""
+        """Keep first observations for `reset`, and replace them by the last ones of ended episodes."""
         ids = batch.env_ids[rows]
-        first = map_columns(self._root, obs, lambda column: column[rows])
+        first = pick_rows(self._root, obs, rows)
         if self._first_obs is None:
             shape = (self.num_envs,)
             self._first_obs = map_columns(self._root, obs, lambda c: np.empty(shape + c.shape[1:], c.dtype))
         self._first_obs = merge(self._root, self._first_obs, first, ids)
         self._is_reset[ids] = True
-        final = map_columns(self._root, batch.final_obs, lambda column: column[rows])
-        return merge(self._root, obs, final, rows)
-
-    def _as_tensordict(self, values: dict[str, Any], count: int) -> Any:
-        return _TensorDict(values, batch_size=[count], device=self.device)
+        return merge(self._root, obs, pick_rows(self._root, batch.final_obs, rows), rows)
 
     def _pack_first(self, obs: Any, count: int) -> Any:
         """Return first observations as a tensordict (B,)."""
         values = self._encode(obs, count)
         for name in _FLAGS:
             values[name] = torch.zeros((count, 1), dtype=torch.bool)
-        return self._as_tensordict(values, count)
+        return _TensorDict(values, batch_size=[count], device=self.device)
 
     # ---- resetting ---------------------------------------------------------------------------
 
@@ -247,7 +240,7 @@ class VecenvEnv(PoolFace, _EnvBase):
             if not is_asked.all():
                 raise StateError("reset: a reset of all envs has to come before those by a mask '_reset'")
             ids = np.flatnonzero(is_asked)
-            for rows in (self._sent, self._arrived_steps, self._arrived_resets):
+            for rows in (self._sent, *self._arrived.values()):
                 rows.clear()
         obs: Any = None
         try:
@@ -263,26 +256,19 @@ class VecenvEnv(PoolFace, _EnvBase):
         return self._finish_reset(obs, ids, is_asked, uses_kept=not kwargs)
 
     def _finish_reset(self, obs: Any, ids: Array, is_asked: Array, *, uses_kept: bool) -> Any:
-        """Return the first observations of all envs that were asked, and the last ones of the others.
+        """Return the first observations of all envs of `is_asked`, bool (N,), and the last ones of the others.
 
-        Args:
-            obs: first observations of the envs `ids`, which were reset now, arrays (B, *S).
-            is_asked: bool (N,), all envs that begin an episode.
-            uses_kept: whether the others of these begin with the first observations that are kept.
+        `obs` are those of the envs `ids`, which were reset now. `uses_kept`: whether the others use kept ones.
         """
         if len(ids) < self.num_envs:
             last = own(self._root, self._last_obs)
             obs = merge(self._root, last, obs, ids) if len(ids) else last
             kept = np.flatnonzero(is_asked & self._is_reset)
             if len(kept) and uses_kept:
-                obs = merge(self._root, obs, self._take_first(kept), kept)
+                obs = merge(self._root, obs, pick_rows(self._root, self._first_obs, kept), kept)
         self._is_reset[is_asked] = False
         self._last_obs = obs
         return self._pack_first(obs, self.num_envs)
-
-    def _take_first(self, env_ids: Array) -> Any:
-        """Return the first observations that are kept for these envs, as arrays (B, *S)."""
-        return map_columns(self._root, self._first_obs, lambda column: column[env_ids])
 
     def _step_proc_data(self, next_tensordict_out: Any) -> Any:
         """Return the results of `_step` as they are: they have all keys of the specs, in the right shapes."""
@@ -314,7 +300,7 @@ class VecenvEnv(PoolFace, _EnvBase):
             env_index: ids of the envs, (B,), or a single id. None (default): those in `tensordict["env_index"]`.
 
         Raises:
-            StateError: an env has an outstanding call, or its episode is over; nothing was sent.
+            StateError: an env has an outstanding call, or its episode is over. Nothing was sent.
             ConfigError: there is no such env.
         """
         ids = self._read_ids("async_step_send", tensordict, env_index)
@@ -322,7 +308,7 @@ class VecenvEnv(PoolFace, _EnvBase):
         is_asked = np.isin(np.arange(self.num_envs), ids)
         self._check_reset(self._is_reset & is_asked)
         self._pool.send(self._decode(rows), ids, ordered=False)
-        self._last_obs = None  # not known for all envs any more
+        self._last_obs = None  # Some are unknown from now on.
         for row, env_id in enumerate(ids.tolist()):
             self._sent[env_id] = rows[row]
 
@@ -347,7 +333,7 @@ class VecenvEnv(PoolFace, _EnvBase):
         kept = ids[self._is_reset[ids]]
         if len(kept):
             self._is_reset[kept] = False
-            self._note(self._arrived_resets, self._pack_first(self._take_first(kept), len(kept)), kept)
+            self._keep_first(pick_rows(self._root, self._first_obs, kept), kept)
         for env_id in asked.tolist():
             self._sent.pop(env_id, None)  # the reset supersedes the step
 
@@ -387,7 +373,7 @@ class VecenvEnv(PoolFace, _EnvBase):
             WorkerTimeoutError: too few envs finished within `timeout` (also a TimeoutError).
             Exception: raised by an env, with the remote traceback as its cause.
         """
-        return self._receive(self._arrived_steps, Op.STEP, min_get, env_index, max_get, timeout)
+        return self._receive(Op.STEP, min_get, env_index, max_get, timeout)
 
     def async_reset_recv(
         self,
@@ -403,18 +389,13 @@ class VecenvEnv(PoolFace, _EnvBase):
             Observations, done, terminated, truncated, and the ids as "env_index", ordered by id: (B,); () for
             `env_index`.
         """
-        return self._receive(self._arrived_resets, Op.RESET, min_get, env_index, max_get, timeout)
+        return self._receive(Op.RESET, min_get, env_index, max_get, timeout)
 
     def _receive(
-        self,
-        arrived: dict[int, Any],
-        op: Op,
-        min_get: int | None,
-        env_index: int | None,
-        max_get: int | None,
-        timeout: float | None,
+        self, op: Op, min_get: int | None, env_index: int | None, max_get: int | None, timeout: float | None
     ) -> Any:
-        """Return rows of one kind. Rows of the other kind that arrive meanwhile are kept."""
+        """Return rows of steps or resets; rows of the other kind are kept."""
+        arrived = self._arrived[op]
         least = 1 if min_get is None else check_whole("min_get", min_get, 1)
         expected = {env_id for env_id in range(self.num_envs) if env_id in arrived or self._pool.owes(env_id) == op}
         if len(expected) < least or (env_index is not None and env_index not in expected):
@@ -442,19 +423,20 @@ class VecenvEnv(PoolFace, _EnvBase):
                 continue
             part = batch if len(rows) == len(batch) else batch.take(rows)
             if of_resets:
-                first = self._pack_first(own(self._root, part.obs), len(part))
-                self._note(self._arrived_resets, first, part.env_ids)
+                self._keep_first(own(self._root, part.obs), part.env_ids)
                 continue
             results, _ = self._pack(part)
             for row, env_id in enumerate(part.env_ids.tolist()):
                 sent = self._sent.pop(env_id).set("next", results[row])
-                self._arrived_steps[env_id] = sent.set("env_index", NonTensorData(env_id))
+                self._arrived[Op.STEP][env_id] = sent.set("env_index", NonTensorData(env_id))
         if errors:
             raise_first(errors)
 
-    def _note(self, arrived: dict[int, Any], rows: Any, env_ids: Array) -> None:
+    def _keep_first(self, obs: Any, env_ids: Array) -> None:
+        """Keep first observations, arrays (B, *S), until they are asked for."""
+        rows = self._pack_first(obs, len(env_ids))
         for row, env_id in enumerate(env_ids.tolist()):
-            arrived[env_id] = rows[row].set("env_index", NonTensorData(env_id))
+            self._arrived[Op.RESET][env_id] = rows[row].set("env_index", NonTensorData(env_id))
 
     # ---- end ---------------------------------------------------------------------------------
 

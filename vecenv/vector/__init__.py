@@ -3,15 +3,12 @@
 It stands above the pool: the pool returns batches, and this package turns them into Gymnasium's five-tuples.
 
     env        VectorEnv
-    base       start, close, and Gymnasium's rules about the order of calls
-    seeds      the seeds of resets: drawn if missing, recorded
+    base       start, close, and Gymnasium's rules about the order of calls, with their errors
     results    one batch of the pool as the result of a step
-    infos      N info dicts as one dict of arrays
-    dtypes     common dtypes without loss of values
+    infos      N info dicts as one dict of arrays, without loss of values
     nested     nested observations, as batches and as single rows
     options    how options become those of the pool; keywords that have moved
     arguments  checks and conversions of the caller's arguments
-    errors     errors that belong to vecenv and to Gymnasium
     make       make_vec, register_vec: vector envs by registered name
     by_id      the entry points that Gymnasium's registry uses
     batched    BatchedVectorEnv: a vector env of vector envs; batched_data: its reshaping

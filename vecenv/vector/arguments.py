@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from ..core.layout.spec import Array
 from ..errors import ConfigError, DifferentSpacesError
 
 __all__ = [
+    "ResetOptionsLike",
+    "SeedsLike",
     "check_without_mask",
     "combine_spaces",
     "one_of",
@@ -30,6 +32,11 @@ __all__ = [
     "read_seeds",
     "wants_same_spaces",
 ]
+
+
+#: Arguments of resets: a seed or one per env; options for all envs, or one dict or None for each.
+SeedsLike = int | Sequence[int | None] | None
+ResetOptionsLike = dict[str, Any] | Sequence[dict[str, Any] | None] | None
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -105,13 +112,8 @@ def one_of(what: str, env_id: Any, env_ids: Any) -> Any:
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     """Return env ids as int64 (B,); a single id becomes an array of one, None stays None.
 
-    Args:
-        what: the name of the calling method, for errors.
-        env_id: an int, a non-empty list of them, or None.
-        num_envs: number of envs.
-
     Raises:
-        ConfigError: an id is not a whole number or is named twice, or there is no such env.
+        ConfigError: an id is not a whole number or is named twice, or there is no such env. Texts begin with `what`.
     """
     if env_id is None:
         return None
@@ -134,11 +136,6 @@ def check_without_mask(what: str, options: Any) -> None:
 
 def read_options(what: str, options: Any, count: int) -> list[dict[str, Any] | None]:
     """Return the options of `count` resets, from one dict for all or from a list with one dict or None for each.
-
-    Args:
-        what: the name of the calling method, for errors.
-        options: a dict, a list, or None.
-        count: number of resets.
 
     Raises:
         ConfigError: the list does not have `count` items, or an item is not a dict or None.

@@ -1,9 +1,7 @@
 """BaseVectorEnv: the common base of the vector envs over a pool; it checks the order of asynchronous calls.
 
-    idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
-    idle or pending  --close-->  closed
-
-It stands between the pool and the steps, resets and calls of the subclasses.
+idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
+idle or pending  --close-->  closed
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from ..core.layout.flags import Op
 from ..core.options import PoolOptions
@@ -26,10 +24,9 @@ from ..core.pool.pool import Pool
 from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
 from ..ray_options import RayOptions
-from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
 from .results import Step
 
-__all__ = ["BaseVectorEnv", "check_method", "check_name"]
+__all__ = ["BaseVectorEnv", "ClosedVectorEnvError", "NoCallError", "PendingCallError", "check_method", "check_name"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -40,6 +37,26 @@ _CLOSED = "close"
 _CALLS_OF_POOLS = ("send", "recv", "reset")
 #: Methods that `call` refuses: the engine must see these calls.
 _RESERVED_METHODS = ("reset", "step", "close")
+
+
+class ClosedVectorEnvError(ClosedError, ClosedEnvironmentError):
+    """A method was called after `close`. As all errors here, it is also that of `AsyncVectorEnv`."""
+
+
+class PendingCallError(StateError, AlreadyPendingCallError):
+    """An earlier call, `name`, such as 'step', is still outstanding and must be waited for first; or it was refused."""
+
+    def __init__(self, message: str = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class NoCallError(StateError, NoAsyncCallError):
+    """A `..._wait` was called without its `..._async`; `name` is 'step', 'reset' or 'call'."""
+
+    def __init__(self, message: str = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 def check_method(what: str, name: str) -> None:
@@ -62,7 +79,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     _pending: str | None = None
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
     reward_space: Any = None
-    closed = True  # until the workers have started
+    closed = True  # True until the workers have started
     _deliver_step: Callable[[Batch], Step]
 
     @property
@@ -74,8 +91,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def envs(self) -> list[Any]:
         """The objects that `env_fns` returned, in their order; only with `backend="serial"`.
 
-        The list is a copy: replacing one of its items has no effect, but changes of an env have. After `close` the envs
-        are closed.
+        The list is a copy; the envs in it are those that are stepped.
 
         Raises:
             AttributeError: the envs live in worker processes.
@@ -117,10 +133,14 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return pool
 
     def _start_pool(self) -> None:
+        pool = self._pool
         try:
-            self._pool.start()
+            pool.start()
         except SpaceError as error:
             raise DifferentSpacesError(str(error), path=error.path) from error
+        self.metadata = dict(pool.properties.get("metadata") or {})
+        self.render_mode = pool.properties.get("render_mode")
+        self.implementation = pool.implementation
 
     # ---- states ------------------------------------------------------------------------------
 
@@ -177,9 +197,8 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Cancel outstanding operations of the pool's envs that will be reset now.
 
         Args:
-            what: the name of the calling method, for errors.
+            what, noun: the calling method, and a word for the pool's envs in the plural, for errors.
             ops: the operations to cancel. A step that is not among them is superseded by the reset in the pool.
-            noun: a name for the pool's envs in errors, in the plural.
 
         Raises:
             PendingCallError: another env has an outstanding operation; nothing was cancelled.
@@ -226,8 +245,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the envs and end the workers; `close` passes its arguments to this method.
 
-        A UserWarning shows that the `..._wait` of an asynchronous call is missing. Results of `send` that were not
-        received are dropped without a warning, as most asynchronous programs end in that way.
+        A UserWarning shows that the `..._wait` of an asynchronous call is missing. Results of `send` are dropped.
 
         Args:
             timeout: seconds to wait for the workers to finish and to close their envs. Workers that take longer are

@@ -4,7 +4,7 @@
     step       one command per batch, one call of its `step`, one copy of each of its arrays
     caller     W * k envs: env w * k + j is number j of batch w
 
-It stands above the pool, beside VectorEnv. `envs/batched.py` is its counterpart in the workers.
+`envs/batched.py` is its counterpart in the workers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..statistics import ShardInfo, Statistics
 from ..values.checks import check_flag
+from ..values.nested import map_structure
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
 from .base import BaseVectorEnv, check_method, check_name
-from .batched_data import final_infos, flatten, join_infos, pick_infos, pick_rows, split_actions
+from .batched_data import final_infos, flatten, join_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .options import read_pool_options
 from .results import Step
@@ -52,19 +53,19 @@ _SNAPSHOT_INTERVAL = 500
 _Views = tuple[Any, Any, Array, Array, Array]
 
 
-class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
+class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named twice, as in `VectorEnv`
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. The vector envs do the autoresets and produce
     the infos. Observations have the dtypes of their spaces, rewards are float64, terminations and truncations bool.
 
-    A worker that dies or hangs is replaced, and its batches are restored. The new worker repeats the commands since
+    A worker that dies or hangs is replaced, and its batches are restored: the new worker repeats the commands since
     the batch's last reset with seeds for all its envs, or since its last snapshot. Snapshots are taken every 500 steps
     of Gymnasium's CartPoleVectorEnv, of classes with `get_state()` and `set_state(state)`, and of classes with a state
     adapter (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`). A state must include the episodes in
-    progress. A batch cannot be restored if there is no such reset or snapshot, or if the repeated results differ. Then
-    all its episodes that have not ended are truncated, and new ones begin according to the autoreset mode. Errors,
-    log lines and reports number the batches, not the envs in them.
+    progress. Without such a reset or snapshot, or if the repeated results differ, all episodes of the batch that have
+    not ended are truncated, and new ones begin according to the autoreset mode. Errors, log lines and reports number
+    the batches, not the envs in them.
 
     Example:
         >>> import functools
@@ -79,9 +80,8 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
     Attributes:
         num_envs: number of envs in all batches.
         batch_size: k, number of envs in one batch.
-        seeds: the seed that each batch was given last: an int, a list of k, or None. If the first reset of a batch has
-            no seed, its generators that do not exist yet are made from drawn seeds. These stand here, too, so
-            `reset(seed=envs.seeds[0])` repeats a run that began unseeded.
+        seeds: the seed that each batch was given last: an int, a list of k, or None. Seeds that were drawn in a first
+            reset without seeds are here, too, so `reset(seed=envs.seeds[0])` repeats a run that began unseeded.
         implementation: 'native' or 'python', the code that moves the data.
     """
 
@@ -106,11 +106,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, checks, engine, **moved: as for `vecenv.VectorEnv`.
-            timeouts: as for `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one
-                batch.
-            failures: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same for all envs
-                of a batch. Of `recycle_after` only 'rss_mb' can be used.
+            backend, num_workers, copy, mark_autoreset, context, timeouts, failures, checks, engine, **moved: as for
+                `vecenv.VectorEnv`. A limit of one env is here the limit of one batch, `infos["recovered"]` is the same
+                for all envs of a batch, and of `recycle_after` only 'rss_mb' can be used.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
@@ -122,7 +120,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         """
         self.copy = check_flag("copy", copy)
         marks_autoreset = check_flag("mark_autoreset", mark_autoreset)
-        backend, common = read_pool_options(BatchedVectorEnv, backend, timeouts, failures, checks, engine, moved)
+        backend, common = read_pool_options(
+            BatchedVectorEnv, moved, backend=backend, timeouts=timeouts, failures=failures, checks=checks, engine=engine
+        )
         if "episodes" in (common["failures"].recycle_after or ()):
             raise ConfigError(
                 "recycle_after: episodes of batched envs are not counted, as they begin and end within a batch; use "
@@ -131,7 +131,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
             )
         options = PoolOptions(
             num_workers=num_workers,
-            autoreset=Autoreset.NEXT_STEP,  # for abandoned batches only; the vector envs do their own autoresets
+            autoreset=Autoreset.NEXT_STEP,  # The pool resets abandoned batches only.
             leases=NUM_LEASES if self.copy else 0,
             context="forkserver" if context is None else context,
             warns_of_views=not self.copy,
@@ -139,13 +139,10 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         )
         pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
         self._start()
-        self.metadata = dict(pool.properties.get("metadata") or {})
-        self.render_mode = pool.properties.get("render_mode")
-        self.implementation = pool.implementation
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
         self._new_batches = set(range(pool.num_envs))  # no reset of them was received yet
         self._reset_batches: Array | None = None  # batches of the pending reset, None for all
-        self._partial_batches: list[int] = []  # those in which only some envs are reset
+        self._partial_batches: list[int] = []  # batches in which only some envs are reset
         self._last_obs_rows: Any = None
         self._num_steps = 0
         # Bool (N,), True where the last step ended an episode that the next step resets; None if rows are not marked.
@@ -205,7 +202,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         return dataclasses.replace(found, steps=found.steps * self.batch_size)
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard, as `VectorEnv.shards`; `env_ids` are those of single envs."""
+        """Return the state of every shard, as `VectorEnv.shards`; `env_ids` are those of single envs."""
         size, found = self.batch_size, []
         for info in self._pool.shards():
             env_ids = tuple(i * size + row for i in info.env_ids for row in range(size))
@@ -226,13 +223,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
             truncations bool (N,); and a dict of arrays (N, ...).
 
         Raises:
-            SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
-            AlreadyPendingCallError: an earlier call has not been waited for.
-            ClosedEnvironmentError: the vector env is closed.
-            ResetNeeded: an env was never reset (also a StateError).
-            WorkerTimeoutError: a batch exceeded its limit, and `on_failure` is 'raise'; reset before the next step.
-            WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
-            Exception: raised by a vector env, with the remote traceback as its cause.
+            Exception: as `VectorEnv.step`.
         """
         # The same as step_async and step_wait, with less work between waking the workers and the wait: a worker may
         # have no core until this process sleeps.
@@ -288,9 +279,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         """Deliver a step in which some batches could not be restored, or have raised.
 
         All episodes of a batch that the pool has truncated are truncated. In NEXT_STEP mode, episodes whose end was
-        delivered in the step before are not ended again. If that is true of all envs of a batch, its next episodes
-        begin in this step. In SAME_STEP mode they always do. If a reset that this method starts raises, the next step
-        resets that batch again, and `rows` of the exception contain the ends of the episodes.
+        delivered in the step before are not ended again. If these are all episodes of a batch, its next ones begin in
+        this step, and in SAME_STEP mode they always do. If their reset raises, the next step resets that batch again,
+        and `rows` of the exception contain the ends of the episodes.
         """
         rows, _, rewards, terminations, truncations = _make_views(self._obs_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
@@ -371,8 +362,8 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         Operations of these batches that exceeded a `timeout` of a `..._wait` are cancelled.
 
         Args:
-            env_id: distinct ids of the envs to reset, or a single id. The result has rows of these envs only, in this
-                order. Their batches are reset by `reset_mask`. None (default): all envs, or those of a mask.
+            env_id, env_ids: distinct ids of the envs to reset, or a single id. The result has rows of these envs only,
+                in this order. Their batches are reset by `reset_mask`. None (default): all envs, or those of a mask.
             seed: if an int, batch w gets `seed + w * k`. A vector env that counts up from its seed then gives env i
                 `seed + i`. If a list of N, batch w gets its k items as a list, or no seed if all are None. None
                 (default): generators continue; the first reset draws seeds, see `seeds`.
@@ -381,15 +372,12 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
                 lent without a copy, the caller's changes to them appear here, except in DISABLED autoreset mode. If a
                 batch cannot be restored during a reset, all its envs begin new episodes and `infos["recovered"]`
                 contains 'restarted' for them.
-            env_ids: another name of `env_id`.
         """
         self._check_idle("reset")
         ids = read_env_ids("reset", one_of("reset", env_id, env_ids), self.num_envs)
         if ids is not None:
             check_without_mask("reset", options)
-            mask = np.zeros(self.num_envs, np.bool_)
-            mask[ids] = True
-            options = {**(options or {}), "reset_mask": mask}
+            options = {**(options or {}), "reset_mask": np.isin(np.arange(self.num_envs), ids)}
         with self._sync_call("reset"):
             self._begin_reset("reset", seed, options)
             if ids is None:
@@ -402,7 +390,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
 
     def _pick(self, result: tuple[Any, dict[str, Any]], ids: Array) -> tuple[Any, dict[str, Any]]:
         obs, infos = result
-        return pick_rows(self._obs_space, obs, ids), {**pick_infos(infos, ids), "env_id": ids}
+        return pick_rows(self._obs_space, obs, ids), {**map_structure(lambda column: column[ids], infos), "env_id": ids}
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
@@ -414,9 +402,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
         asked, partial_batches = None, []
         if env_ids is not None:
-            mask = np.zeros(self.num_envs, np.bool_)
-            mask[env_ids] = True
-            masks = mask.reshape(-1, self.batch_size)
+            masks = np.isin(np.arange(self.num_envs), env_ids).reshape(-1, self.batch_size)
             asked = np.flatnonzero(masks.any(1))
             for i, own_mask in enumerate(masks):
                 if not own_mask.all():
@@ -461,7 +447,8 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
 
     def _note_drawn_seeds(self, batch_ids: list[int]) -> None:
         """Keep the seeds that were drawn in the first reset of batches that lacked seeds."""
-        lacking = [i for i in batch_ids if i in self._new_batches and _lacks_seeds(self.seeds[i])]
+        new = [(i, self.seeds[i]) for i in batch_ids if i in self._new_batches]
+        lacking = [i for i, seed in new if seed is None or (isinstance(seed, list) and None in seed)]
         self._new_batches.difference_update(batch_ids)
         if lacking:
             found = self._pool.call(read_drawn_seeds, lacking, pure=True)
@@ -479,12 +466,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         return deliver(batch)
 
     def _deliver_reset(self, batch: Batch, asked: Array | None, last: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the results of a reset.
-
-        Args:
-            batch: one row per batch of `asked`, in this order; None: all.
-            last: the rows of all batches before; None: there are none.
-        """
+        """Return the results of a reset: a row per batch of `asked` (None: all); `last`: the rows before, or None."""
         self._note_drawn_seeds(batch.env_ids[(batch.row_flags & RowFlag.REPEATS) == 0].tolist())
         rows = batch.obs[0]
         if asked is not None and last is not None:
@@ -506,19 +488,11 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method, or read an attribute, of every env; blocks until all batches have answered.
 
-        Args:
-            name: name of the method or attribute. 'reset', 'step' and 'close' are refused.
-            *args, **kwargs: passed to the method.
+        Arguments and errors are those of `VectorEnv.call`, without `env_id`.
 
         Returns:
             One result per env if the vector envs have a `call` method, as Gymnasium's have. Otherwise one result per
             batch: the value of the vector env's own method or attribute.
-
-        Raises:
-            ConfigError: the method is refused.
-            TypeError: the name is not a string.
-            AlreadyPendingCallError: an earlier call has not been waited for.
-            Exception: raised by the method; of several, that of the lowest batch, with its remote traceback.
         """
         return self._call("call", name, *args, **kwargs)
 
@@ -539,14 +513,11 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.
 
-        Args:
-            name: name of the attribute.
-            values: a list or tuple with one value per env, or one value for all.
+        `values` is a list or tuple with one value per env, or one value for all.
 
         Raises:
             ConfigError: the list does not have one value per env; or it is a list and the vector envs have no
                 `set_attr`, so that they accept only one value for all.
-            AlreadyPendingCallError: an earlier call has not been waited for.
         """
         self._check_idle("set_attr")
         check_name("set_attr", name)
@@ -568,10 +539,6 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         self._check_idle("render")
         found = self._ask("render", self._pool.call_each, [render] * self._pool.num_envs, pure=True)
         return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
-
-
-def _lacks_seeds(seed: Any) -> bool:
-    return seed is None or (isinstance(seed, list) and None in seed)
 
 
 def _make_views(space: Any, batch: Batch) -> _Views:

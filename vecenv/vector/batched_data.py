@@ -19,9 +19,9 @@ from ..core.layout.info_cells import is_mask
 from ..core.layout.spec import Array, has_rows
 from ..envs.spaces import map_by_space
 from ..errors import NotASequenceError, SpaceError
-from .dtypes import common_dtype
+from .infos import common_dtype
 
-__all__ = ["final_infos", "flatten", "join_infos", "pick_infos", "pick_rows", "split_actions"]
+__all__ = ["final_infos", "flatten", "join_infos", "pick_rows", "split_actions"]
 
 Infos = dict[str, Any]
 
@@ -44,13 +44,6 @@ def pick_rows(space: Space[Any], value: Any, env_ids: Array) -> Any:
         return rows[env_ids] if isinstance(rows, np.ndarray) else tuple(rows[i] for i in env_ids.tolist())
 
     return map_by_space(pick, space, value)
-
-
-def pick_infos(infos: Infos, env_ids: Array) -> Infos:
-    """Return the rows of some envs, int64 (B,), of infos in Gymnasium's form, in this order."""
-    return {
-        key: pick_infos(value, env_ids) if isinstance(value, dict) else value[env_ids] for key, value in infos.items()
-    }
 
 
 def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
@@ -91,7 +84,7 @@ def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = Fal
     """
     result: Infos = {}
     for key in dict.fromkeys(key for part in infos if part for key in part):
-        if _is_mask(key, infos):
+        if any(part is not None and is_mask(key, part) for part in infos):
             continue
         found = [None if part is None else part.get(key) for part in infos]
         has_key = [part is not None and key in part for part in infos]
@@ -115,10 +108,6 @@ def final_infos(observations: Sequence[Any], info: Infos) -> Infos:
     """Return `final_obs` and `final_info`, with masks, as SAME_STEP mode has them where all episodes of a batch end."""
     every = np.ones(len(observations), np.bool_)
     return {"final_obs": _as_objects(observations), "_final_obs": every, "final_info": info, "_final_info": every}
-
-
-def _is_mask(key: str, infos: Sequence[Infos | None]) -> bool:
-    return any(part is not None and is_mask(key, part) for part in infos)
 
 
 def _join(values: list[Any], has_key: list[bool], size: int) -> Array:

@@ -8,8 +8,7 @@
     envs.send(actions, infos["env_id"])
     obs, infos = envs.reset(env_id=[5, 2])               some envs, while others are under way
 
-It stands above a pool, which moves the data. `VectorEnv` turns the pool's batches into Gymnasium's tuples and checks
-Gymnasium's rules about the order of calls.
+`VectorEnv` turns the batches of a pool into Gymnasium's tuples and checks Gymnasium's rules about the order of calls.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..values.checks import check_flag, check_whole
 from .arguments import (
+    ResetOptionsLike,
+    SeedsLike,
     check_without_mask,
     combine_spaces,
     one_of,
@@ -57,9 +58,8 @@ from .base import BaseVectorEnv, check_method, check_name
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
-from .seeds import EnvSeeds
 
-__all__ = ["OPTION_NAMES", "VectorEnv", "check_options", "describe_wrong_vector_env"]
+__all__ = ["OPTION_NAMES", "EnvSeeds", "VectorEnv", "check_options", "describe_wrong_vector_env"]
 
 #: End of the error for observation spaces that differ; the first sentences are those of Gymnasium, for searches.
 _HOW_TO_DIFFER = (
@@ -79,8 +79,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
     Envs get actions in the dtype of their space. Actions of another dtype of the same kind are converted, with one
     warning per leaf. Only wider floats, such as float64 for a space of float32, reach the envs unchanged; they are
-    pickled, which is slower. The vector env can be used in a `with` statement, which closes it. One thread may use it
-    at a time.
+    pickled, which is slower. A `with` statement closes the vector env. One thread may use it at a time.
 
     Example:
         >>> import gymnasium
@@ -146,58 +145,51 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
                 module-level counter or globals of a C library, disturb each other in one process: they need
                 `num_workers=num_envs`. `vecenv check` finds them.
                 'auto': env 0 is built in a worker of its own first, reset, stepped 100 times with random actions, and
-                closed; then workers and threads are chosen. The choice and its reason are in `statistics()["choice"]`
-                and in the log. The results of a run do not depend on the choice. Threads are not chosen for an env that
-                draws from global random generators.
+                closed; then workers and threads are chosen (no threads for an env that draws from global random
+                generators). The reason is in `statistics()["choice"]` and in the log. Results do not depend on it.
             threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
                 that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
-                Processes that envs start may run on any core.
             infos: which info dicts arrive.
                 'all' (default): everything, in the form of Gymnasium's vector envs. Numbers, arrays of up to 8
                 numbers, and dicts of those travel in shared memory; infos that contain anything else are pickled.
-                'columns': only values that travel in shared memory. Strings, None, larger arrays and other objects are
-                left out, and dicts that are empty without them.
+                'columns': only values that travel in shared memory, and dicts that contain some.
                 'done': only the info of a step that ends an episode, in its row, or as `final_info` in SAME_STEP mode.
-                Infos of other steps and of resets are left out.
                 'none': no infos; workers do not read them. `final_obs` still arrives.
                 'legacy': everything, in the form of Gymnasium 0.29, for programs that read `infos["final_observation"]`
                 and `infos["final_info"]`: object arrays (N,), None where no episode has ended, with bool masks
                 `_final_observation` and `_final_info`. An item of `final_info` is the info dict of one env. Infos that
                 are dicts or arrays are object arrays (N,), too. SAME_STEP mode only.
             num_spare_envs: number of envs beside the N envs that are reset ahead, 0 by default. When an episode ends, a
-                spare env that is reset already takes the place of its env, which is reset meanwhile and becomes a spare
-                env. So no step waits for a slow reset. See `vecenv.VectorEnv.num_spare_envs`.
+                spare env continues its row, and its env is reset and becomes a spare env. So no step waits for a slow
+                reset. See `vecenv.VectorEnv.num_spare_envs`.
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
                 seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them. If
                 rewards have several numbers, "r" has the sum of each, (N, *K).
             mark_autoreset: add `infos["autoreset"]` to the results of `step`, bool (N,), as `recv` does in NEXT_STEP
-                mode. It is True for rows that only begin an episode. They ignored their action and have reward 0, so
-                they are no transitions. Only NEXT_STEP mode has such rows. If False (default), the results of `step`
-                equal those of Gymnasium.
+                mode. It is True for rows that only begin an episode: they ignored their action and have reward 0, so
+                they are no transitions. If False (default), the results of `step` equal those of Gymnasium.
             batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs with
                 an outstanding step or reset.
             timeouts: time limits: seconds for a step or a reset, a `vecenv.Timeouts`, or a dict of its fields. Default:
                 `construct` 60 s, `close` 5 s, no limit for the others.
             failures: the policy for workers that die or hang: a `vecenv.FailurePolicy`, a dict of its fields, or a
-                value of `on_failure`. 'recover' (default): a worker that dies, or hangs beyond a limit, is replaced,
-                its envs are restored, and the call goes on. `infos["recovered"]` marks the rows.
-                'replayed': the episode goes on as before. 'unproven': it goes on from a state that may be incomplete,
-                or with code that has changed on disk.
-                'truncated': the episode could not be recovered and ends here; the next one is marked 'restarted'. If
-                the lost episode had already ended, only 'restarted' appears.
-                'raise': WorkerDiedError or WorkerTimeoutError.
+                value of `on_failure`. 'raise': WorkerDiedError or WorkerTimeoutError. 'recover' (default): a worker
+                that dies, or hangs beyond a limit, is replaced, its envs are restored, and the call continues.
+                `infos["recovered"]` marks the rows. 'replayed': the episode continues as before. 'unproven': it
+                continues from a state that may be incomplete, or with code that has changed on disk. 'truncated': the
+                episode could not be recovered and ends here; the next one is marked 'restarted'. If the lost episode
+                had already ended, only 'restarted' appears.
             checks: None (default), 'strict', 'debug', or 'all' for both.
                 'strict': refuse actions and observations of other dtypes, or with keys that their space lacks, and
                 actions outside their space. Without it, dtypes are converted and such keys left out, each with one
                 warning, and envs get actions outside their space.
                 'debug': find code that uses views too long, and refuse actions outside their space. Views are
-                overwritten when they expire: floats with NaN, the bytes of integers with 0xA5, bools with True and
-                False in turns. If an observation is still referenced when its memory is used again, one RuntimeWarning
-                names its leaf.
+                overwritten when they expire: floats with NaN, bytes of integers with 0xA5, bools alternately. If an
+                observation is still referenced when its memory is used again, one RuntimeWarning names its leaf.
             engine: options that most programs leave alone, such as `depth`, `monitor`, `worker_output` and
                 `worker_init`: a `vecenv.EngineOptions` or a dict of its fields.
-            **moved: keywords of earlier releases, each with a DeprecationWarning that names its new place.
+            **moved: keywords of earlier releases, each with a DeprecationWarning that names the new argument.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
@@ -219,7 +211,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         self._marks_received = self._marks_autoreset or self.autoreset_mode == AutoresetMode.NEXT_STEP
         self.max_concurrency = read_count("max_concurrency", max_concurrency)
         is_same = wants_same_spaces(observation_mode)
-        backend, common = read_pool_options(VectorEnv, backend, timeouts, failures, checks, engine, moved)
+        backend, common = read_pool_options(
+            VectorEnv, moved, backend=backend, timeouts=timeouts, failures=failures, checks=checks, engine=engine
+        )
         options = PoolOptions(
             num_workers=self.max_concurrency if num_workers is None else num_workers,
             threads_per_worker=threads_per_worker,
@@ -246,9 +240,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             )
         self._num_spares = num_spares
         self._start(is_same, has_statistics, LegacyInfoReader if infos == "legacy" else InfoReader)
-        self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
-        self.render_mode = pool.properties.get("render_mode")
-        self.implementation = pool.implementation
+        self.metadata["autoreset_mode"] = self.autoreset_mode
         self.env_seeds = EnvSeeds(pool.num_envs)
         self._reset_ids: Any = None  # env ids of the pending reset, None for all
         self._resets_some = False  # whether the pending reset returns the rows of `_reset_ids` only
@@ -307,19 +299,17 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
         So results are a function of seeds, N, S and the calls, for any number of workers, timing and failures. They
         equal those without spare envs if an episode depends on its env's constructor and its actions only. A reset with
-        seeds gives the spare envs derived seeds: spare env k = 1, 2, ... of a row with seed s gets
-        `vecenv.envs.seeding.episode_seed(s, k)`. In a shared queue, the env at position j gets the seed of row `j % N`
-        and k = 1 + j // N.
+        seeds gives spare env k = 1, 2, ... of a row with seed s the seed `vecenv.envs.seeding.episode_seed(s, k)`. In a
+        shared queue, the env at position j gets the seed of row `j % N` and k = 1 + j // N.
 
-        In NEXT_STEP mode the step after the end returns the first observation of the spare env. In SAME_STEP mode the
-        step that ends the episode does. In DISABLED mode a reset by mask, without seed and options, takes the spare
-        envs; other resets reset the envs that serve the rows. Envs begin an episode earlier than without spare envs, so
+        In NEXT_STEP mode the step after the end returns the first observation of the spare env, in SAME_STEP mode the
+        step that ends the episode. In DISABLED mode a reset by mask, without seed and options, takes the spare envs;
+        other resets reset the envs that serve the rows. Envs begin an episode earlier than without spare envs, so
         attributes and calls that change an env first show in the episode after the next one.
 
         `call`, `call_async` and `set_attr` reach spare envs too and return the results of rows; spare env j gets the
-        value of env `j % N`. `get_attr`, `render` and `envs` are those of the N envs that serve the rows, in the order
-        of rows. `statistics` and errors of workers count all N + S envs; env N + j was spare at the start. Batches are
-        copied, not lent.
+        value of env `j % N`. `get_attr`, `render` and `envs` are those of the N envs that serve the rows. `statistics`
+        and errors of workers count all N + S envs; env N + j was spare at the start. Batches are copied, not lent.
         """
         return self._num_spares
 
@@ -333,10 +323,6 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         """The number of envs whose step or reset was begun and not received yet; 0 after `close`."""
         return self._pool.outstanding()
 
-    def note_steps_elsewhere(self, has_ended: Any, returns: Any) -> None:
-        """Record that the envs were stepped without this object, in their shards; see `Results.forget_last`."""
-        self.results.forget_last(has_ended, returns)
-
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> Step:
@@ -344,10 +330,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
         Args:
             actions: nested like the action space, leaves (B, *S): one row per stepped env.
-            env_id: distinct ids of the envs to step, or a single id, as in EnvPool. None (default): all envs. With
-                ids, `infos["env_id"]` contains the id of each row. Rows are ordered as `env_id`, unless other envs
+            env_id, env_ids: distinct ids of the envs to step, or a single id, as in EnvPool. None (default): all envs.
+                With ids, `infos["env_id"]` contains the id of each row. Rows are ordered as `env_id`, unless other envs
                 have outstanding steps or resets: then, as in EnvPool, the first rows of any envs are returned.
-            env_ids: another name of `env_id`.
 
         Returns:
             (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
@@ -359,8 +344,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             SpaceError: the actions do not fit; nothing was stepped. Also a TypeError if they are a single value.
             AlreadyPendingCallError: an earlier call has not been waited for.
             ClosedEnvironmentError: the vector env is closed.
-            StateError: an episode is over and autoreset_mode is DISABLED.
-            ResetNeeded: an env was never reset (also a StateError).
+            StateError: an episode is over and autoreset_mode is DISABLED; ResetNeeded: an env was never reset.
             WorkerTimeoutError: an env exceeded its limit, and `on_failure` is 'raise'; reset before the next step.
             WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             ConfigError: there is no such env.
@@ -390,8 +374,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
         Args:
             actions: nested like the action space, leaves (B, *S): one row per env, ordered as `env_id`.
-            env_id: distinct ids, or a single id. None (default): all envs.
-            env_ids: another name of `env_id`.
+            env_id, env_ids: distinct ids, or a single id. None (default): all envs.
 
         Raises:
             SpaceError: the actions do not fit; nothing was sent.
@@ -420,24 +403,21 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
                 exactly `batch_size` rows; or, if the constructor was given none, the rows of all outstanding envs.
             timeout: seconds to wait. None (default): no limit. After a timeout the envs continue, and a later `recv`
                 returns their results.
-            env_id: wait for exactly these envs, distinct ids or a single id, and return their rows in this order. Rows
-                of other envs that arrive meanwhile are copied, so they count against no `depth`. The next `recv`
+            env_id, env_ids: wait for exactly these envs, distinct ids or a single id, and return their rows in this
+                order. Other rows that arrive before are copied, so they count against no `depth`. The next `recv`
                 returns them first, in the order in which they finished. None (default): any envs. Excludes
                 `min_count`; `batch_size` has no effect.
-            env_ids: another name of `env_id`.
 
         Returns:
             (obs, rewards, terminations, truncations, infos) as from `step`, with B >= min_count rows.
             `infos["env_id"]`, int64 (B,), contains the env of each row. In NEXT_STEP mode `infos["autoreset"]`, bool
-            (B,), is True for rows that are no transitions: the action was ignored and the row begins an episode. Rows
-            of `async_reset` are not marked.
+            (B,), marks the rows of autoresets, see `mark_autoreset`; rows of `async_reset` are not marked.
 
         Raises:
             StateError: fewer than min_count envs, or not all envs of `env_id`, are outstanding.
             ConfigError: `min_count` is not a number, there is no such env, or `env_id` and `min_count` are both given.
             WrongTypeError: `min_count` is a bool, as EnvPool's `reset` is (also a ConfigError and a TypeError).
-            WorkerTimeoutError: too few envs finished within `timeout`, or an env exceeded its own limit and
-                `on_failure` is 'raise'.
+            WorkerTimeoutError: too few envs finished within `timeout`, or as from `step`.
             WorkerDiedError, Exception: as from `step`.
         """
         if self._pending is not None:
@@ -476,29 +456,24 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
     def seeds(self) -> tuple[int | None, ...]:
         """The seed that each env was given last, or None; ordered by env_id.
 
-        If the first reset of an env has no seed, one is drawn for its generator, unless that exists. It stands here
-        once the reset is received. `reset(seed=envs.seeds[0])` repeats the run of envs that draw from `np_random` only.
+        If the first reset of an env has no seed, one is drawn for its generator, unless that exists, and is here once
+        the reset is received. `reset(seed=envs.seeds[0])` repeats the run of envs that draw from `np_random` only.
         """
         return self.env_seeds.last
 
     def reset(
-        self,
-        env_id: Any = None,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-        env_ids: Any = None,
+        self, env_id: Any = None, *, seed: SeedsLike = None, options: ResetOptionsLike = None, env_ids: Any = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in some of them, and wait for the first observations.
 
         Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. As in
-        Gymnasium's classes, envs without a seed get `seed=None`, and `options` is passed also if it is None. Unlike in
-        those classes, an env whose `reset` does not accept `options` gets it only if it is not None.
+        Gymnasium's classes, envs without a seed get `seed=None`, and `options` is passed also if it is None, except to
+        an env whose `reset` does not accept it.
 
         Args:
-            env_id: distinct ids of the envs to reset, or a single id. The result has rows of these envs only, in this
-                order. Other envs may be outstanding; their results stay for the next `recv`. None (default): all envs,
-                or those of a mask.
+            env_id, env_ids: distinct ids of the envs to reset, or a single id. The result has rows of these envs only,
+                in this order. Other envs may be outstanding; their results stay for the next `recv`. None (default):
+                all envs, or those of a mask.
             seed: env i gets `seed + i`, or `seed[i]` from a list of N, also if only some envs are reset. None
                 (default): generators continue. In a first reset, generators that do not exist yet are made from drawn
                 seeds, see `seeds`.
@@ -506,11 +481,10 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
                 env that is reset, ordered as `env_id`. `reset_mask`, bool (N,), selects the envs to reset, instead of
                 `env_id`. The other rows of the result repeat the last observations; if these were lent without a copy,
                 the caller's changes to them appear here, except if autoreset_mode is DISABLED.
-            env_ids: another name of `env_id`.
 
         Returns:
-            (obs, infos) of all envs: leaves (N, *S), and a dict of arrays (N, ...). With `env_id`, of these B envs:
-            leaves (B, *S), arrays (B, ...), and `infos["env_id"]` contains the ids, int64 (B,).
+            (obs, infos) of all envs: leaves (N, *S), and a dict of arrays (N, ...). With `env_id`, of these B envs, and
+            `infos["env_id"]` contains the ids, int64 (B,).
 
         Raises:
             ConfigError, TypeError: the number of seeds is not N, the number of options is wrong, there is no such env,
@@ -526,12 +500,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             return self.reset_wait()
 
     def reset_async(
-        self,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-        *,
-        env_id: Any = None,
-        env_ids: Any = None,
+        self, seed: SeedsLike = None, options: ResetOptionsLike = None, *, env_id: Any = None, env_ids: Any = None
     ) -> None:
         """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
         self._begin_reset("reset_async", seed, options, one_of("reset_async", env_id, env_ids))
@@ -577,23 +546,16 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         return _first_of(results.deliver, batch)
 
     def async_reset(
-        self,
-        env_id: Any = None,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-        env_ids: Any = None,
+        self, env_id: Any = None, *, seed: SeedsLike = None, options: ResetOptionsLike = None, env_ids: Any = None
     ) -> None:
         """Begin to reset envs without waiting; `recv` returns their first observations.
 
         Outstanding steps of these envs are superseded.
 
         Args:
-            env_id: distinct ids, or a single id. None (default): all envs.
+            env_id, env_ids: distinct ids, or a single id. None (default): all envs.
             seed: as for `reset`; a list has one item for each of the N envs, also for those not reset.
-            options: a dict that is passed to each of these envs, or a list with one dict or None for each of them,
-                ordered as `env_id`.
-            env_ids: another name of `env_id`.
+            options: as for `reset`, without a mask.
 
         Raises:
             ConfigError: there is no such env, the number of seeds is not N, or that of the options is wrong.
@@ -656,7 +618,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         self._check_idle(what)
         check_method(what, name)
         env_ids = read_env_ids(what, env_id, self.num_envs)
-        self._pool.abandon_calls()  # those of an interrupted `call_wait`
+        self._pool.abandon_calls()  # calls of an interrupted `call_wait`
         count = self.num_envs if env_ids is None else len(env_ids)
         functions = [GetOrCall(name, tuple(args), dict(kwargs))] * count
         is_pure = what in _READS  # other calls may change the env, and reach spare envs, too
@@ -672,7 +634,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         Raises:
             NoAsyncCallError: `call_async` was not called before.
             WorkerTimeoutError: the results did not arrive within the timeout.
-            Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
+            Exception: raised by the method, as by `call`.
         """
         self._check_pending("call")
         check_timeout("timeout", timeout)
@@ -689,17 +651,16 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         Args:
             name: name of the attribute. It is set on the wrapper or env that has it, else on the outermost wrapper.
             values: a list or tuple with one value per env, ordered as `env_id`, or one value for all.
-            env_id: distinct ids of the envs, or a single id. None (default): all envs.
+            env_id: as for `call`.
 
         Raises:
-            ConfigError: the list does not have one value per env, or there is no such env.
-            TypeError: the name is not a string.
-            AlreadyPendingCallError: an earlier call has not been waited for.
+            ConfigError: the list does not have one value per env.
+            Exception: as `call`.
         """
         self._check_idle("set_attr")
         check_name("set_attr", name)
         env_ids = read_env_ids("set_attr", env_id, self.num_envs)
-        self._pool.abandon_calls()  # those of an interrupted `call_wait`
+        self._pool.abandon_calls()  # calls of an interrupted `call_wait`
         count = self.num_envs if env_ids is None else len(env_ids)
         each = values if isinstance(values, list | tuple) else [values] * count
         if len(each) != count:
@@ -718,6 +679,27 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         None after a `recv` or `step` of some envs, and if an env raised before its first observation.
         """
         return self.results.observations
+
+
+class EnvSeeds:
+    """The seeds of a pool's envs: `last` has the one that each env was given last, or None if it is unknown."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.last: tuple[int | None, ...] = (None,) * num_envs
+
+    def record(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
+        """Keep the seeds of resets that were sent, one seed or None per env."""
+        self._keep({env_id: seed for env_id, seed in zip(env_ids, seeds) if seed is not None})
+
+    def note(self, batch: Batch) -> None:
+        """Keep the seeds in the rows of resets; among them are those that were drawn."""
+        flags = batch.row_flags & (RowFlag.RESET | RowFlag.ERROR)
+        rows = np.flatnonzero((flags == RowFlag.RESET) & (batch.seeds >= 0))
+        if len(rows):
+            self._keep(dict(zip(batch.env_ids[rows].tolist(), batch.seeds[rows].tolist())))
+
+    def _keep(self, given: dict[int, int]) -> None:
+        self.last = tuple(given.get(env_id, known) for env_id, known in enumerate(self.last))
 
 
 def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, Any]]:

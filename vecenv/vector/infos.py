@@ -26,7 +26,7 @@ from ..core.layout.info_cells import Column, dtype_of
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch
 from ..errors import ConfigError
-from .dtypes import common_dtype, is_lossless_cast
+from ..values.nested import map_structure
 from .nested import row_of
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "LegacyInfoReader",
     "add_statistics",
     "check_no_statistics",
+    "common_dtype",
     "join_rows",
     "pick_row",
     "spread_infos",
@@ -48,6 +49,7 @@ _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
 _MAX_PLANS = 256
 #: For each type of value, the dtype of an array that holds it unchanged.
 _EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
+_NUMBERS = "biufc"
 
 
 class _CellRun(NamedTuple):
@@ -117,9 +119,9 @@ class InfoReader:
         tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
         rows = self._rows_with_info(batch, where)
         count = len(tags) if rows is None else len(rows)
-        if rows is not None:  # for example, only rows that end an episode have an info
+        if rows is not None:  # Often only rows that end an episode have an info.
             tags, cells = tags[rows], cells[rows]
-        table = tags.tobytes()  # to compare bytes takes a tenth of the time of arrays
+        table = tags.tobytes()  # A comparison of bytes takes a tenth of the time of arrays.
         signature = table[: tags.shape[1]]
         if table != signature * count:
             return None
@@ -176,9 +178,8 @@ class InfoReader:
 class LegacyInfoReader(InfoReader):
     """Reads infos in the form of Gymnasium 0.29.
 
-    The first env that has a key decides its array. Numbers have an array of their type. All other values, also dicts
-    and arrays, are the objects of an array of objects (B,), with None where an env lacks the key. Observations that end
-    an episode are `final_observation`, and `final_info` has one dict per ended env.
+    Values that are not numbers, also dicts and arrays, are items of an array of objects (B,), with None where an env
+    lacks the key. Observations that end an episode are `final_observation`; `final_info` has one dict per ended env.
     """
 
     def read(self, batch: Batch) -> Infos:
@@ -187,17 +188,13 @@ class LegacyInfoReader(InfoReader):
         if batch.flags & RowFlag.FINAL:
             final_obs, final_mask = infos.pop("final_obs"), infos.pop("_final_obs")
             del infos["final_info"], infos["_final_info"]
-        if batch.flags & RowFlag.MESSAGE or any(map(_is_nested, infos.values())):
+        if batch.flags & RowFlag.MESSAGE or any(isinstance(value, dict) or value.ndim > 1 for value in infos.values()):
             _separate_rows(infos, batch.infos(), np.argsort(batch.env_ids).tolist())
         if final_mask is not None:
             found = batch.final_infos()
             infos.update(final_observation=final_obs, _final_observation=final_mask)
             infos.update(final_info=_as_objects(list(found), final_mask), _final_info=final_mask.copy())
         return infos
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, dict) or value.ndim > 1
 
 
 def _separate_rows(infos: Infos, rows: list[Infos], order: list[int]) -> None:
@@ -244,7 +241,7 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
 
     Args:
         episode_counters: returns (B, *K), lengths (B,) and seconds (B,) of the rows' episodes.
-        dones: bool (B,), True where an episode ended. The array becomes part of the infos.
+        dones: bool (B,), True where an episode ended; becomes part of the infos.
 
     Raises:
         ConfigError: the infos of the envs already contain 'episode'.
@@ -271,12 +268,7 @@ def check_no_statistics(infos: Infos) -> None:
 
 def spread_infos(infos: Infos, env_ids: Array, count: int) -> Infos:
     """Return infos of some envs as arrays of `count` rows, with zero or None in the rows of the other envs."""
-    result: Infos = {}
-    for key, value in infos.items():
-        if isinstance(value, dict):
-            result[key] = spread_infos(value, env_ids, count)
-        else:
-            result[key] = _spread(value, env_ids, count)
+    result: Infos = map_structure(lambda column: _spread(column, env_ids, count), infos)
     return result
 
 
@@ -363,10 +355,7 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
         rows: one row; or bool (B,), with one value per True.
         mask: bool (B,), True where a value was stored before.
     """
-    if array.dtype is _EXACT.get(type(value)) and array.ndim == 1:
-        array[rows] = value
-        return array
-    if array.dtype == object and array.ndim == 1:
+    if array.ndim == 1 and (array.dtype is _EXACT.get(type(value)) or array.dtype == object):
         array[rows] = value
         return array
     try:
@@ -536,3 +525,62 @@ def _add_other_tags(array: Array, column: Column, presence: _Presence, cells: Ar
             array = _put(array, rows, values, mask)
         mask = mask | rows
     return array
+
+
+# ---- dtypes without loss of values ------------------------------------------------------------
+
+
+def common_dtype(*arrays: Array) -> np.dtype[Any] | None:
+    """Return a dtype that holds all values of these arrays unchanged, or None if only `object` does.
+
+    NumPy's promoted dtype is preferred, then the arrays' own dtypes. If all arrays are whole numbers or bool and NumPy
+    promotes them to a float, which cannot hold all beyond 2**53, their own dtypes are tried first.
+    """
+    if any(array.dtype.kind not in _NUMBERS for array in arrays):
+        return None
+    own = [array.dtype for array in arrays]
+    promoted = np.result_type(*own)
+    are_whole = all(dtype.kind in "iub" for dtype in own)
+    candidates = [*own, promoted] if are_whole and promoted.kind == "f" else [promoted, *own]
+    return next((dtype for dtype in candidates if all(is_lossless_cast(array, dtype) for array in arrays)), None)
+
+
+def is_lossless_cast(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether a cast of these values to `dtype` keeps every value."""
+    if values.dtype == dtype:
+        return True
+    if values.dtype.kind not in _NUMBERS or dtype.kind not in _NUMBERS:
+        if values.dtype.kind != dtype.kind or values.dtype.itemsize > dtype.itemsize:
+            return False
+        return dtype.kind in "SU" or _round_trips(values, dtype)
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        return False
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        back = (cast if values.dtype.kind == "c" else cast.real).astype(values.dtype)
+        is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind in "fc")
+    # A cast that wraps around, or saturates at the end of the range, can still round-trip: check these cases.
+    return bool(
+        is_equal and _keeps_signs(cast, values) and _is_in_range(values, dtype) and _is_in_range(cast, values.dtype)
+    )
+
+
+def _round_trips(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether a cast and its inverse keep the values: times in other units, records with other field types."""
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        return False
+    return bool(np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=dtype.kind in "mM"))
+
+
+def _keeps_signs(cast: Array, values: Array) -> bool:
+    if cast.dtype.kind not in "iu" or values.dtype.kind not in "iu":
+        return True
+    return bool(np.array_equal(cast < 0, values < 0))
+
+
+def _is_in_range(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether floats are below the upper limit of an integer dtype; True for all other pairs of dtypes."""
+    if values.dtype.kind not in "fc" or dtype.kind not in "iu":
+        return True
+    limit = 2.0 ** np.iinfo(dtype).bits if dtype.kind == "u" else 2.0 ** (np.iinfo(dtype).bits - 1)
+    return bool((values.real < limit).all())

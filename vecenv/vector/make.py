@@ -68,7 +68,7 @@ def make_vec(
 def build_vec(
     caller: Callable[..., Any], id: Any, num_envs: int, mode: Any, options: Any, wrappers: Any, kwargs: dict[str, Any]
 ) -> VectorEnv:
-    """Do what `make_vec` does; errors about misspelt options have the name of `caller`, and hints its parameters."""
+    """Make a vector env as `make_vec` does; errors about misspelt options name `caller` and its parameters."""
     spec, env_kwargs = _read_spec(id)
     num_envs = env_kwargs.pop("num_envs", num_envs)
     mode = env_kwargs.pop("vectorization_mode", mode)
@@ -99,9 +99,9 @@ def build_vec(
 def register_vec(id: str, name: str | None = None) -> str:
     """Register a name under which `gymnasium.make_vec` makes a `VectorEnv`, and return it.
 
-    Gymnasium uses the `VectorEnv` if `gymnasium.make_vec` is called without a mode. Options of `VectorEnv` and
-    arguments of the env are given by their names, as to `make_vec`. `gymnasium.make` makes a single env by this name,
-    unless the env was registered with wrappers, which Gymnasium does not allow for vector envs.
+    Options of `VectorEnv` and arguments of the env are given by their names, as to `make_vec`, and no mode.
+    `gymnasium.make` makes a single env by this name, unless the env was registered with wrappers, which Gymnasium does
+    not allow for vector envs.
 
     Args:
         id: a registered env. A name `module:id` imports the module first.

@@ -1,7 +1,4 @@
-"""Nested observations of B envs: array leaves have shape (B, *S), values without a fixed layout are tuples of B.
-
-Used by `results` and `batched` to copy, view and merge the batches of the pool.
-"""
+"""Nested observations of B envs: array leaves have shape (B, *S), values without a fixed layout are tuples of B."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Options of `VectorEnv` and `BatchedVectorEnv`: how they become options of a pool, and keywords that have moved.
 
-    MOVED                step_timeout -> the field `step` of `timeouts`; the old keywords work for one release
-    move_options         {"step_timeout": 10.0} -> {"timeouts": {"step": 10.0}}, with a DeprecationWarning
-    read_pool_options    timeouts, failures, checks and engine -> options of a pool
-
-Functions that pass options on to these classes accept the old keywords by the same table.
+MOVED                step_timeout -> the field `step` of `timeouts`; the old keywords work for one release
+move_options         {"step_timeout": 10.0} -> {"timeouts": {"step": 10.0}}, with a DeprecationWarning
+read_pool_options    timeouts, failures, checks and engine -> options of a pool
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def _write(name: str, value: Any = ...) -> str:
 
 
 def move_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with those that have moved in their new places, and warn of each.
-
-    Args:
-        options: of a vector env, by name.
+    """Return options of a vector env with those that have moved under their new names, and warn of each.
 
     Raises:
         ConfigError: a value is wrong, or an option is given twice.
@@ -108,19 +103,13 @@ def move_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def read_pool_options(
-    vector_env_class: type,
-    backend: Any,
-    timeouts: Any,
-    failures: Any,
-    checks: Any,
-    engine: Any,
-    moved: Mapping[str, Any],
-) -> tuple[Any, dict[str, Any]]:
-    """Return the backend, and the fields of `PoolOptions` that these arguments decide, for a class that takes them.
+def read_pool_options(vector_env_class: type, moved: Mapping[str, Any], **arguments: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the backend, and the fields of `PoolOptions` that these arguments decide.
 
     Args:
-        moved: the other keywords.
+        vector_env_class: the class that takes them.
+        moved: its other keywords.
+        arguments: `backend`, `timeouts`, `failures`, `checks` and `engine`.
 
     Raises:
         ConfigError: a value is wrong, or an option is given twice.
@@ -129,8 +118,7 @@ def read_pool_options(
     for name in moved.keys() - MOVED.keys():
         hint = suggest(name, find_names(vector_env_class))
         raise WrongTypeError(f"{vector_env_class.__name__}: there is no option {name!r}{hint}", key=name)
-    arguments = {"timeouts": timeouts, "failures": failures, "checks": checks, "engine": engine}
-    current = move_options({"backend": backend, **arguments, **moved})
+    current = move_options({**arguments, **moved})
     flags = _read_checks(current["checks"])
     return current["backend"], {
         **flags,

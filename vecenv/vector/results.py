@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,7 @@ class Results:
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        reader: InfoReader,
-        space: Space[Any],
-        copy: bool,
-        tracks_ends: bool,
-        has_statistics: bool,
+        self, pool: Pool, reader: InfoReader, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool
     ) -> None:
         self._infos = reader
         self._space = space
@@ -102,7 +97,7 @@ class Results:
             obs = self._copy_timer.run(len(batch), own, self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
-    _deliver = deliver  # in a subclass: without its changes
+    _deliver = deliver  # A subclass calls this for the unchanged results.
 
     @property
     def observations(self) -> Any:
@@ -110,7 +105,7 @@ class Results:
         return self.copy_last_obs() if self.has_last_obs() else None
 
     def deliver_marked(self, batch: Batch) -> Step:
-        """Do the same as `deliver`, and add `infos["autoreset"]`, bool (B,): rows that are no transitions."""
+        """Deliver with `infos["autoreset"]`, bool (B,): rows that are no transitions."""
         if batch.flags & RowFlag.ERROR:
             self._raise_env_errors(batch, self._copy_known_obs(batch), self.deliver_marked)
         result = self.deliver(batch)
@@ -123,8 +118,7 @@ class Results:
         """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
 
         Args:
-            last: the observations of all envs before this batch, changed in place. None: there are none, or their
-                rows are not those of all envs in order.
+            last: the observations of all envs before this batch, changed in place; None: they are not known.
             deliver: returns the results of a batch, for `error.rows`.
             is_whole: whether these results have a row for each env.
         """
@@ -151,10 +145,7 @@ class Results:
         return self._copy_timer.run(len(batch), own, self._root, batch.obs)
 
     def deliver_some(self, batch: Batch, marks_autoreset: bool) -> Step:
-        """Return the results of a batch of any rows; `infos["env_id"]` contains their ids, int64 (B,).
-
-        `marks_autoreset`: whether to add `infos["autoreset"]`, bool (B,).
-        """
+        """Return the results of a batch of any rows, with `infos["env_id"]`, int64 (B,), and maybe "autoreset"."""
         if batch.flags & RowFlag.ERROR:
             deliver = functools.partial(self.deliver_some, marks_autoreset=marks_autoreset)
             self._raise_env_errors(batch, None, deliver)
@@ -166,11 +157,9 @@ class Results:
         return result
 
     def forget_last(self, has_ended: Array, returns: Array | float) -> None:
-        """Forget the last observations: the envs were stepped elsewhere.
+        """Forget the last observations: the envs were stepped elsewhere, in their shards.
 
-        Args:
-            has_ended: bool (N,), ended episodes.
-            returns: rewards of the current episodes, float64 (N, *K); NaN: they are unknown.
+        `has_ended`: bool (N,), ended episodes. `returns`: rewards of the current ones, float64 (N, *K), or NaN.
         """
         self._last = None
         if self._returns is not None:
@@ -304,9 +293,9 @@ def _rows_of(batch: Batch) -> slice:
     return slice(batch.rows.start, batch.rows.stop)
 
 
+@dataclass
 class _Merged:
     """Last observations merged from several batches, in place of a `Batch`; rows of `unknown` envs are undefined."""
 
-    def __init__(self, obs: Any, unknown: frozenset[int] = frozenset()) -> None:
-        self.obs = obs
-        self.unknown = unknown
+    obs: Any
+    unknown: frozenset[int] = frozenset()

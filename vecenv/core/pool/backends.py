@@ -83,7 +83,7 @@ def make_pool(
         return pool_class(env_fns, options, adapt=adapt, snapshotter=snapshotter)
     engine: Engine
     if isinstance(backend, RayOptions):
-        from ...integrations.ray.engine import make_ray_engine  # the only use of Ray below front ends
+        from ...integrations.ray.carrier import make_ray_engine  # the only use of Ray below front ends
 
         engine = make_ray_engine(env_fns, options, backend, adapt=adapt, snapshotter=snapshotter)
     elif backend == "serial":

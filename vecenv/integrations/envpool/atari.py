@@ -1,8 +1,6 @@
 """The last layer of an Atari game in EnvPool's form; it stands in the workers, above Gymnasium's `AtariPreprocessing`.
 
-    ALE/Pong-v5 -> AtariPreprocessing -> AtariTask -> FrameStackObservation
-
-A game may last several episodes, so the state of `AtariTask` is saved for recovery.
+ALE/Pong-v5 -> AtariPreprocessing -> AtariTask -> FrameStackObservation
 """
 
 from __future__ import annotations

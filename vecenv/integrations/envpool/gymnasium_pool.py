@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from ...vector.arguments import SeedsLike
 from ...vector.env import VectorEnv
 from .pool import EnvPool, EnvPoolRows
 
@@ -39,11 +40,7 @@ class GymnasiumEnvPool(EnvPool, _VectorEnv, _Env):
         self.render_mode = envs.render_mode
 
     def reset(
-        self,
-        env_id: Any = None,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, env_id: Any = None, *, seed: SeedsLike = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in some, and wait for the first observations.
 

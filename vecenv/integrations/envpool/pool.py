@@ -26,8 +26,7 @@ class EnvPoolRows(NamedTuple):
     Attributes:
         env_id: int32 (B,).
         obs: leaves (B, *S).
-        reward: float32 (B,).
-        terminated, truncated: bool (B,).
+        reward, terminated, truncated: float32, bool and bool (B,).
         elapsed_step: the number of steps of the episode so far, 0 in a row that begins one; int32 (B,).
         is_first: whether the row begins an episode; bool (B,).
         state: the infos of the envs, arrays (B, ...).
@@ -74,7 +73,7 @@ class EnvPool(PoolFace):
         self._envs = envs
         self._pool = envs.pool
         self._config = dict(config)
-        self._seeds = list(seeds)  # of the next reset of each env; None: its generator continues
+        self._seeds = list(seeds)  # Seed of the next reset of each env; None: its generator continues
         self.num_envs = envs.num_envs
         self.spec = envs.spec
         self.all_env_ids = np.arange(self.num_envs, dtype=np.int32)

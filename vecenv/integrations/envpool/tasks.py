@@ -87,8 +87,8 @@ def make(
 ) -> Any:
     """Make N envs with EnvPool's interface; EnvPool itself is not needed.
 
-    Its calls and their order are EnvPool's. The envs are Gymnasium's and ALE's, with their spaces and infos, so the
-    random numbers of a seed are not those of EnvPool. `docs/envpool.md` lists the differences.
+    The envs are Gymnasium's and ALE's, with their spaces and infos, so the random numbers of a seed are not those of
+    EnvPool. `docs/envpool.md` lists the differences.
 
     Args:
         task_id: an id of Gymnasium's registry; or EnvPool's id of an Atari game, such as 'Pong-v5'. That is
@@ -108,12 +108,11 @@ def make(
         thread_affinity_offset: for callers of EnvPool, and without effect.
         reward_threshold: as EnvPool, only stored in `config` and in `spec`. None (default): that which the env is
             registered with.
-        **options: options of `VectorEnv` by their names, such as `timeouts`. For EnvPool's Atari ids also `stack_num`,
-            `frame_skip`, `noop_max`, `episodic_life` (a lost life ends the episode), `reward_clip` (to its sign),
-            `use_fire_reset`, `img_height`, `img_width`, `mode`, `difficulty`, `full_action_space` and
-            `repeat_action_probability` (0 by default). `zero_discount_on_life_loss=False`, `use_inter_area_resize=True`
-            and `gray_scale=True` are accepted; these games have no other value of them. For other envs they are
-            arguments of the env.
+        **options: options of `VectorEnv` by their names. For EnvPool's Atari ids also `stack_num`, `frame_skip`,
+            `noop_max`, `episodic_life` (a lost life ends the episode), `reward_clip` (to its sign), `use_fire_reset`,
+            `img_height`, `img_width`, `mode`, `difficulty`, `full_action_space` and `repeat_action_probability` (0 by
+            default); `zero_discount_on_life_loss`, `use_inter_area_resize` and `gray_scale` have one value, False, True
+            and True. For other envs they are arguments of the env.
 
     Returns:
         A `GymnasiumEnvPool`, a `DMEnvPool` or a `GymEnvPool`.
@@ -139,7 +138,9 @@ def make(
     batch_size = check_whole("batch_size", batch_size or num_envs, 1)
     if "autoreset_mode" in options:
         raise ConfigError("autoreset_mode: EnvPool's mode is NEXT_STEP", key="autoreset_mode")
-    threshold = _read_threshold(reward_threshold)
+    threshold: Any = reward_threshold
+    if threshold is not None and not isinstance(threshold, numbers.Real):
+        raise ConfigError(f"reward_threshold: expected a number, got {threshold!r}", key="reward_threshold")
     game = _find_game(task_id)
     for name, value in {**_FIXED, **({} if game is None else _ATARI_FIXED)}.items():
         if options.pop(name, value) != value:
@@ -148,12 +149,16 @@ def make(
     vector_options = {name: options.pop(name) for name in OPTION_NAMES & options.keys()}
     if num_threads:
         vector_options.setdefault("num_workers", min(check_whole("num_threads", num_threads, 1), num_envs))
-    task = _plain(task_id, max_episode_steps, options) if game is None else _atari(game, max_episode_steps, options)
+    if game is not None:
+        task = _atari(game, max_episode_steps, options)
+    else:
+        limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+        task = _Task(task_id, {**options, **limit}, [], max_episode_steps, options)
     arguments = {"batch_size": batch_size, **vector_options, **task.arguments}
     envs = build_vec(make, task.id, num_envs, None, None, task.wrappers, arguments)
     assert envs.spec is not None
     if threshold is not None:
-        envs.spec.reward_threshold = threshold
+        envs.spec.reward_threshold = float(threshold)
     has_list, threshold = np.ndim(seed) > 0, envs.spec.reward_threshold
     config = {
         "num_envs": num_envs,
@@ -171,12 +176,6 @@ def make(
     return make_pool(envs, config, seeds)
 
 
-def _read_threshold(value: Any) -> float | None:
-    if value is not None and not isinstance(value, numbers.Real):
-        raise ConfigError(f"reward_threshold: expected a number, got {value!r}", key="reward_threshold")
-    return None if value is None else float(value)
-
-
 def _pool_class(env_type: str) -> type[EnvPool]:
     if env_type == "dm":
         from .dm_pool import DMEnvPool
@@ -192,8 +191,8 @@ def _pool_class(env_type: str) -> type[EnvPool]:
 def _find_game(task_id: str) -> EnvSpec | None:
     """Return the spec of a game if `task_id` is EnvPool's id of it; None if it is an id of Gymnasium, or unknown.
 
-    The spec is without Gymnasium's checks of the order of calls: a game goes on after a lost life, also in an env that
-    was restored to this point and never reset.
+    The spec is without Gymnasium's checks of the order of calls: a game continues after a lost life, also in an env
+    that was restored to this point and never reset.
     """
     if "/" in task_id or ":" in task_id or not task_id.endswith("-v5") or task_id in gymnasium.registry:
         return None
@@ -202,13 +201,6 @@ def _find_game(task_id: str) -> EnvSpec | None:
     if game not in gymnasium.registry:
         return None
     return dataclasses.replace(gymnasium.registry[game], order_enforce=False, disable_env_checker=True)
-
-
-def _plain(task_id: str, max_episode_steps: int | None, options: Mapping[str, Any]) -> _Task:
-    arguments = dict(options)
-    if max_episode_steps is not None:
-        arguments["max_episode_steps"] = max_episode_steps
-    return _Task(task_id, arguments, [], max_episode_steps, options)
 
 
 def _atari(game: EnvSpec, max_episode_steps: int | None, given: Mapping[str, Any]) -> _Task:

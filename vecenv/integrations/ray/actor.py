@@ -45,11 +45,7 @@ class Place(NamedTuple):
 
 
 def make_actor_class() -> type:
-    """Return the class of the actors.
-
-    Ray sends a class that was made in a function by value. So actors start on nodes without vecenv, too, or with
-    another release, and report that.
-    """
+    """Return the class of the actors, which Ray sends by value: actors without vecenv start, too, and report that."""
 
     class ShardActor:
         """Hosts a shard. Ray calls one method at a time, in the order of the calls of the driver."""
@@ -104,10 +100,7 @@ class ShardHost:
         return self._opened[0]
 
     def execute(self, num_pieces: int, num_shared: int, *values: Buffer) -> Any:
-        """Execute a request; return the frame, in as many pieces.
-
-        `values` are the shared values, and then the pieces of the request.
-        """
+        """Execute a request, in pieces after the shared values; return the frame, in `num_pieces` pieces."""
         shared, request = values[:num_shared], values[num_shared:]
         pieces = to_pieces(self._shard.execute(bytes(join(request)), shared), num_pieces)
         self._clean_up()
@@ -120,9 +113,9 @@ class ShardHost:
 
 
 def _use_session_folder() -> None:
-    """Let `multiprocessing` put its sockets into Ray's session folder, so that Ray removes those of a killed actor.
+    """Let `multiprocessing` put its sockets into Ray's session folder, unless the path of that is too long.
 
-    A session folder with a long path is not used: the length of a socket's path is limited.
+    Then Ray removes those of a killed actor.
     """
     import ray
 

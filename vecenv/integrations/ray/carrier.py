@@ -4,12 +4,13 @@
     ask       a call; a reply of up to 8 MiB returns as several small values, which Ray sends in its messages
     kill      `ray.kill`, and a task on the node of the actor that kills a process which `ray.kill` cannot reach
 
-Actors are never restarted, and calls never repeated, by Ray: a restarted actor would have lost its envs, and a repeated
-step would be a second step. The engine replaces actors, and the links number requests.
+Ray restarts no actors and repeats no calls: a restarted actor would have lost its envs, and a repeated step would be a
+second step. The engine replaces actors, and the links number requests.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import time
@@ -19,16 +20,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...core.host.replay import Snapshotter
 from ...core.layout import messages
+from ...core.options import PoolOptions, check_env_fns
 from ...core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
 from ...core.shards.frames import FrameKind, count_pieces, join, pack_bare
 from ...core.shards.shard import Shard
+from ...core.shards.sharded_engine import ShardedEngine
 from ...core.system.clock import NEVER_NS, Deadline, now_ns
 from ...errors import ConfigError
+from ...ray_options import RayOptions
 from .actor import Place, kill_process, make_actor_class, to_pieces, versions
 from .placement import Placement
 
-__all__ = ["RayCarrier"]
+__all__ = ["RayCarrier", "make_ray_engine"]
 
 #: Longest wait before `interrupt` is noticed.
 _SLICE_NS = 50_000_000
@@ -87,7 +92,7 @@ class RayCarrier:
         self._actor_class = ray.remote(make_actor_class())
         self._kill_process = ray.remote(kill_process)
         self._actors: dict[int, _Actor] = {}
-        self._sent: dict[Any, _Sent] = {}  # by the reference of the first value
+        self._sent: dict[Any, _Sent] = {}  # calls by the reference of the first value
         self._fences: list[Any] = []  # references of tasks that kill processes
         self._events: list[CarrierEvent] = []
         self._is_interrupted = False
@@ -115,12 +120,12 @@ class RayCarrier:
         """Ask for the place of an actor, or, if that is known, for its first frame."""
         actor.retry_at_ns = NEVER_NS
         if actor.place is None:
-            self._note_sent(_Sent(actor, None, [actor.handle.locate.remote()]))
+            self._note_sent(actor, None, [actor.handle.locate.remote()])
         elif actor.boot is not None:
-            self._note_sent(_Sent(actor, 0, [actor.handle.open.remote(*actor.boot)]))
+            self._note_sent(actor, 0, [actor.handle.open.remote(*actor.boot)])
 
-    def _note_sent(self, sent: _Sent) -> None:
-        self._sent[sent.refs[0]] = sent
+    def _note_sent(self, actor: _Actor, seq: int | None, refs: list[Any]) -> None:
+        self._sent[refs[0]] = _Sent(actor, seq, refs)
 
     def _note_place(self, actor: _Actor, place: Place) -> None:
         """Ask for the first frame, unless the node has another vecenv."""
@@ -160,7 +165,7 @@ class RayCarrier:
         num_pieces = count_pieces(most_nbytes)
         pieces = to_pieces(request, count_pieces(len(request)))
         refs = actor.handle.execute.options(num_returns=num_pieces).remote(num_pieces, len(shared), *shared, *pieces)
-        self._note_sent(_Sent(actor, seq, [refs] if num_pieces == 1 else refs))
+        self._note_sent(actor, seq, [refs] if num_pieces == 1 else refs)
 
     def wait(self, deadline_ns: int) -> list[CarrierEvent]:
         while True:
@@ -188,7 +193,7 @@ class RayCarrier:
             ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         for ref in ready:
             sent = self._sent.get(ref)
-            if sent is not None:  # else the actor was lost meanwhile
+            if sent is not None:  # The actor may have been lost.
                 self._finish(sent)
                 self._sent.pop(ref, None)
 
@@ -211,7 +216,7 @@ class RayCarrier:
                 actor.retry_at_ns = now_ns() + _RETRY_NS
             return
         except errors.RayError as error:
-            self._lose(actor, _describe(error), error.with_traceback(None))  # whose frames would keep the references
+            self._lose(actor, _describe(error), error.with_traceback(None))  # Its frames would keep the references.
             return
         if sent.seq is None:
             pid, node_id, node_ip, *others = values[0]
@@ -264,11 +269,8 @@ class RayCarrier:
         self._forget_calls(actor)
         self._events = [event for event in self._events if event.shard != shard]
         if self._is_connected:
-            self._kill(actor)
+            self._ray.kill(actor.handle, no_restart=True)
             self._fence(actor)
-
-    def _kill(self, actor: _Actor) -> None:
-        self._ray.kill(actor.handle, no_restart=True)
 
     def _fence(self, actor: _Actor) -> None:
         """Start a task on the node of an actor that kills its process; it fails at once if the node is dead."""
@@ -288,9 +290,6 @@ class RayCarrier:
 
     def close(self) -> None:
         """Kill all actors, and remove the placement group unless it is one of the program."""
-        self.end_if_unclosed()
-
-    def end_if_unclosed(self) -> None:
         if self._is_closed or os.getpid() != self._owner_pid:
             return
         self._is_closed = True
@@ -302,7 +301,7 @@ class RayCarrier:
             return
         deadline = Deadline(_CLOSE_SECONDS)
         for actor in actors:
-            self._kill(actor)
+            self._ray.kill(actor.handle, no_restart=True)
             if actor in busy:  # stopped, perhaps
                 self._fence(actor)
         self.placement.remove()
@@ -312,12 +311,48 @@ class RayCarrier:
         if pending:
             self._ray.wait(pending, num_returns=len(pending), timeout=deadline.seconds_left(), fetch_local=False)
 
+    end_if_unclosed = close
+
+
+def make_ray_engine(
+    env_fns: Sequence[Callable[[], Any]],
+    options: PoolOptions,
+    ray: RayOptions,
+    *,
+    adapt: Callable[[Any], Any] | None,
+    snapshotter: Snapshotter,
+) -> ShardedEngine:
+    """Make an engine whose shards are actors of Ray. Nothing is started, and no resources are reserved.
+
+    Args:
+        env_fns, options, adapt, snapshotter: as for `ShardedEngine`, but `num_workers` is None.
+
+    Raises:
+        DependencyError: Ray is not installed.
+        ConfigError: an argument is wrong, Ray is not initialised, or the cluster lacks resources.
+    """
+    fns = check_env_fns(env_fns)
+    if options.num_workers is not None:
+        raise ConfigError(
+            "num_workers: with backend='ray' each shard has `cpus_per_shard` workers; set that, as in "
+            "RayOptions(cpus_per_shard=...)",
+            key="num_workers",
+        )
+    placement = Placement(ray, len(fns))
+    return ShardedEngine(
+        fns,
+        dataclasses.replace(options, num_workers=placement.cpus_per_shard),
+        carrier=RayCarrier(placement),
+        num_shards=placement.num_shards,
+        adapt=adapt,
+        snapshotter=snapshotter,
+        shard_timeout=ray.shard_timeout,
+        replace_timeout=ray.replace_timeout,
+    )
+
 
 def _describe(error: Exception) -> str:
-    """Return the essence of an error of Ray in one line: its last line, without advice for all cases.
-
-    Of an actor that was killed for want of memory it is the first line: the node, and its used and total memory.
-    """
+    """Return an error of Ray in one line: its last one; if memory was short, the first one, which names the node."""
     import ray
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

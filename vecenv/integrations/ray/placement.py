@@ -1,16 +1,15 @@
-"""Placement: how many shards there are, and the bundle of a placement group for each."""
+"""Placement: how many shards there are on the living nodes, and the bundle of a placement group for each."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.system.clock import now_ns
-from ...errors import ConfigError
+from ...errors import ConfigError, require
 from ...ray_options import RayOptions
-from .cluster import connected_ray, describe_resources, living_nodes
 
 __all__ = ["Placement"]
 
@@ -18,16 +17,80 @@ __all__ = ["Placement"]
 _LOOK_NS = 250_000_000
 #: Nanoseconds in which Ray may still show resources as reserved that a closed pool or an ended task has returned.
 _SETTLE_NS = 1_000_000_000
-#: Seconds between two looks meanwhile.
+#: Seconds between two looks in this time.
 _SETTLE_PAUSE = 0.02
-#: Seconds that a new placement group has to find its places before it is removed.
+#: Seconds that a new placement group has to find its nodes before it is removed.
 _PLACES_SECONDS = 1.0
+
+
+class Node(NamedTuple):
+    """A living node.
+
+    Attributes:
+        node_id: hexadecimal, as in Ray's dashboard.
+        address: its IP address.
+        resources: name -> amount, such as {"CPU": 16.0}.
+        free: the same, without the amounts that are reserved now.
+    """
+
+    node_id: str
+    address: str
+    resources: Mapping[str, float]
+    free: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return f"node {self.address} ({self.node_id[:8]})"
+
+    def describe_free(self, needed: Mapping[str, float]) -> str:
+        """Return how much of the needed resources the node has, for messages."""
+        amounts = [f"{name} {self.free.get(name, 0):g} free of {self.resources.get(name, 0):g}" for name in needed]
+        return f"{self}: {', '.join(amounts)}"
+
+
+def connected_ray() -> Any:
+    """Return the module `ray`, which the program has connected to a cluster.
+
+    Raises:
+        DependencyError: Ray is not installed.
+        ConfigError: Ray is not initialised, or this program is a Ray Client.
+    """
+    ray = require("ray", "ray")
+    if ray.util.client.ray.is_connected():
+        raise ConfigError(
+            "backend='ray' does not work over Ray Client (ray://...), where each call passes a proxy; submit the "
+            "program as a job, or start it on a node of the cluster",
+            key="backend",
+        )
+    if not ray.is_initialized():
+        raise ConfigError(
+            "backend='ray': Ray is not initialised; call ray.init() first: vecenv starts no cluster", key="backend"
+        )
+    return ray
+
+
+def living_nodes(ray: Any) -> list[Node]:
+    """Return the living nodes, ordered by node_id."""
+    # The only source of free resources by node; `ray.available_resources` has the sum of all nodes.
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    nodes = [
+        Node(entry["NodeID"], entry["NodeManagerAddress"], entry["Resources"], free.get(entry["NodeID"], {}))
+        for entry in ray.nodes()
+        if entry["Alive"]
+    ]
+    return sorted(nodes)
+
+
+def describe_resources(resources: Mapping[str, float]) -> str:
+    """Return amounts of resources as text, such as 'CPU 16, GPU 1'."""
+    return ", ".join(f"{name} {amount:g}" for name, amount in resources.items())
 
 
 class Placement:
     """The bundles of all shards: those of a placement group of the program, or of a new one.
 
-    There are at most as many shards as envs.
+    There is at most one shard per env.
 
     Raises:
         DependencyError: Ray is not installed.
@@ -38,7 +101,7 @@ class Placement:
         self._ray = connected_ray()
         self._options = options
         self._group = options.placement_group
-        self._missing = ""  # as it was found last
+        self._missing = ""  # The missing resources, as found last.
         self._look_at_ns = 0
         if self._group is None:
             num_shards, self.cpus_per_shard = self._fit_nodes(num_envs)
@@ -90,10 +153,7 @@ class Placement:
         return num_shards, cpus
 
     def _count_free(self, most: int, needed: Mapping[str, float]) -> int:
-        """Return how many nodes have these resources free; up to 1 s is waited until `most` nodes have them.
-
-        Ray shows resources that were returned late.
-        """
+        """Return how many nodes have these resources free; waits up to 1 s for `most`, as Ray frees them late."""
         until_ns = now_ns() + _SETTLE_NS
         while (count := sum(_has(node.free, needed) for node in living_nodes(self._ray))) < most:
             if now_ns() >= until_ns:
@@ -161,7 +221,7 @@ class Placement:
         return f"{describe_resources(self.needed)} of bundle {bundle}; there is {self._missing}"
 
     def _describe_group(self) -> str:
-        """Return how many bundles the placement group has, which Ray places together or not at all."""
+        """Return how many bundles the placement group has, which Ray reserves together or not at all."""
         if self._group is None:
             return ""
         table = self._ray.util.placement_group_table(self._group)
@@ -172,7 +232,7 @@ class Placement:
     def remove(self) -> None:
         """Remove the placement group if it was made here.
 
-        Ray (2.60) may reserve the CPUs of a group forever if the group is removed while it looks for its places.
+        Ray (2.60) may reserve the CPUs of a group forever if the group is removed while Ray looks for nodes.
         """
         if self._group is not None and self._options.placement_group is None:
             group, self._group = self._group, None

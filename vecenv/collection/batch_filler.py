@@ -1,4 +1,4 @@
-"""Driver: fills one batch, round by round.
+"""BatchFiller: fills one batch, round by round.
 
     observations of a group of envs -- policy --> actions -- send --> ... -- receive --> rows of the batch
 
@@ -19,18 +19,19 @@ from gymnasium.vector import AutoresetMode
 from ..core.layout.spec import Array
 from ..errors import StateError, add_notes, take_rows
 from ..policies import PolicyCaller, no_objects
+from ..vector import VectorEnv
 from .columns import UNUSED_ROW, Columns
 from .interrupts import DelayedInterrupts
 from .plans import Plan
-from .progress import Progress, SteppedEnvs
+from .progress import Progress
+from .shard_envs import ShardEnvs
 
-__all__ = ["Driver"]
+__all__ = ["BatchFiller"]
 
 _NO_IDS = np.empty(0, np.int64)
-_EVERYWHERE = slice(None)
 
 
-class Driver:
+class BatchFiller:
     """Fills one batch of `columns` from envs with the known `progress`; `plan` decides which transitions go where.
 
     Attributes:
@@ -39,7 +40,7 @@ class Driver:
 
     def __init__(
         self,
-        envs: SteppedEnvs,
+        envs: VectorEnv | ShardEnvs,
         policy: PolicyCaller,
         progress: Progress,
         plan: Plan,
@@ -166,12 +167,11 @@ class Driver:
     # ---- parts of a round --------------------------------------------------------------------
 
     def _send(self, env_ids: Array, leaves: Sequence[Array], rows: Array, is_lockstep: bool = False) -> Array:
-        """Begin the next step or reset of those envs that the plan chooses; return their ids.
+        """Begin the next step or reset of those of these envs that the plan chooses; return their ids.
 
         Args:
-            env_ids: envs that owe nothing.
             leaves: observations, (K, *S).
-            rows: int64, the row of each of these envs in `leaves`; the same object as `env_ids` where they are equal.
+            rows: int64, the row of each env in `leaves`; the same object as `env_ids` where they are equal.
             is_lockstep: whether no other env owes a result.
         """
         progress, plan = self._progress, self._plan
@@ -197,7 +197,7 @@ class Driver:
                 stepping = env_ids[chosen]
                 if len(stepping):
                     self._act(stepping, leaves, rows[chosen])
-        except BaseException:  # of the policy, such as Ctrl-C
+        except BaseException:  # an exception of the policy, such as Ctrl-C
             self._keep_obs(env_ids, leaves, rows)
             raise
         return self._request(stepping, resets, is_lockstep)
@@ -292,7 +292,7 @@ class Driver:
         columns.terminated[rows] = terminated
         columns.truncated[rows] = truncated
         done = terminated | truncated
-        where = _EVERYWHERE if env_ids is None else env_ids
+        where = slice(None) if env_ids is None else env_ids
         if not self._is_same_step:
             has_ended[where] = done
         (ends,) = done.nonzero()
