@@ -107,23 +107,18 @@ def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return import_module(f"{__name__}.{name}")
     if name in _HOME_OF:
-        return _moved(name, f"{__name__}.{_HOME_OF[name]}")
+        import warnings
+
+        home = f"{__name__}.{_HOME_OF[name]}"
+        text = f"vecenv.{name} has moved to {home}.{name}. The old name works until the next release"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(import_module(home), name)
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value  # the next read does not come here
     return value
-
-
-def _moved(name: str, home: str) -> Any:
-    """Return a name from its new place, with a DeprecationWarning for the line that has read the old one."""
-    import warnings
-    from importlib import import_module
-
-    text = f"vecenv.{name} has moved to {home}.{name}. The old name works until the next release"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

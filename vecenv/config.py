@@ -19,9 +19,8 @@ _MISSPELLING_RATIO = 0.8
 class Config(dict[str, Any]):
     """A dict whose keys are attributes too, in all its nested dicts.
 
-    Nested dicts of any class (EasyDict included) become Configs as they come in, also inside
-    lists and tuples; every other value stays the object that it is. A key that is the name of
-    a dict method, such as `copy`, is reached as an item only.
+    Nested dicts of any class (EasyDict included) become Configs, also inside lists and tuples; every other value stays
+    the object that it is. A key that is the name of a dict method, such as `copy`, is reached as an item only.
 
     >>> cfg = Config({"env": {"id": "CartPole-v1"}}, episode_num=3)
     >>> cfg.env.id, cfg.episode_num
@@ -79,11 +78,7 @@ class Config(dict[str, Any]):
         return merged
 
     def __ror__(self, other: Any) -> Any:
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        merged = Config(other)
-        merged.update(self)
-        return merged
+        return Config(other) | self if isinstance(other, Mapping) else NotImplemented
 
     def __ior__(self, other: Any) -> Config:  # type: ignore[override]  # dict's overloads, one body
         self.update(other)
@@ -96,9 +91,8 @@ class Config(dict[str, Any]):
 def deep_merge_dicts(original: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Config:
     """Merge `new` over `original` key by key, dicts within dicts included.
 
-    Where both sides hold a dict the two are merged; anything else in `new` replaces. Neither
-    argument is changed, and no dict, list or tuple of the result is shared with them; other
-    values (spaces, arrays, functions) are the same objects.
+    Where both sides hold a dict the two are merged; other values in `new` replace. Neither argument is changed, and no
+    dict, list or tuple of the result is shared with them; other values (spaces, arrays, functions) are.
 
     Raises:
         ConfigError: an argument is neither None nor a mapping.
@@ -116,14 +110,9 @@ def deep_merge_dicts(original: Mapping[str, Any] | None, new: Mapping[str, Any] 
 
 
 def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
-    """Warn of each key of `cfg` that looks like a misspelling of a known one.
+    """Warn of each top-level key of `cfg` that looks like a misspelling of a known key of the class `owner`.
 
-    Other unknown keys pass in silence: configs carry keys of many owners.
-
-    Args:
-        cfg: the user's config; only its top level is looked at.
-        known: the keys that `owner` reads.
-        owner: name of the class for the warning's text.
+    Other unknown keys are ignored: configs have keys of many owners.
 
     Raises:
         ConfigError: `cfg` is no mapping.

@@ -19,9 +19,8 @@
 
     PerformanceWarning(UserWarning)               another setting would be much faster
 
-The tree is split by whose fault it is. The builtin second bases are there because ported
-programs catch them. Fields are keyword-only and have defaults, so every error pickles,
-copies and can be raised with a message alone.
+The builtin second bases are there because ported programs catch them. Fields are keyword-only and have defaults, so
+every error pickles, copies and can be raised with a message alone.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class UnknownNameError(ConfigError, KeyError):
 
     Attributes:
         name: the name that was looked up.
-        known: the names that would have been found, in the order they were registered.
+        known: the registered names, in their order.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class UnknownNameError(ConfigError, KeyError):
 
 
 class WrongTypeError(ConfigError, TypeError):
-    """An argument has a type that another library uses in this place, such as a bool where a count is expected."""
+    """An argument has a type that another library uses for it, such as a bool where a count is expected."""
 
 
 class SpaceError(VecenvError, ValueError, AssertionError):
@@ -180,11 +179,10 @@ class WorkerError(VecenvError, RuntimeError):
         env_ids: the envs that it hosts, or those of them concerned.
         op: the operation that was running: construct, reset, step, call or close.
         step_id: number of the command that failed, counted over all envs of a pool, or None.
-        seed: of the env's episode, when recovery has failed or is not wanted; None: an autoreset
-            began it, or the seed is unknown. During an autoreset: of the previous episode.
-        actions: then also the newest actions of that episode, the one under way included: at most
-            8, oldest first, as the env got them; with `on_failure='raise'` only the one under way. (): there
-            were none, or they are not known.
+        seed: of the env's episode, when recovery has failed or is not wanted; None: an autoreset began it, or the seed
+            is unknown. During an autoreset: of the previous episode.
+        actions: then also the newest actions of that episode, with the running one: at most 8, oldest first, as the env
+            got them; with `on_failure='raise'` only the running one. (): there were none, or they are not known.
         reproducer: path of a file that `vecenv replay` runs, or None.
     """
 
@@ -257,8 +255,7 @@ class WorkerDiedError(WorkerError):
     """A worker process ended while it owed an answer.
 
     Attributes:
-        exitcode: as `multiprocessing.Process.exitcode`: minus the signal's number if one
-            killed it, or None if unknown.
+        exitcode: minus the signal's number if one killed it, or None if unknown.
     """
 
     def __init__(self, message: str = "", *, exitcode: int | None = None, **where: Any) -> None:
@@ -320,13 +317,7 @@ def take_rows(error: BaseException) -> ErrorRows | None:
 
 
 def convert_rows(error: BaseException, convert: Callable[[Any], Any], index: Any = ...) -> None:
-    """Replace the result in the `ErrorRows` of an exception, if it has them.
-
-    Args:
-        error: the exception.
-        convert: returns the new result.
-        index: selects the rows of the old one that the new one has.
-    """
+    """Convert the result in the `ErrorRows` of an exception, if it has them; `index` selects its rows that remain."""
     rows = take_rows(error)
     if rows is not None:
         vars(error)["rows"] = ErrorRows(convert(rows.result), rows.mask[index])
@@ -372,11 +363,7 @@ def place_of(error: BaseException) -> dict[str, Any]:
 
 
 def add_notes(error: BaseException, notes: Iterable[str]) -> None:
-    """Add notes to an exception.
-
-    Tracebacks of Python 3.10 do not show notes. There each note is also added to the text of the remote traceback, or
-    without one to the message of an error of vecenv.
-    """
+    """Add notes to an exception; with Python 3.10 also to its remote traceback, or to the message of a VecenvError."""
     for note in notes:
         vars(error).setdefault("__notes__", []).append(note)  # as `add_note` does
         if _SHOWS_NOTES:

@@ -3,8 +3,7 @@
     Timeouts, FailurePolicy, EngineOptions          the values that users pass as `timeouts=`, `failures=`, `engine=`
     read_timeouts, read_failures, read_engine       such a value, its short form, and single keywords, as one value
 
-Each option is defined and checked here only. The defaults of the front ends are in `core/options.py` and
-`managers/options.py`.
+Defaults are in `core/options.py` and `managers/options.py`.
 """
 
 from __future__ import annotations
@@ -51,18 +50,15 @@ class _Options:
 class Timeouts(_Options):
     """Time limits in seconds, the argument `timeouts=` of every front end.
 
-    A number in its place, `timeouts=10.0`, limits `step` and `reset`. Each limit is a number above 0, or None for the
+    A number instead, `timeouts=10.0`, limits `step` and `reset`. Each limit is a number above 0, or None for the
     default of the front end. `math.inf` switches a limit off. A limit holds for one operation of one env; `close` holds
     for all envs together. With `BatchedVectorEnv` one batch counts as one env. After a step, reset or call over its
     limit, a front end that recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise
-    WorkerTimeoutError, which is a TimeoutError.
+    WorkerTimeoutError, which is a TimeoutError. An operation of a worker without a limit is reported in the log and by
+    a RuntimeWarning, with the Python stack of the worker, after 10 s, 60 s, and then every 10 minutes.
 
-    A step, reset or call of a worker that has no limit is reported in the log and by a RuntimeWarning when it is 10 s
-    old, again when it is 60 s old, and then every 10 minutes. The report contains the Python stack of the worker.
-
-    The defaults below are those of `VectorEnv`, `make_vec`, `BatchedVectorEnv`, `SB3VecEnv`, `ParallelAlfEnvironment`,
-    `create_environment`, `ThreadEnvironment` and all managers, except where a field names another one.
-    `GymVectorEnvManager` has those of the `VectorEnv` that it builds.
+    The defaults below are those of all front ends, except where a field names another one. `GymVectorEnvManager` has
+    those of the `VectorEnv` that it builds.
 
     Example:
         >>> import gymnasium, math, vecenv
@@ -77,13 +73,11 @@ class Timeouts(_Options):
     Attributes:
         step: one step of one env. Default: no limit. Set it where a simulator can hang, to several times the longest
             step that you have seen. A reset that a vector env makes within a step counts as part of the step.
-        reset: one reset of one env. Default: no limit; in managers with workers 60 s, their `connect_timeout`. Set it
-            where a reset can hang, such as one that connects to a server.
+        reset: one reset of one env. Default: no limit; in managers with workers 60 s, their `connect_timeout`.
         construct: the constructor of one env, and the start of a worker up to its first constructor. Default: 60 s; in
             managers without workers no limit. Raise it for envs that load large files, and for many processes on few
             cores.
-        call: one call of a method of one env, such as `render` or `set_attr`. Default: no limit. Set it where such a
-            method can hang.
+        call: one call of a method of one env, such as `render` or `set_attr`. Default: no limit.
         close: closing all envs at the end. Workers that are still busy then are killed. Default: 5 s. Raise it where
             envs write files as they close.
 
@@ -104,11 +98,10 @@ class Timeouts(_Options):
 class FailurePolicy(_Options):
     """Policy for workers that die or hang, the argument `failures=` of every front end.
 
-    A string in its place, `failures="raise"`, is `on_failure`. A field that is None has the default of the front end,
+    A string instead, `failures="raise"`, is `on_failure`. A field that is None has the default of the front end,
     so `FailurePolicy(max_restarts=5)` changes one number and recovery stays on. The defaults below are those of all
     front ends, except where a field names another one; `GymVectorEnvManager` has those of the `VectorEnv` that it
-    builds. Where envs live in this process, only `on_exception` and its limit have an effect: with `backend="serial"`,
-    and not in managers without workers.
+    builds. With `backend="serial"` only `on_exception` and its limit have an effect, in managers without workers none.
 
     Example:
         >>> import gymnasium, vecenv
@@ -122,29 +115,25 @@ class FailurePolicy(_Options):
 
     Attributes:
         on_failure: 'recover' (the default) replaces the worker, repeats the commands of its envs and continues the
-            call. 'raise' raises WorkerDiedError or WorkerTimeoutError. Use 'raise' to see the first crash of an env
-            that you debug.
+            call. 'raise' raises WorkerDiedError or WorkerTimeoutError, for an env that you debug.
         on_repeat: the reaction when the same call of an env ends a second worker (an eighth one if the signal came
             from outside, such as that of the memory killer). 'truncate' (the default) writes a reproducer file and
-            ends the episode as truncated; if that does not help either, the error is raised. 'raise' raises at once.
-            Use 'raise' where a truncated episode would spoil the data.
+            ends the episode as truncated; if that does not help either, the error is raised. 'raise' raises at once,
+            where a truncated episode would spoil the data.
         on_exception: the reaction when `step` or `reset` of an env raises. 'raise' (the default): the exception reaches
             the caller, with the answers of the other envs in its attribute `rows`, see `vecenv.ErrorRows`. 'truncate':
             only this env's episode ends, as truncated with reward 0 and its last observation once more;
             `infos["error"]` contains the exception as text, and `infos["recovered"]` is 'truncated'. If a reset raises,
             the env is built again and reset; its first row is marked 'restarted', with the same "error". Each exception
             counts in `max_restarts` and in `statistics().envs.exceptions`. KeyboardInterrupt and SystemExit are not
-            caught. Use 'truncate' for long runs with simulators that raise now and then. Managers of DI-engine accept
-            only 'raise': they have `max_retry`, `retry_type` and `on_step_error`.
+            caught. Managers of DI-engine accept only 'raise': they have `max_retry`, `retry_type` and `on_step_error`.
         recover_hangs: whether an operation over its limit is recovered like a death. Default: True; managers raise
-            TimeoutError instead, as DI-engine's do, and accept only False. Use False to get the error of a hang while
-            deaths are recovered.
+            TimeoutError instead, as DI-engine's do, and accept only False.
         max_restarts: failures with the same env at work that are accepted within `restart_window`, exceptions included
             with `on_exception='truncate'`; the next one is raised. Failures while no env is at work: ten times as many.
-            Default: 32. 0: the first failure is raised. Raise it for simulators that crash often; lower it to stop
-            early.
+            Default: 32. 0: the first failure is raised.
         restart_window: seconds over which failures are counted. Default: 60. Lengthen it to stop a run that fails
-            rarely but again and again.
+            rarely but repeatedly.
         max_log_bytes: memory in bytes for the commands and states from which episodes are repeated, all envs
             together; `statistics()["log_nbytes"]` is the part in use. Default: 64 MiB. Raise it for large actions or
             long episodes. 0: nothing is kept, so an episode that a death interrupts ends as truncated.
@@ -157,7 +146,7 @@ class FailurePolicy(_Options):
             be repeated, it leaks again, and the worker then stays for 20 times as long as the repetition took. An
             episode that cannot be repeated ends as truncated. `BatchedVectorEnv` takes 'rss_mb' only.
         reproducer_dir: existing folder for reproducer files, which `vecenv replay FILE` runs. Default: the temporary
-            folder of the system. Set it to keep the files of a run together.
+            folder of the system.
 
     Raises:
         ConfigError: a field has a value that it cannot have.
@@ -237,10 +226,6 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _count(name: str, value: Any, low: int = 0) -> int:
-    return check_whole(name, value, low)
-
-
 def _callable(name: str, value: Any) -> Callable[[], object]:
     check_callable(name, value)
     found: Callable[[], object] = value
@@ -277,13 +262,13 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "on_repeat": _choice("truncate", "raise"),
     "on_exception": _choice("raise", "truncate"),
     "recover_hangs": check_flag,
-    "max_restarts": _count,
+    "max_restarts": functools.partial(check_whole, low=0),
     "restart_window": check_seconds,
-    "max_log_bytes": _count,
+    "max_log_bytes": functools.partial(check_whole, low=0),
     "recovery_timeout": check_seconds,
     "recycle_after": _recycling,
     "reproducer_dir": _folder,
-    "depth": functools.partial(_count, low=2),
+    "depth": functools.partial(check_whole, low=2),
     "build": _choice("parallel", "serial"),
     "timings": check_flag,
     "monitor": check_flag,
@@ -293,13 +278,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check_option(option: str, value: Any, *, name: str | None = None, owner: str = "") -> Any:
-    """Return the value of an option, not None, in Python's types.
+    """Return the value of a field of `Timeouts`, `FailurePolicy` or `EngineOptions`, not None, in Python's types.
 
-    Args:
-        option: field of `Timeouts`, `FailurePolicy` or `EngineOptions`.
-        value: as the user gave it.
-        name: name of the option in messages, where that is another one.
-        owner: class that takes the option, for messages.
+    `name` and `owner` are other words for the option, and the class that takes it, for messages.
 
     Raises:
         ConfigError: the option cannot have this value.
@@ -335,13 +316,7 @@ def read_timeouts(timeouts: Any, *, owner: str = "", **limits: Any) -> Timeouts:
     if not isinstance(timeouts, bool) and isinstance(timeouts, numbers.Real):
         timeouts = {"step": timeouts, "reset": timeouts}
     found = read_fields("timeouts", Timeouts, timeouts, owner, "seconds, ")
-    given: dict[str, Any] = {}
-    for name, value in limits.items():
-        if value is not UNSET:
-            option = name.removesuffix("_timeout")
-            given[option] = math.inf if value is None else check_option(option, value, name=name, owner=owner)
-            check_once(name, value, "timeouts", getattr(found, option), found, owner)
-    return dataclasses.replace(found, **given)
+    return _add_single(found, "timeouts", limits, owner)
 
 
 def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePolicy:
@@ -349,8 +324,7 @@ def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePo
 
     Args:
         failures: a `FailurePolicy`, a dict of its fields, a value of `on_failure`, or None.
-        owner: class of the front end, for messages.
-        **single: `on_failure` and so on: values, not None, or `UNSET`.
+        owner, **single: as for `read_timeouts`: `on_failure` and so on, not None, or `UNSET`.
 
     Raises:
         ConfigError: a value is wrong, or an option is given twice.
@@ -358,12 +332,20 @@ def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePo
     if isinstance(failures, str):
         failures = {"on_failure": failures}
     found = read_fields("failures", FailurePolicy, failures, owner, "'recover', 'raise', ")
+    return _add_single(found, "failures", single, owner)
+
+
+def _add_single(found: _Values, argument: str, single: Mapping[str, Any], owner: str) -> _Values:
+    """Return the value of an argument with options that were given by keywords of their own."""
     given: dict[str, Any] = {}
     for name, value in single.items():
         if value is not UNSET:
-            given[name] = check_option(name, value, owner=owner)
-            check_once(name, value, "failures", getattr(found, name), found, owner)
-    return dataclasses.replace(found, **given)
+            is_limit = isinstance(found, Timeouts)
+            option = name.removesuffix("_timeout") if is_limit else name
+            is_off = is_limit and value is None
+            given[option] = math.inf if is_off else check_option(option, value, name=name, owner=owner)
+            check_once(name, value, argument, getattr(found, option), found, owner)
+    return dataclasses.replace(found, **given)  # type: ignore[type-var]  # it is a dataclass
 
 
 def read_engine(engine: Any) -> EngineOptions:
@@ -383,7 +365,7 @@ def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "", 
         cls: the dataclass.
         value: as the user gave it.
         owner: class of the front end, for messages.
-        others: what else the front end takes, for messages; it ends in a comma and a space.
+        others: other values that the front end takes, for messages; it ends in a comma and a space.
 
     Raises:
         ConfigError: a key is unknown, or a value is wrong.
@@ -405,14 +387,7 @@ def read_fields(argument: str, cls: type[_Values], value: Any, owner: str = "", 
 
 
 def check_once(name: str, value: Any, argument: str, other: Any, found: Any, owner: str = "") -> None:
-    """Raise ConfigError if an option is given by a keyword of its own, and by another argument.
-
-    Args:
-        name, value: the keyword.
-        argument, found: the other argument, for messages.
-        other: the value of the option in that argument; None: it is not given there.
-        owner: class of the front end, for messages.
-    """
+    """Raise ConfigError if an option is given by a keyword `name` of its own, and as `other` in another `argument`."""
     if other is not None:
         where = f"{owner}: " if owner else ""
         raise ConfigError(

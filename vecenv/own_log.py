@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __all__ = ["own_logger"]
 
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter
 
-
-class _OwnLogger(_Adapter):
+class _OwnLogger(logging.LoggerAdapter):  # type: ignore[type-arg]  # Python 3.10 has no item of it
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return f"vecenv: {msg}", kwargs
 

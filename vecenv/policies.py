@@ -2,8 +2,6 @@
 
     observations, env ids -- policy --> actions, or (actions, extras) -- checks --> one array per leaf of the space
 
-It stands beside the loops that drive envs with a policy; these loops call it once per round.
-
 A policy is any callable `policy(obs, env_id)`:
 
     obs         nested like the observation space, leaves (B, *S), and tuples of B objects for parts without a fixed
@@ -65,9 +63,8 @@ class PolicyCaller:
         reward_shape: K, the shape of one reward; () for one number.
 
     Attributes:
-        policy: as given.
         spec: the leaves of the action space. `spec.batch` nests the arrays of an `Answer`.
-        has_begin, can_bootstrap: whether the policy has a method `begin`, and a method `bootstrap`.
+        has_begin, can_bootstrap: whether the policy has these methods.
 
     Raises:
         ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
@@ -94,13 +91,11 @@ class PolicyCaller:
         self._pair_keys = _keys_of_second_part(action_space)
         module = _torch_module(policy)
         self._act: Callable[[Any, Array], Any] = policy if module is None else _call_with_tensors(module, policy)
-        begin, bootstrap = getattr(policy, "begin", None), getattr(policy, "bootstrap", None)
-        self.has_begin = callable(begin)
-        self._begin: Any = begin
-        self.can_bootstrap = callable(bootstrap)
-        self._bootstrap: Any = bootstrap
+        self._begin: Any = getattr(policy, "begin", None)
+        self._bootstrap: Any = getattr(policy, "bootstrap", None)
+        self.has_begin, self.can_bootstrap = callable(self._begin), callable(self._bootstrap)
         if module is not None and self.can_bootstrap:
-            self._bootstrap = _call_with_tensors(module, bootstrap)
+            self._bootstrap = _call_with_tensors(module, self._bootstrap)
 
     def begin(self, env_ids: Array) -> None:
         """Inform the policy that these envs, int64 (K,), begin an episode. Does nothing without envs or `begin`."""
@@ -190,8 +185,8 @@ def _torch_module(policy: Any) -> Any:
 def evaluation_mode(policy: Any) -> Iterator[None]:
     """Put the torch modules of a policy into evaluation mode, and each of their parts back at the end.
 
-    These are the policy or the object whose method it is, the attributes of this object, and the variables outside a
-    function that it uses; also modules in lists, tuples and dicts of these.
+    These are the policy or the object whose method it is, the attributes of this object, the variables outside a
+    function that it uses, and modules in lists, tuples and dicts of these.
     """
     torch: Any = sys.modules.get("torch")  # without the library, no object is a module
     found = [] if torch is None else [part for part in _parts_of(policy) if isinstance(part, torch.nn.Module)]
@@ -267,11 +262,7 @@ def _as_arrays(actions: Any) -> Any:
     """Return nested actions with tensors as arrays."""
     if isinstance(actions, np.ndarray):
         return actions
-    if isinstance(actions, Mapping):
-        return {key: _as_arrays(part) for key, part in actions.items()}
-    if type(actions) is tuple:
-        return tuple(map(_as_arrays, actions))
-    return _as_array(actions)
+    return map_structure(_as_array, actions, is_leaf=lambda part: not isinstance(part, Mapping | tuple))
 
 
 def no_objects(node: Any) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ConfigError
@@ -18,10 +19,10 @@ PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK")
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """Options of the backend "ray", as the argument `backend=` of vector envs: shards, and their places in a cluster.
+    """Options of the backend "ray", as the argument `backend=` of vector envs: shards, and their nodes in a cluster.
 
     A shard is an actor of Ray with a part of the envs and worker processes of its own. Results do not depend on the
-    number of shards or on their places. The program calls `ray.init()` itself. See docs/ray.md.
+    number of shards or on their nodes. The program calls `ray.init()` itself. See docs/ray.md.
 
     Example:
         >>> import vecenv
@@ -62,15 +63,13 @@ class RayOptions:
     replace_timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            check = _CHECKS.get(one.name)
-            if check is not None:
-                name = f"{type(self).__name__}: {one.name}"
+        for option, check in _CHECKS.items():
+            value = getattr(self, option)
+            if value is not None or option not in ("num_shards", "cpus_per_shard", "runtime_env"):
                 try:
-                    value = check(name, getattr(self, one.name))
+                    object.__setattr__(self, option, check(f"RayOptions: {option}", value))
                 except ConfigError as error:
-                    raise ConfigError(str(error), key=one.name) from None
-                object.__setattr__(self, one.name, value)
+                    raise ConfigError(str(error), key=option) from None
         if self.first_bundle and self.placement_group is None:
             raise ConfigError(
                 "RayOptions: first_bundle: only with a placement_group of the program", key="first_bundle"
@@ -83,10 +82,7 @@ class RayOptions:
 
 
 def read_ray_options(ray: Any) -> RayOptions:
-    """Return the argument or key `ray` of a front end.
-
-    Args:
-        ray: a `RayOptions`, a dict of its fields, or None for the defaults.
+    """Return the argument or key `ray` of a front end: a `RayOptions`, a dict of its fields, or None.
 
     Raises:
         ConfigError: a key is unknown, or a value is wrong.
@@ -95,14 +91,7 @@ def read_ray_options(ray: Any) -> RayOptions:
 
 
 def read_backend(backend: Any, ray: Any) -> Any:
-    """Return the backend of a front end that takes the options of "ray" in an argument of their own.
-
-    Args:
-        backend: its name.
-        ray: as for `read_ray_options`.
-
-    Returns:
-        A `RayOptions` if the backend is "ray", else `backend`.
+    """Return a `RayOptions` if the backend is "ray", else `backend`; `ray` is as for `read_ray_options`.
 
     Raises:
         ConfigError: a key is unknown, a value is wrong, or the backend is another one.
@@ -114,20 +103,12 @@ def read_backend(backend: Any, ray: Any) -> Any:
     return backend
 
 
-def _count(name: str, value: Any) -> int | None:
-    return None if value is None else check_whole(name, value, 1)
-
-
 def _placement(name: str, value: Any) -> str:
     if value not in PLACEMENTS:
         near = nearest(value.upper(), PLACEMENTS) if isinstance(value, str) else None
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"{name}: expected one of {PLACEMENTS}, got {value!r}{hint}")
     return str(value)
-
-
-def _index(name: str, value: Any) -> int:
-    return check_whole(name, value, 0)
 
 
 def _resources(name: str, value: Any) -> dict[str, float]:
@@ -148,18 +129,19 @@ def _gpus(name: str, value: Any) -> float:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def _runtime_env(name: str, value: Any) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value, Mapping):
+def _runtime_env(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
         raise ConfigError(f"{name}: expected a dict or None, got {value!r}")
-    return None if value is None else dict(value)
+    return dict(value)
 
 
+_COUNT = functools.partial(check_whole, low=1)
 #: Field -> check(name, value), which returns the value in Python's types or raises ConfigError.
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "num_shards": _count,
-    "cpus_per_shard": _count,
+    "num_shards": _COUNT,
+    "cpus_per_shard": _COUNT,
     "placement": _placement,
-    "first_bundle": _index,
+    "first_bundle": functools.partial(check_whole, low=0),
     "resources": _resources,
     "num_gpus": _gpus,
     "runtime_env": _runtime_env,

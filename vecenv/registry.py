@@ -95,7 +95,7 @@ class Registry:
         """Call the entry that is registered under `name`; exceptions of the call are not changed.
 
         Raises:
-            UnknownNameError: nothing is registered under `name`.
+            UnknownNameError: there is no such entry.
         """
         return self.get(name)(*args, **kwargs)
 
@@ -104,12 +104,8 @@ class Registry:
         self._import_homes()
         return tuple(self._entries)
 
-    def query(self) -> tuple[str, ...]:
-        """The same as `keys`, under DI-engine's name."""
-        return self.keys()
-
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        return self.get(name)
+    query = keys  # DI-engine's name
+    __getitem__ = get
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries or name in self.keys()
@@ -128,7 +124,7 @@ class Registry:
         if not self._homes:
             return
         with _importing:
-            if self._is_importing:  # by this thread, from inside of a home
+            if self._is_importing:  # This thread imports a home.
                 return
             self._is_importing = True
             try:

@@ -22,7 +22,7 @@ class Verdict:
         number: the measured number, in `unit`.
         unit: 's' (seconds), 'bytes', 'cores', 'threads', 'times' (a ratio) or 'share' (0 to 1).
         setting: the setting to change.
-        gain: how many times as many steps per second to expect from that alone. It is an estimate, and those of
+        gain: the expected factor of steps per second from that alone. It is an estimate, and those of
             several verdicts must not be multiplied. NaN if there is none.
         is_limit: whether the gain is an upper limit.
     """

@@ -77,11 +77,7 @@ class Durations:
         return self.quantile(0.99)
 
     def quantile(self, share: float) -> Array:
-        """Return the seconds that this share of the operations did not exceed, float64 (N,).
-
-        Args:
-            share: between 0 and 1.
-        """
+        """Return the seconds that this share of the operations, 0 to 1, did not exceed, float64 (N,)."""
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"share: expected a number between 0 and 1, got {share!r}")
         if not len(self.buckets):
@@ -182,10 +178,8 @@ class Statistics(Mapping[str, Any]):
     It is a read-only mapping of its counts, so `statistics["restarts"]` is `statistics.restarts`. `print` shows a
     table. It is a copy: later steps do not change it.
 
-    Workers write the times into shared memory while they are read. Each number is one 64-bit word with one writer, so
-    it is never half written. A worker stores an operation in the order histogram, maximum, sum, number; they are read
-    in reverse. So numbers may lack the newest operation of an env, quantiles include all that are counted, and no mean
-    or quantile exceeds the maximum.
+    Workers write the times into shared memory while they are read. So numbers may lack the newest operation of an env,
+    quantiles include all that are counted, and no mean or quantile exceeds the maximum.
 
     Example:
         >>> import gymnasium, vecenv

@@ -17,11 +17,9 @@ __all__ = ["TreeArray"]
 class TreeArray:
     """Named children that are arrays, further trees, or opaque values such as strings.
 
-    Numbers and lists of numbers become arrays, so `.item()` works on every numeric leaf; dicts
-    become trees; a tuple becomes a tree with the keys `_0`, `_1` and so on. Strings, None and
-    objects NumPy has no dtype for are kept as they are. Arrays are not copied.
-
-    A child is read as an attribute or, if its name is a method of this class, as an item.
+    Numbers and lists of numbers become arrays, so `.item()` works on every numeric leaf; dicts become trees; a tuple
+    becomes a tree with the keys `_0`, `_1` and so on. Strings, None and objects NumPy has no dtype for are kept as they
+    are. Arrays are not copied. A child is read as an attribute or, if its name is a method of this class, as an item.
     An index that is not a string is applied to all arrays: `tree[0]`, `tree[2:5]`, `tree[mask]`.
 
     >>> tree = TreeArray({"obs": {"pos": [1.0, 2.0]}, "env_id": 3, "name": "left"})
@@ -95,7 +93,13 @@ class TreeArray:
 
     def map(self, function: Callable[[Any], Any]) -> TreeArray:
         """Apply `function` to every array; opaque leaves stay."""
-        return _wrap({key: _map(function, child) for key, child in self._children.items()})
+
+        def apply(child: Any) -> Any:
+            if isinstance(child, TreeArray):
+                return child.map(function)
+            return _convert(function(child), False) if isinstance(child, np.ndarray) else child
+
+        return _wrap({key: apply(child) for key, child in self._children.items()})
 
     def json(self) -> dict[str, Any]:
         """Return nested plain dicts with the same leaf objects; lists and tuples of trees become such of dicts."""
@@ -200,13 +204,9 @@ def _as_mapping(tree: Any) -> Mapping[Any, Any]:
     if hasattr(tree, "json"):  # treetensor and treevalue
         return _as_mapping(tree.json())
     if isinstance(tree, tuple):
-        return _tuple_children(tree)
+        names = getattr(tree, "_fields", None) or [f"_{index}" for index in range(len(tree))]
+        return dict(zip(names, tree))
     raise ConfigError(f"expected a mapping to build a tree from, got {type(tree).__name__}")
-
-
-def _tuple_children(items: tuple[Any, ...]) -> dict[str, Any]:
-    names = getattr(items, "_fields", None) or [f"_{index}" for index in range(len(items))]
-    return dict(zip(names, items))
 
 
 def _convert(value: Any, identifiers: bool) -> Any:
@@ -255,28 +255,21 @@ def _plain(child: Any) -> Any:
     return child
 
 
-def _named(tree: TreeArray) -> TreeArray:
+def _named(child: Any) -> Any:
     """Make sequences of trees, at any depth, trees."""
-    return _wrap({key: _named_child(child) for key, child in tree.items()})
-
-
-def _named_child(child: Any) -> Any:
     if type(child) in (list, tuple) and any(isinstance(item, TreeArray) for item in child):
         child = TreeArray(tuple(child))
-    return _named(child) if isinstance(child, TreeArray) else child
+    return _wrap({key: _named(part) for key, part in child.items()}) if isinstance(child, TreeArray) else child
 
 
 def only_numbers(tree: TreeArray) -> TreeArray:
     """Return a tree without its leaves that are no numbers; sequences of trees become trees `_0`, `_1`."""
-    return _wrap({key: _numbers(child) for key, child in _named(tree).items() if _is_numeric(child)})
+    found = {key: only_numbers(part) if isinstance(part, TreeArray) else part for key, part in _named(tree).items()}
+    return _wrap({key: part for key, part in found.items() if isinstance(part, TreeArray) or _is_numeric(part)})
 
 
 def _is_numeric(child: Any) -> bool:
-    return isinstance(child, TreeArray) or (isinstance(child, np.ndarray) and child.dtype.kind in "biufc")
-
-
-def _numbers(child: Any) -> Any:
-    return only_numbers(child) if isinstance(child, TreeArray) else child
+    return isinstance(child, np.ndarray) and child.dtype.kind in "biufc"
 
 
 def _stack(items: list[Any], path: str) -> Any:
@@ -314,12 +307,6 @@ def _index(child: Any, index: Any) -> Any:
     picked = child[index]
     # A row of an object array is the opaque leaf that was stacked; a number stays an array.
     return picked if child.dtype == object else np.asarray(picked)
-
-
-def _map(function: Callable[[Any], Any], child: Any) -> Any:
-    if isinstance(child, TreeArray):
-        return child.map(function)
-    return _convert(function(child), False) if isinstance(child, np.ndarray) else child
 
 
 def _array_leaves(tree: TreeArray, path: str) -> Iterator[tuple[str, Any]]:
