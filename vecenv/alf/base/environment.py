@@ -26,8 +26,9 @@ class AlfEnvironment(abc.ABC):
         (True, 1, 1.0)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes whose values last beyond an episode. They are saved and restored after a crash."""
+    state_names: ClassVar[tuple[str, ...]] = ("_current_time_step",)
+    """Names of the attributes that last from one step or episode to the next, beside those of base classes. They are
+    saved and restored after a crash."""
 
     batched: bool = False
     """Whether the leaves of time steps and actions have a batch axis."""
@@ -141,13 +142,16 @@ class AlfEnvironment(abc.ABC):
         """Release the environment's resources; may be called again."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return a picklable copy of the attributes in `state_names`. A wrapped environment has its own state."""
-        return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
+        """Return a picklable copy of the attributes that `state_names` of its classes list, without inner state."""
+        return copy.deepcopy({name: getattr(self, name) for name in self._all_state_names()})
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        for name in self.state_names:
-            setattr(self, name, copy.deepcopy(state[name]))
+        for name, value in copy.deepcopy({name: state[name] for name in self._all_state_names()}).items():
+            setattr(self, name, value)
+
+    def _all_state_names(self) -> list[str]:
+        return [name for cls in type(self).__mro__ for name in vars(cls).get("state_names", ())]
 
     def has_own_methods(self) -> bool:
         """Return whether the object has a `step` or `reset` that is not its class's."""

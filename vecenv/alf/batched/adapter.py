@@ -42,17 +42,26 @@ def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
     return TimeStepAdapter(env) if gym_env is None else GymAdapter(env, gym_env)
 
 
-class _StatelessAdapter:
-    """Base of the adapters. They have no state; the environments and wrappers inside have their own."""
+class _Adapter:
+    """Base of the adapters. Their only state is that of the environments that they skip; inner ones have their own.
+
+    Attributes:
+        skipped_layers: the environments above the one in `env`, outermost first; `core.host.shortcut` checks them
+            before each step.
+    """
 
     alf: AlfEnvironment
-    state_names: ClassVar[tuple[str, ...]] = ()
+    skipped_layers: Sequence[AlfEnvironment] = ()
+    state_names: ClassVar[tuple[str, ...]] = ("skipped_layers",)
 
-    def get_state(self) -> None:
-        """Return None: there is no state."""
+    def get_state(self) -> list[Any]:
+        """Return the state of each skipped layer."""
+        return [layer.get_state() for layer in self.skipped_layers]
 
-    def set_state(self, state: None) -> None:
-        """Do nothing: there is no state."""
+    def set_state(self, state: list[Any]) -> None:
+        """Restore a state that `get_state` returned."""
+        for layer, own in zip(self.skipped_layers, state, strict=True):
+            layer.set_state(own)
 
     def get_wrapper_attr(self, name: str) -> Any:
         """Return an attribute of the environment; used by the calls of `envs.remote`."""
@@ -63,15 +72,12 @@ class _StatelessAdapter:
         self.alf.close()
 
 
-class GymAdapter(_StatelessAdapter):
+class GymAdapter(_Adapter):
     """Adapter for an environment that is a Gymnasium env below: the worker calls that env's `step` directly.
 
     Attributes:
-        skipped_layers: the environments between, outermost first; `core.host.shortcut` checks them before each step.
         steps_by: the object that has the same `step`, for `core.host.shortcut`.
     """
-
-    skipped_layers: Sequence[AlfEnvironment] = ()
 
     def __init__(self, env: AlfEnvironment, gym_env: Any) -> None:
         self.alf = env
@@ -130,7 +136,7 @@ class GymAdapter(_StatelessAdapter):
         return observation, time_step.reward, is_end and discount == 0, is_end and discount != 0, info
 
 
-class TimeStepAdapter(_StatelessAdapter):
+class TimeStepAdapter(_Adapter):
     """Adapter that splits time steps into Gymnasium's five values; `assemble` joins them again in the parent."""
 
     discount: float | None = None

@@ -10,7 +10,7 @@ truncated only            LAST, discount 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -49,6 +49,8 @@ class AlfGymWrapper(FixedSpecs, AlfEnvironment):
         discount: the discount of MID steps.
         done: whether the episode is over.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_seed", "_info", "_known_infos", "done")
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
     is drawn from the wrapper's own generator, which `seed` seeds.
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("_generator",)
+    state_names: ClassVar[tuple[str, ...]] = ("_generator", "_noise")
 
     def __init__(self, env: AlfEnvironment, sigma: float = 0.5, past_noise_weight: float = 1.0) -> None:
         """Wrap a single environment.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vecenv.alf.base.environment import AlfEnvironment, check_environment
 from vecenv.alf.base.steps import with_step_type
@@ -112,6 +112,8 @@ class TruncatingMixin(_Wrapper):
     from an inner `MultitaskWrapper` that changes the task, counts as a step. So an episode is truncated even if its
     task changes again and again. A FIRST step itself is not truncated; the step after it is.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_num_steps",)
 
     def __init__(self, env: AlfEnvironment) -> None:
         super().__init__(env)

@@ -75,8 +75,6 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
         names: the name of each env, for the ConfigError if specs differ or an env is not an AlfEnvironment.
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
-
     def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
         self._envs = list(envs)
         for name, env in zip(names, envs):
@@ -90,17 +88,26 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
     metadata = forwarded("metadata", _first_env)
 
     def get_state(self) -> dict[str, Any]:
+        """Return the own state, and that of each env, within its episode if that is known; see `find_state_gap`."""
         states = []
         for env in self._envs:
-            snapshot = SNAPSHOTTER.capture(env)
+            snapshot = SNAPSHOTTER.capture(env, within_episode=True) or SNAPSHOTTER.capture(env)
             if snapshot is None:
                 raise StateError(f"{type(env).__name__}: unknown state; define get_state() and set_state(state)")
             states.append(snapshot.state)
-        return {"envs": states}
+        return {**super().get_state(), "envs": states}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
         for env, own in zip(self._envs, state["envs"], strict=True):
             SNAPSHOTTER.restore(env, own)
+
+    def find_state_gap(self) -> str | None:
+        """Return why `get_state` is not exact, or None: some of the envs may always be within an episode."""
+        for env in self._envs:
+            if SNAPSHOTTER.capture(env, within_episode=True) is None:
+                return f"the state of {type(env).__name__} within an episode is not known"
+        return None
 
     def close(self) -> None:
         """Close every env, even if closing another one raises."""
@@ -110,6 +117,7 @@ class SeveralEnvs(FixedSpecs, AlfEnvironment):
 class BatchEnvironmentWrapper(SeveralEnvs):
     """Several single envs as a batch of arrays; they are stepped one after the other in the calling thread."""
 
+    state_names: ClassVar[tuple[str, ...]] = ("_stack",)
     batched = True
 
     def __init__(self, envs: Sequence[AlfEnvironment]) -> None:

@@ -135,6 +135,8 @@ class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
     The number of lives is read from `env_info`, key `lives`, or `ale.lives` in older versions of ALE.
     """
 
+    state_names: ClassVar[tuple[str, ...]] = ("_lives",)
+
     def __init__(self, env: AlfEnvironment) -> None:
         """Wrap a single environment; ConfigError if it is batched."""
         super().__init__(env)

@@ -27,6 +27,8 @@ class MultitaskWrapper(SeveralEnvs):
     task's episode is left unfinished.
     """
 
+    state_names: ClassVar[tuple[str, ...]] = ("_task_id",)
+
     def __init__(self, envs: Sequence[AlfEnvironment], task_names: Sequence[str], env_id: int | None = None) -> None:
         """Build one environment of these tasks.
 
@@ -74,13 +76,6 @@ class MultitaskWrapper(SeveralEnvs):
         """Render the current task."""
         return self._envs[self._task_id].render(mode)
 
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "task_id": self._task_id}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self._task_id = state["task_id"]
-
     def _reset(self) -> TimeStep:
         return self._named(self._envs[self._task_id].reset())
 
@@ -114,10 +109,9 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         task_probs: float64 (num_tasks,), the current probability of each task.
     """
 
-    # The statistics of tasks last beyond a reset of the batch; the returns and lengths of running episodes do not.
     state_names: ClassVar[tuple[str, ...]] = (
         *("_generator", "_task_ids", "task_probs"),
-        *("_counts", "_scores", "_mean_lengths"),
+        *("_counts", "_scores", "_mean_lengths", "_returns", "_lengths"),
     )
 
     def __init__(

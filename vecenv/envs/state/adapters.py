@@ -278,7 +278,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     "vecenv.envs.remote.ShapeOnlyEnv": _STATELESS,
 }
 
-#: Lifetime of the state that `get_state` of a vecenv class returns; LIFE for classes that are not listed.
+#: Lifetime of the state that `get_state` of a vecenv class returns: the first entry of its bases, else LIFE.
 HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.episode.NoopResetWrapper": SEED,
     "vecenv.wrappers.episode.EpisodicLifeWrapper": LIFE,
@@ -289,6 +289,12 @@ HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.observation.ObsPlusPrevActRewWrapper": EPISODE,
     "vecenv.wrappers.reward.DelayRewardWrapper": EPISODE,
     "vecenv.wrappers.reward.EvalEpisodeReturnWrapper": EPISODE,
+    "vecenv.alf.batched.adapter._Adapter": EPISODE,
+    "vecenv.alf.base.environment.AlfEnvironment": EPISODE,
+    "vecenv.alf.wrappers.action.TemporallyCorrelatedNoiseWrapper": LIFE,
+    "vecenv.alf.wrappers.batch.SeveralEnvs": LIFE,
+    "vecenv.alf.wrappers.episode.RandomFirstEpisodeLength": LIFE,
+    "vecenv.alf.wrappers.task.CurriculumWrapper": LIFE,
 }
 
 #: Classes of the packages in `TRUSTED` whose state is not covered, with the reason.

@@ -389,8 +389,9 @@ def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
         if not getattr(cls, "state_names", True):
             return _Plan(name=name, is_trusted=True, is_built_in=True)
         lifetime = next((HOOK_LIFETIMES[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LIFETIMES), LIFE)
-        return replace(plan, lifetime=lifetime, is_built_in=True)
-    if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
+        return replace(plan, lifetime=lifetime, is_built_in=True, find_gap=getattr(cls, "find_state_gap", None))
+    own = [one for one in cls.__mro__ if one.__module__.partition(".")[0] != "vecenv"]
+    if is_ours and not any("state_names" in vars(one) for one in own):
         gap = f"inherits get_state() from {base.__name__}, which does not return its state; list that in state_names"
         return replace(plan, is_whole=False, is_trusted=False, gap=gap)
     return plan
