@@ -1,4 +1,4 @@
-"""Snapshots within episodes: an env that is killed continues as if it had not been, whatever wraps it."""
+"""Snapshots within episodes: after a kill, an env behind any wrapper continues where it was."""
 
 from __future__ import annotations
 
