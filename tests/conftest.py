@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ import pytest
 
 from vecenv.core.layout.native import load
 from vecenv.core.parent import reports
-from vecenv.core.processes import import_client
 from vecenv.core.recovery import recycling
-from vecenv.core.system import stack_dump, start_process
+from vecenv.core.system import fork_server, stack_dump
 
 from . import inside
 from .skips import job_of
@@ -153,13 +151,11 @@ def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The list of fork servers that start workers, empty; servers that a test starts end with it."""
-    started: list[Any] = []
-    monkeypatch.setattr(start_process, "_servers", started)
-    yield started
-    for _, server in started:
-        inside.stop_server(server)
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A main fork server of its own, which starts with the next worker and ends with the test."""
+    monkeypatch.setattr(fork_server, "_main", None)
+    yield
+    fork_server.main_server().stop()
 
 
 @pytest.fixture
@@ -243,20 +239,15 @@ class _ProcessResources:
 
 def _helpers() -> set[int]:
     """Pids of the fork servers and the resource tracker, which live as long as the interpreter does."""
-    pids = (*map(inside.pid_of_server, _fork_servers()), inside.resource_tracker_ids()[0])
+    ours = [server.pid for server in inside.own_fork_servers()]
+    pids = (*ours, inside.program_fork_server_ids()[0], inside.resource_tracker_ids()[0])
     return {pid for pid in pids if pid is not None}
 
 
-def _fork_servers() -> list[forkserver.ForkServer]:
-    """The program's fork server and the pools' own."""
-    return [inside.program_fork_server(), *inside.own_fork_servers(), *import_client.servers()]
-
-
 def _helper_descriptors() -> set[int]:
-    """Ends of the pipes to them: opened at the first start of a process, then kept."""
-    ends = [inside.resource_tracker_ids()[1]]
-    for server in _fork_servers():
-        ends += inside.descriptors_of_server(server)
+    """Ends of the connections to them: opened at the first start of a process, then kept."""
+    ours = [server.connection.fileno() for server in inside.own_fork_servers()]
+    ends = (*ours, *inside.program_fork_server_ids()[1:], inside.resource_tracker_ids()[1])
     return {end for end in ends if end is not None}
 
 

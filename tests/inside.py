@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.forkserver import ForkServer
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
-from vecenv.core.system import start_process
+from vecenv.core.system import fork_server
 from vecenv.envs.remote import CallEnvMethod
 
 # ---- pools ---------------------------------------------------------------------------------
@@ -76,29 +75,15 @@ def requests_of(pool: Pool) -> Requests:
 # ---- fork servers and the resource tracker -------------------------------------------------
 
 
-def own_fork_servers() -> list[ForkServer]:
-    """Return the fork servers that pools have started."""
-    return [server for _, server in start_process._servers]
+def own_fork_servers() -> list[fork_server.ForkServer]:
+    """Return the fork servers that pools have started, import servers included."""
+    return [server for server in fork_server.servers if not server.is_stopped]
 
 
-def program_fork_server() -> ForkServer:
-    """Return the fork server of `multiprocessing`."""
-    return forkserver._forkserver
-
-
-def pid_of_server(server: ForkServer) -> int | None:
-    """Return the pid of a fork server; None if it does not run."""
-    return server._forkserver_pid
-
-
-def descriptors_of_server(server: ForkServer) -> list[int | None]:
-    """Return this process's ends of the pipes that a fork server reads; the first one keeps it alive."""
-    return [server._forkserver_alive_fd, getattr(server, "_forkserver_authkey_fd", None)]
-
-
-def stop_server(server: ForkServer) -> None:
-    """End a fork server, and wait for it."""
-    server._stop()
+def program_fork_server_ids() -> tuple[int | None, int | None, int | None]:
+    """Return the pid of the fork server of `multiprocessing`, and this process's ends of the pipes that it reads."""
+    server: Any = forkserver._forkserver
+    return server._forkserver_pid, server._forkserver_alive_fd, getattr(server, "_forkserver_authkey_fd", None)
 
 
 def resource_tracker_ids() -> tuple[int | None, int | None]:

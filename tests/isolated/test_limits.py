@@ -115,26 +115,18 @@ def test_dev_shm_that_is_not_writable_is_an_error_that_names_it(tmp_path: Path, 
     assert done.stdout.startswith(f"/dev/shm: no shared memory can be made there: {why}")
 
 
-@pytest.mark.parametrize("context, works", [("forkserver", False), ("spawn", True), ("fork", True)])
-def test_temporary_folder_with_a_name_too_long_for_a_socket_is_named(tmp_path: Path, context: str, works: bool) -> None:
+def test_temporary_folder_with_a_name_too_long_for_a_socket_is_no_limit(tmp_path: Path, start_method: str) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     source = program(
         f"""
         import tempfile
         tempfile.tempdir = {str(folder)!r}
-        from vecenv.errors import ConfigError
-        try:
-            start(context={context!r}).close()
-        except ConfigError as error:
-            print(error)
+        start(context={start_method!r}).close()
         """
     )
     done = run(source, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (done.stdout == "") == works
-    if not works:
-        assert "TMPDIR" in done.stdout and "AF_UNIX path too long" in done.stdout and "ulimit" not in done.stdout
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.extended

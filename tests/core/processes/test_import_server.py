@@ -33,7 +33,11 @@ PROGRAM = """
     import logging, os, signal, sys
     import numpy as np
     from vecenv import VectorEnv
-    from vecenv.core.processes import import_client
+    from vecenv.core.system import fork_server
+
+    def import_servers():
+        found = [server for server in fork_server.servers if not server.is_stopped]
+        return [server for server in found if server is not fork_server._main]
 
     def pids(*env_fns, **options):
         with VectorEnv(env_fns, num_workers=len(env_fns), **options) as envs:
@@ -94,10 +98,10 @@ def test_modules_are_imported_once_for_all_workers_and_pools(tmp_path: Path) -> 
         import one, two
         first, second = pids(one.Env, one.Env), pids(lambda: one.Env(), one.Env)
         print({found[0] for found in first + second} == {found[2] for found in first + second})
-        (server,) = import_client.servers()
+        (server,) = import_servers()
         both = pids(one.Env, two.Env)
         print(both[0][0] == first[0][0], both[1][0] == both[1][2] == both[0][2] != both[0][0])
-        print(import_client.servers() != [server])
+        print(import_servers() != [server])
     """
     assert lines_of(source, tmp_path) == ["True", "True True", "True"]
     assert num_imports("one", tmp_path) == num_imports("two", tmp_path) == 2  # the program and a server import it
@@ -134,7 +138,7 @@ def test_module_that_would_not_survive_a_fork_is_left_to_the_workers(reason: str
     source = """
         import one, two
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-        print(is_forked(one.Env, one.Env), num_servers := len(import_client.servers()))
+        print(is_forked(one.Env, one.Env), num_servers := len(import_servers()))
         print(is_forked(two.Env), is_forked(one.Env, one.Env))
         one.__dict__.get("child") and (one.child.kill(), one.child.wait())
     """
@@ -277,7 +281,7 @@ def test_worker_has_what_the_import_has_changed(tmp_path: Path) -> None:
         def found(context):
             with VectorEnv([make], context=context) as envs:
                 return envs.get_attr("found")
-        print(found("forkserver") == found("forkserver") == found("spawn"), len(import_client.servers()))
+        print(found("forkserver") == found("forkserver") == found("spawn"), len(import_servers()))
         print(found("forkserver")[0], "one" in sys.modules)
     """
     assert lines_of(source, tmp_path) == ["True 1", "('set by import', '/added/by/import', True) False"]
@@ -295,7 +299,7 @@ def test_draws_of_an_import_are_those_of_a_worker(tmp_path: Path) -> None:
             return one.Env()
         def draw(env_fn):
             with VectorEnv([env_fn], context={context!r}) as envs:
-                return envs.get_attr("draw"), len(import_client.servers())
+                return envs.get_attr("draw"), len(import_servers())
         random.seed(1)
         np.random.seed(1)
         print(*draw(late))
@@ -414,7 +418,7 @@ def test_interrupt_during_an_import_ends_the_server(tmp_path: Path) -> None:
         try:
             pids(one.Env)
         except KeyboardInterrupt:
-            print("interrupted", len(import_client.servers()))
+            print("interrupted", len(import_servers()))
     """
     assert lines_of(source, tmp_path) == ["interrupted 0"]
     assert_gone([int((tmp_path / "server").read_text())])
@@ -454,7 +458,7 @@ def test_forked_child_of_the_program_keeps_no_server_alive(tmp_path: Path) -> No
         server = pids(one.Env)[0][2]
         pid = os.fork()
         if pid == 0:
-            os._exit(len(import_client.servers()))
+            os._exit(len(import_servers()))
         print(os.waitpid(pid, 0)[1], is_forked(one.Env))
     """
     assert lines_of(source, tmp_path) == ["0 True"]

@@ -20,7 +20,7 @@ import pytest
 
 from tests import descriptors
 from tests.faults.traces import kill, stopped, wait_until
-from tests.inside import engine_of, own_fork_servers, pid_of_server, worker_group_of
+from tests.inside import engine_of, own_fork_servers, worker_group_of
 from tests.programs import run_python
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -83,7 +83,7 @@ def stopped_server() -> Iterator[None]:
     """Stop the fork servers: they neither reap their children nor report their ends, which are awaited for 0.2 s."""
     with (
         pytest.MonkeyPatch.context() as patch,
-        stopped([pid for server in own_fork_servers() if (pid := pid_of_server(server))]),
+        stopped([server.pid for server in own_fork_servers()]),
     ):
         patch.setattr(worker, "_END_SECONDS", 0.2)
         yield

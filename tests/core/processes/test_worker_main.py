@@ -74,7 +74,7 @@ def surroundings(env: Any) -> tuple[str | None, str]:
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("own_servers")
+@pytest.mark.usefixtures("own_server")
 def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It does not get the environment from the time when the fork server started."""
     monkeypatch.setenv("VECENV_TEST_VARIABLE", "set")
@@ -87,7 +87,7 @@ def test_worker_gets_the_callers_current_environment(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("own_servers")  # its standard error is checked
+@pytest.mark.usefixtures("own_server")  # its standard error is checked
 def test_removed_working_directory_does_not_stop_successors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,11 +15,10 @@ import pytest
 
 from tests import descriptors
 from tests.faults.traces import stopped
-from tests.inside import descriptors_of_server, own_fork_servers, pid_of_server
 from tests.isolated.programs import run
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
-from vecenv.core.system import start_process
+from vecenv.core.system import fork_server, start_process
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.state.state import SNAPSHOTTER
@@ -41,20 +40,17 @@ def look(tmp_path, *modules):
 
 
 @pytest.mark.extended
-def test_server_has_the_requested_modules_and_is_shared(own_servers, tmp_path):
+def test_server_has_the_requested_modules_and_is_shared(own_server, tmp_path):
     adapt, state, batched = "vecenv.envs.adapt", "vecenv.envs.state.state", "vecenv.envs.batched"
     first, found = look(tmp_path, adapt, state)
     assert {"vecenv.core.processes.worker_main", "numpy", "gymnasium", adapt, state} <= set(found)
     assert batched not in found and "vecenv.managers" not in found
-    assert look(tmp_path, state)[0] == look(tmp_path)[0] == first
     second, found = look(tmp_path, batched)
-    assert second != first and {adapt, state, batched} <= set(found)
-    assert look(tmp_path, adapt)[0] == first and look(tmp_path, adapt, batched)[0] == second
-    assert [*map(pid_of_server, own_fork_servers())] == [first, second]
+    assert second == first == fork_server.main_server().pid and {adapt, state, batched} <= set(found)
 
 
 @pytest.mark.extended
-def test_server_has_no_descriptor_twice(own_servers, tmp_path):
+def test_server_has_no_descriptor_twice(own_server, tmp_path):
     """Its workers inherit all its open descriptors."""
     pid, _ = look(tmp_path)
     found = [
@@ -65,7 +61,7 @@ def test_server_has_no_descriptor_twice(own_servers, tmp_path):
 
 
 @pytest.mark.extended
-def test_server_that_was_killed_is_replaced(own_servers, tmp_path):
+def test_server_that_was_killed_is_replaced(own_server, tmp_path):
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     os.kill(first, signal.SIGKILL)
     second, found = look(tmp_path, "vecenv.envs.adapt")
@@ -75,7 +71,7 @@ def test_server_that_was_killed_is_replaced(own_servers, tmp_path):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
-def test_server_is_replaced_with_sigchld_ignored(own_servers, tmp_path, waits):
+def test_server_is_replaced_with_sigchld_ignored(own_server, tmp_path, waits):
     first, _ = look(tmp_path)
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -88,43 +84,41 @@ def test_server_is_replaced_with_sigchld_ignored(own_servers, tmp_path, waits):
 
 
 @pytest.mark.extended
-def test_server_that_does_not_answer_is_abandoned(own_servers, tmp_path, monkeypatch):
+def test_server_that_does_not_answer_is_abandoned(own_server, tmp_path, monkeypatch):
     """The start of a worker by a stopped server once waited without a limit."""
-    first, _ = look(tmp_path, "vecenv.envs.adapt")
-    second, _ = look(tmp_path, "vecenv.envs.batched")
-    monkeypatch.setattr(start_process, "_REPLY_SECONDS", 2.0)
+    first, _ = look(tmp_path)
+    monkeypatch.setattr(start_process, "_REPLY_SECONDS", 5.0)
     with stopped([first]):
-        assert look(tmp_path, "vecenv.envs.adapt")[0] == second, "which has that, too, and need not be started"
-    assert not psutil.pid_exists(first) and [*map(pid_of_server, own_fork_servers())] == [second]
+        assert look(tmp_path)[0] == fork_server.main_server().pid != first
+    assert not psutil.pid_exists(first)
 
 
 @pytest.mark.extended
-def test_worker_start_raises_if_servers_do_not_answer(own_servers, tmp_path, monkeypatch):
-    needed = start_process.modules_of(adapt_and_build)
-    pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
+def test_worker_start_raises_if_servers_do_not_answer(own_server, tmp_path, monkeypatch):
+    first, _ = look(tmp_path)
     pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_and_build)
-    with stopped(pids), monkeypatch.context() as patch:
-        patch.setattr(start_process, "_REPLY_SECONDS", 0.1)
-        with pytest.raises(ConfigError, match="its fork server did not answer within 0.1 s") as caught:
+    with stopped([first]), monkeypatch.context() as patch:
+        patch.setattr(start_process, "_REPLY_SECONDS", 0.01)  # the import of the next server takes longer
+        with pytest.raises(ConfigError, match="its fork server did not answer within 0.01 s") as caught:
             pool.start()
-        assert "TMPDIR" not in str(caught.value) and "ulimit" not in str(caught.value), "neither would help"
+        assert "ulimit" not in str(caught.value), "that would not help"
         pool.close()
-    assert not own_servers and not any(map(psutil.pid_exists, pids))
-    assert look(tmp_path)[0] not in pids
+    assert not psutil.pid_exists(first)
+    assert look(tmp_path)[0] == fork_server.main_server().pid != first
 
 
 @pytest.mark.extended
-def test_forked_child_keeps_no_server_alive(own_servers, tmp_path):
-    look(tmp_path)
-    alive = descriptors_of_server(own_servers[0][1])[0]
+def test_forked_child_keeps_no_server_alive(own_server, tmp_path):
+    first, _ = look(tmp_path)
+    number = fork_server.main_server().connection.fileno()
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(OSError):
-            os.fstat(alive)
+            os.fstat(number)
             os._exit(1)
-        os._exit(0 if not own_servers else 2)
+        os._exit(2 if fork_server.servers else 0)
     assert os.waitpid(pid, 0)[1] == 0
-    os.fstat(alive)
+    assert look(tmp_path)[0] == first
 
 
 def test_preload_is_limited_to_modules_of_this_package():

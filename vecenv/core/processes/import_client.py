@@ -3,8 +3,8 @@
 A program has one import server at a time. Further modules are imported by a server that the present one forks, so a
 module is imported once. A new server is started without that if a file of its modules, an environment variable, the
 working directory, sys.path or the limit of threads has changed; `PYTEST_CURRENT_TEST`, which has another value in every
-test, does not count. A pool holds the server of its workers until it is closed: successors of these workers have the
-same code, even if the files have changed. A server that is not used any more ends together with its last worker.
+test, does not count. A pool keeps the server of its workers until it is closed: successors of these workers have the
+same code, even if the files have changed. A server that is neither the present one nor that of a pool ends.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ import multiprocessing
 import os
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from multiprocessing import process as mp_process
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.connection import wait
 
 from ...gymnasium_api import registrations
 from ...own_log import own_logger
 from ..system.clock import Deadline
+from ..system.fork_server import ForkServer
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFile, stamp_of
 from ..system.module_paths import Source, file_of
 from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
-from ..system.start_process import ForkedServer, make_process, standard_descriptors
+from ..system.start_process import disown, make_process, standard_descriptors
 from .import_server import ImportOrder, ImportReport, Surroundings, serve_imports
 from .worker import start_process
 
-__all__ = ["prepare_server", "servers", "surroundings_of"]
+__all__ = ["prepare_server", "surroundings_of"]
 
 _LOG = own_logger()
 #: How long the imports of one server may take, in seconds. After that, workers import the modules themselves.
@@ -52,7 +50,7 @@ class _ImportServer:
         files: the files of all modules that it has loaded for that, by name.
     """
 
-    server: ForkedServer
+    server: ForkServer
     modules: frozenset[str]
     surroundings: Surroundings
     files: dict[str, ModuleFile]
@@ -70,8 +68,6 @@ class _ImportServer:
 
 
 _current: _ImportServer | None = None
-#: All import servers of this process, also those that older pools hold.
-_servers: weakref.WeakSet[ForkedServer] = weakref.WeakSet()
 #: Modules that no import server may import, and the reasons.
 _refused: dict[str, str] = {}
 #: Held while a server is prepared. A pool of another thread does not wait for that.
@@ -79,13 +75,8 @@ _lock = threading.Lock()
 
 
 def _reset_in_child() -> None:
-    """In a forked child: forget the parent's servers, so that they still end with the parent."""
-    global _current, _lock
+    global _lock
     _lock = threading.Lock()
-    _current = None
-    for server in _servers:
-        server.forget()
-    _servers.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -99,11 +90,11 @@ def prepare_server(
     surroundings: Surroundings,
     timeout: float | None,
     check_not_closing: Callable[[], None],
-) -> ForkedServer | None:
+) -> ForkServer | None:
     """Return an import server that has imported these modules; start one if needed.
 
     Args:
-        modules: modules of this package that its fork server must have loaded.
+        modules: modules of this package that it imports before.
         imports: modules of the env factories, as `find_env_modules` returns them.
         sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
         surroundings: settings of the workers.
@@ -131,10 +122,11 @@ def prepare_server(
                 LogLevels.now(),
                 registrations.log_level(),
             )
-            started = _start(order, modules, earlier)
-            if started is None:
+            server = _start(order, modules, None if earlier is None else earlier.server)
+            if server is None:
                 return None
-            report = started.await_report(Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS)), check_not_closing)
+            deadline = Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS))
+            report = _await_report(server, deadline, check_not_closing)
             if report.refused:
                 name, reason = report.refused
                 num_deaths[name] += report.has_died
@@ -148,21 +140,14 @@ def prepare_server(
                 _LOG.info("workers import module %r themselves: %s", name, reason)
                 continue
             with signals_deferred():
-                if _current is not None:
-                    _current.server.retire()
-                _current = _ImportServer(started.server, frozenset(order.modules), surroundings, report.files)
+                _current = _ImportServer(server, frozenset(order.modules), surroundings, report.files)
                 if earlier is not None:
                     _current.modules |= earlier.modules
                     _current.files.update(earlier.files)
-                return started.server
+                return server
         return None
     finally:
         _lock.release()
-
-
-def servers() -> list[ForkedServer]:
-    """Return the import servers of this process that start workers."""
-    return [server for server in _servers if not server.is_stopped]
 
 
 def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str]) -> Surroundings:
@@ -170,67 +155,38 @@ def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str]) -
     return Surroundings(environ, cwd, path, list(sys.argv))
 
 
-@dataclass
-class _StartedServer:
-    """An import server that imports modules now."""
-
-    server: ForkedServer
-    process: Any
-    control: Connection
-
-    def await_report(self, deadline: Deadline, check_not_closing: Callable[[], None]) -> ImportReport:
-        """Wait for the end of the imports; the server is killed unless it can be used."""
-        report, name = None, ""
-        try:
-            while report is None:
-                check_not_closing()
-                if deadline.is_over():
-                    report = ImportReport((name, "its import has not ended in time"))
-                elif wait([self.control], _POLL_SECONDS):
-                    message = self.control.recv()
-                    report, name = (message, name) if isinstance(message, ImportReport) else (None, message)
-        except (EOFError, ConnectionError):
-            report = ImportReport((name, "the process ends during its import"), has_died=True)
-        finally:
-            with signals_deferred():
-                self.control.close()
-                if report is None or report.refused:
-                    kill_tree(self.process.pid)
-                    self.server.stop()
-                self.process._popen.close()
-        return report
-
-
-def _start(order: ImportOrder, modules: frozenset[str], earlier: _ImportServer | None) -> _StartedServer | None:
+def _start(order: ImportOrder, modules: frozenset[str], earlier: ForkServer | None) -> ForkServer | None:
     """Start an import server; None if the system has no process or descriptor left: a worker's start reports that."""
     with signals_deferred(), standard_descriptors():
-        server = ForkedServer()
-        opened: list[Any] = []
         try:
             ours, theirs = multiprocessing.Pipe()
-            opened += ours, theirs
-            listener, alive = server.listen()
-            _servers.add(server)
-            opened += listener, alive
-            process = make_process(
-                "forkserver",
-                serve_imports,
-                (theirs, listener, alive, order),
-                "vecenv import server",
-                modules,
-                None if earlier is None else earlier.server,
-            )
-            start_process(process, "forkserver")
-            server.note_pid(process.pid)
-            # It ends with the pipe to it, so this process need not wait for it at its own end.
-            getattr(mp_process, "_children").discard(process)  # noqa: B009
-            opened.remove(ours)
-            return _StartedServer(server, process, ours)
-        except BaseException as error:
-            server.stop()
-            if isinstance(error, (OSError, EOFError)):
-                return None
-            raise
-        finally:
-            for one in opened:
-                one.close()
+            with theirs:
+                process = make_process(
+                    "forkserver", serve_imports, (theirs, order), "vecenv import server", modules, earlier
+                )
+                start_process(process, "forkserver")
+        except (OSError, EOFError):
+            return None
+        disown(process)  # it ends with its connection
+        return ForkServer(ours, process.pid)
+
+
+def _await_report(server: ForkServer, deadline: Deadline, check_not_closing: Callable[[], None]) -> ImportReport:
+    """Wait for the end of the imports of a server; the server is killed unless it can be used."""
+    report, name = None, ""
+    try:
+        while report is None:
+            check_not_closing()
+            if deadline.is_over():
+                report = ImportReport((name, "its import has not ended in time"))
+            elif wait([server.connection], _POLL_SECONDS):
+                message = server.connection.recv()
+                report, name = (message, name) if isinstance(message, ImportReport) else (None, message)
+    except (EOFError, ConnectionError):
+        report = ImportReport((name, "the process ends during its import"), has_died=True)
+    finally:
+        with signals_deferred():
+            if report is None or report.refused:
+                kill_tree(server.pid)
+                server.stop()
+    return report

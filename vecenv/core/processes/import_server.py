@@ -1,7 +1,7 @@
 """An import server: a process that imports the modules of env factories once, and forks workers that have them.
 
-    parent        asks a fork server for a process, with an `ImportOrder`
-    import server one message per module before its import, then an `ImportReport`; then it is a fork server itself
+    parent        requests a process from a fork server, with an `ImportOrder`
+    import server sends one message per module before its import, then an `ImportReport`; then it serves requests, too
     worker        is forked from there, and finds the modules loaded
 
 A forked process lacks the threads of its parent and cannot use its devices. So the server looks after each import
@@ -16,17 +16,14 @@ that needs these modules writes them again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import importlib.util
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,13 +31,13 @@ from ...gymnasium_api import registrations
 from ..host.global_rngs import GlobalRngs
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
+from ..system.fork_server import serve
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFile, note_modules
 from ..system.module_paths import Source, import_from
 from ..system.output_capture import STREAMS, OutputCapture, write_output
 from ..system.process_title import set_title
 from ..system.start_process import live_devices
-from .server_end import find_listener, let_fork_server_end
 from .shared_generators import entropy_watched, has_new_generator, live_generators
 
 __all__ = [
@@ -54,8 +51,6 @@ __all__ = [
     "surroundings_after_imports",
 ]
 
-#: `prctl` option: the signal that this process receives when its parent ends.
-_PR_SET_PDEATHSIG = 1
 #: Environment variables that may have other values in the next pool, and on whose values no import depends: pytest sets
 #: the first one in every test.
 _CHANGING = ("PYTEST_CURRENT_TEST", "VECENV_IMPLEMENTATION")
@@ -195,43 +190,27 @@ def is_importing() -> bool:
 # ---- the server ----------------------------------------------------------------------------------
 
 
-def serve_imports(control: Connection, listener: socket.socket, alive: Connection, order: ImportOrder) -> None:
-    """Run an import server until its parent and all its workers have ended.
+def serve_imports(control: Connection, order: ImportOrder) -> None:
+    """Run an import server until its parent ends or drops it.
 
     Args:
-        control: for the messages to the parent.
-        listener: receives requests for workers.
-        alive: the read end of the pipe whose write ends the parent and the workers hold.
+        control: for the messages to the parent, and then for its requests.
         order: the modules to import.
     """
     os.setsid()  # a Ctrl-C in the terminal does not reach it
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    let_fork_server_end()
-    _set_death_signal(signal.SIGKILL)  # an import may hang when the program ends
     set_title("vecenv import server", "vecenv imports")
-    end = find_listener()
     try:
         report = _carry_out(order, control)
-        _set_death_signal(0)  # before the report: after it, the parent may let the predecessor end
         control.send(report)
     except OSError:  # the parent has dropped this server or is gone
         return
-    control.close()
-    if report.refused:
-        return
-    try:
-        end_of_alive = os.dup(alive.fileno())  # `main` and the workers close it by its number
-        alive.close()
-        forkserver.main(listener.detach(), end_of_alive, [])
-    finally:  # workers end by `os._exit`
-        if end is not None:
-            end.clear_up()
-
-
-def _set_death_signal(number: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if not report.refused:
+        requests = os.dup(control.fileno())
+        control.close()
+        serve(requests)
 
 
 def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:

@@ -6,8 +6,8 @@ The variables that limit threads must be set before NumPy is loaded. So this mod
 
 from __future__ import annotations
 
-import atexit
 import signal
+from multiprocessing import util
 
 from ..system.blas_threads import cap_environment
 
@@ -21,11 +21,8 @@ import numpy  # noqa: E402, F401
 
 from ..host import shortcut  # noqa: E402
 from ..system.module_files import note_modules  # noqa: E402
-from . import server_end, worker_main  # noqa: E402, F401
+from . import worker_main  # noqa: E402, F401
 
 shortcut.known_steps()  # it reads sources, which takes 4 ms: once here instead of in every worker
 note_modules()
-
-_end = server_end.find_listener()
-if _end is not None:  # otherwise this module was imported outside a fork server
-    atexit.register(_end.clear_up)
+getattr(util, "_close_stdin")()  # noqa: B009  # the input of the program is not for its workers

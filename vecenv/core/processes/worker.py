@@ -7,7 +7,6 @@ started by the same code.
 from __future__ import annotations
 
 import contextlib
-import errno
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -36,13 +35,14 @@ from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
 from ..system.descriptor import Descriptor
+from ..system.fork_server import ForkServer
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.process_stat import started_at
 from ..system.process_tree import kill_tree, new_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
-from ..system.start_process import ForkedServer, ForkServerTimeout, make_process, standard_descriptors
+from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
 from ..system.worker_socket import ControlSocket
 from . import import_server
 from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
@@ -68,17 +68,10 @@ _END_SECONDS = 5.0
 _START_DESCRIPTORS = 10
 #: Number of descriptors that this process has for a worker whose output is captured.
 _WORKER_DESCRIPTORS = 8
-#: Errors of a fork server that finds no folder for its socket. A name that is too long has no errno: Python itself
-#: refuses it.
-_NO_FOLDER_ERRNOS = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 #: Errors of a start for which the system has no room. EOFError: a fork server ends if it cannot fork.
 START_ERRORS = (OSError, EOFError, MemoryError)
 #: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
-_SOCKET_FOLDER_HINT = (
-    "the fork server's socket needs a folder for temporary files that can be written and whose name is short (some 70 "
-    "characters at most); set TMPDIR to such a folder, or use context='spawn'"
-)
 
 
 @dataclass
@@ -385,7 +378,7 @@ def start_worker(
     siblings: Sequence[Any],
     *,
     captures_output: bool = False,
-    server: ForkedServer | None = None,
+    server: ForkServer | None = None,
 ) -> Worker:
     """Start the process of one worker. Signal handlers must be deferred; the caller then sends the `Boot` message.
 
@@ -395,11 +388,11 @@ def start_worker(
         context: 'fork', 'forkserver' or 'spawn'.
         siblings: owners of descriptors of this process, which a forked worker closes.
         captures_output: whether its output is captured while it builds its envs.
-        server: the fork server to start it; None: any that has `boot.modules`.
+        server: the import server to start it; None: the main fork server.
 
     Raises:
-        ShortageError: the system has no process, descriptor, memory or room for the fork server's socket left.
-        ConfigError: there is no folder for that socket, or the fork server does not answer.
+        ShortageError: the system has no process, descriptor or memory left.
+        ConfigError: the fork server does not answer.
     """
     process = theirs = None
     opened: list[Any] = []
@@ -426,7 +419,7 @@ def start_worker(
     except BaseException as error:
         _discard(process, opened)
         if isinstance(error, START_ERRORS):
-            raise start_error(f"worker {boot.worker_id}", error, context) from error
+            raise start_error(f"worker {boot.worker_id}", error) from error
         raise
     finally:
         if theirs is not None:
@@ -466,26 +459,17 @@ def _check_descriptors() -> None:
             os.close(descriptor)
 
 
-def start_error(name: str, error: Exception, context: str = "") -> ConfigError:
+def start_error(name: str, error: Exception) -> ConfigError:
     """Return the error of a worker or shard that the system did not start.
 
     Args:
         name: of the worker or shard, for the message.
         error: one of `START_ERRORS`.
-        context: the start method; '' if a process has been started.
     """
     message = f"{name} cannot be started: {str(error) or type(error).__name__}; "
     if isinstance(error, ForkServerTimeout):  # it was stopped or hangs in an import; no limit was reached
         return ConfigError(f"{message}context='spawn' does without one")
-    if _has_no_folder(context, error):
-        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        return (ShortageError if is_full else ConfigError)(message + _SOCKET_FOLDER_HINT)
     return ShortageError(message + _limits())
-
-
-def _has_no_folder(context: str, error: Exception) -> bool:
-    """Return whether a fork server found no place for its socket, as opposed to an exhausted limit."""
-    return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 
 
 def _discard(process: Any, opened: list[Any]) -> None:

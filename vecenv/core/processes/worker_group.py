@@ -15,11 +15,11 @@ from ...own_log import own_logger
 from ..parent.hub import Hub
 from ..system.clock import Deadline
 from ..system.descriptor import WakeEvent
+from ..system.fork_server import ForkServer
 from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
 from ..system.shared_objects import SharedObjects
 from ..system.signals import signals_deferred
-from ..system.start_process import ForkedServer
 from ..system.worker_socket import poll_briefly
 from .worker import Worker, end_deadline
 
@@ -52,7 +52,7 @@ class WorkerGroup:
         self.hub: Hub | None = None
         self.segment: Segment | None = None
         self.counters: Segment | None = None
-        self.server: ForkedServer | None = None
+        self.server: ForkServer | None = None
         self.shared: list[SharedObjects] = []
         self.monitor_file: MonitorFile | None = None
         self.wake_event: WakeEvent | None = None
@@ -98,11 +98,9 @@ class WorkerGroup:
         """Set the file that is removed when the group ends."""
         self.monitor_file = file
 
-    def keep_server(self, server: ForkedServer) -> None:
-        """Set the import server, and hold it until the group ends."""
-        with signals_deferred():
-            server.hold()
-            self.server = server
+    def keep_server(self, server: ForkServer) -> None:
+        """Set the import server, which is kept until the group ends."""
+        self.server = server
 
     def watch_all(self) -> tuple[select.epoll, WakeEvent]:
         """Create `epoll` and `wake_event`, and watch for the end of all workers; return both."""
@@ -198,10 +196,8 @@ class WorkerGroup:
             shared.close()
         if self.monitor_file is not None:
             self.monitor_file.remove()
-        server, self.server = self.server, None
-        if server is not None:
-            server.release()
         for segment in (self.segment, self.counters):
             if segment is not None:
                 segment.fd.close()
+        self.server = None
         self.hub = self.segment = self.counters = None  # the mapping is released with the caller's last view

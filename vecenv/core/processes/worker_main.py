@@ -67,7 +67,6 @@ from ..system.stack_dump import enable_stack_dumps, note_phase
 from . import import_server
 from .builder import Builder, EnvThread, build_env, call_worker_init
 from .measure import Measurement, measure_env
-from .server_end import let_fork_server_end
 
 __all__ = [
     "Attach",
@@ -493,7 +492,6 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
     with signals_deferred():  # once for all
         for owner in inherited:
             owner.close()
-    let_fork_server_end()
     mark = ""
     try:
         boot: Boot = control.recv()

@@ -97,7 +97,7 @@ class LocalCarrier:
             try:
                 self._children[shard] = self._start(shard)
             except START_ERRORS as error:
-                raise start_error(f"shard {shard}", error, self._context) from error
+                raise start_error(f"shard {shard}", error) from error
             self._pids[shard] = self._children[shard].pid
         self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
 
