@@ -162,7 +162,7 @@ def _is_helper(process: psutil.Process) -> bool:
     """Whether this is the fork server or the resource tracker, which live as long as this process."""
     with contextlib.suppress(psutil.Error):
         line = " ".join(process.cmdline())
-        return "forkserver" in line or "resource_tracker" in line
+        return "fork_server" in line or "resource_tracker" in line
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ __all__ = [
     "pickle_env_fns",
     "pickle_worker_init",
     "running_constructors",
-    "working_directory",
 ]
 
 _LOG = own_logger()
@@ -101,14 +99,6 @@ def is_lasting(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
         return False
     return isinstance(error, VecenvError) or isinstance(error.__cause__, RemoteTraceback)
-
-
-def working_directory() -> str | None:
-    """Return the working directory; None if it has been removed: most envs do not need it."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return None
 
 
 class StartProgress:

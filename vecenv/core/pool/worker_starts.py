@@ -34,7 +34,8 @@ from ..operations.engine import EnvSpaces
 from ..options import PoolOptions
 from ..parent.inbox import Inbox
 from ..processes.env_modules import find_env_modules
-from ..processes.import_client import prepare_server, surroundings_of
+from ..processes.import_client import prepare_server
+from ..processes.import_server import Surroundings
 from ..processes.shared_generators import find_generator
 from ..processes.slots import SlotTable
 from ..processes.worker import (
@@ -55,6 +56,7 @@ from ..system.descriptor import Descriptor
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles, note_modules
 from ..system.module_paths import find_sources
+from ..system.process_settings import working_directory
 from ..system.process_stat import started_at
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of
@@ -66,7 +68,6 @@ from .starting import (
     pickle_env_fns,
     pickle_worker_init,
     running_constructors,
-    working_directory,
 )
 
 __all__ = ["WorkerStarts", "compare_spaces", "note_place"]
@@ -182,7 +183,7 @@ class WorkerStarts:
                 common["modules"],
                 common["imports"],
                 sources,
-                surroundings_of(common["environ"], common["cwd"], common["path"]),
+                Surroundings(common["environ"], common["cwd"], common["path"]),
                 self._options.limits.construct,
                 functools.partial(self._check_not_closing, "construct"),
             )

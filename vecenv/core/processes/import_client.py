@@ -15,14 +15,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from ...gymnasium_api import registrations
 from ...own_log import own_logger
 from ..system.clock import Deadline
 from ..system.fork_server import ForkServer
-from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFile, stamp_of
 from ..system.module_paths import Source, file_of
 from ..system.process_tree import kill_tree
@@ -31,7 +29,7 @@ from ..system.start_process import disown, make_process, standard_descriptors
 from .import_server import ImportOrder, ImportReport, Surroundings, serve_imports
 from .worker import start_process
 
-__all__ = ["prepare_server", "surroundings_of"]
+__all__ = ["prepare_server"]
 
 _LOG = own_logger()
 #: How long the imports of one server may take, in seconds. After that, workers import the modules themselves.
@@ -43,22 +41,23 @@ _MOST_RETRIES = 3
 
 @dataclass
 class _ImportServer:
-    """An import server that is ready.
+    """An import server that is ready; without `server`, none is.
 
     Attributes:
         modules: the modules that it has imported.
         files: the files of all modules that it has loaded for that, by name.
     """
 
-    server: ForkServer
-    modules: frozenset[str]
     surroundings: Surroundings
-    files: dict[str, ModuleFile]
+    server: ForkServer | None = None
+    modules: frozenset[str] = frozenset()
+    files: dict[str, ModuleFile] = field(default_factory=dict)
 
     def fits(self, surroundings: Surroundings) -> bool:
         """Return whether the server may stand for imports under these settings, of the files that the program has."""
         return (
-            not self.server.is_stopped
+            self.server is not None
+            and not self.server.is_stopped
             and self.surroundings == surroundings
             and all(
                 stamp_of(file.path) == file.stamp and file_of(sys.modules.get(name)) in ("", file.path)
@@ -96,7 +95,7 @@ def prepare_server(
     Args:
         modules: modules of this package that it imports before.
         imports: modules of the env factories, as `find_env_modules` returns them.
-        sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
+        sources: the files of modules that the search path does not lead to, as `find_sources` returns them.
         surroundings: settings of the workers.
         timeout: seconds that the imports may take.
         check_not_closing: raises if the pool is being closed.
@@ -105,24 +104,17 @@ def prepare_server(
         The server. None: workers have to be started by another one and to import the modules themselves.
     """
     global _current
-    num_deaths: Counter[str] = Counter()  # by module
+    num_deaths: Counter[str] = Counter()  # keys: modules
     retries_end = Deadline(timeout)
     if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
         return None
     try:
         while wanted := set(imports) - _refused.keys():
-            earlier = _current if _current is not None and _current.fits(surroundings) else None
-            if earlier is not None and wanted <= earlier.modules:
+            earlier = _current if _current is not None and _current.fits(surroundings) else _ImportServer(surroundings)
+            missing = wanted - earlier.modules
+            if not missing:
                 return earlier.server
-            missing = wanted if earlier is None else wanted - earlier.modules
-            order = ImportOrder(
-                sorted(missing),
-                dict(sources),
-                surroundings,
-                LogLevels.now(),
-                registrations.log_level(),
-            )
-            server = _start(order, modules, None if earlier is None else earlier.server)
+            server = _start(ImportOrder(sorted(missing), dict(sources), surroundings), modules, earlier.server)
             if server is None:
                 return None
             deadline = Deadline(min(timeout or _IMPORT_SECONDS, _IMPORT_SECONDS))
@@ -139,20 +131,12 @@ def prepare_server(
                 _refused[name] = reason
                 _LOG.info("workers import module %r themselves: %s", name, reason)
                 continue
-            with signals_deferred():
-                _current = _ImportServer(server, frozenset(order.modules), surroundings, report.files)
-                if earlier is not None:
-                    _current.modules |= earlier.modules
-                    _current.files.update(earlier.files)
-                return server
+            files = {**earlier.files, **report.files}
+            _current = _ImportServer(surroundings, server, earlier.modules | missing, files)
+            return server
         return None
     finally:
         _lock.release()
-
-
-def surroundings_of(environ: dict[str, str], cwd: str | None, path: list[str]) -> Surroundings:
-    """Return these settings with the arguments of the program."""
-    return Surroundings(environ, cwd, path, list(sys.argv))
 
 
 def _start(order: ImportOrder, modules: frozenset[str], earlier: ForkServer | None) -> ForkServer | None:

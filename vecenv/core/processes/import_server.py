@@ -36,6 +36,7 @@ from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFile, note_modules
 from ..system.module_paths import Source, import_from
 from ..system.output_capture import STREAMS, OutputCapture, write_output
+from ..system.process_settings import working_directory
 from ..system.process_title import set_title
 from ..system.start_process import live_devices
 from .shared_generators import entropy_watched, has_new_generator, live_generators
@@ -69,7 +70,7 @@ class Surroundings:
     environ: dict[str, str]
     cwd: str | None
     path: list[str]
-    argv: list[str]
+    argv: list[str] = field(default_factory=lambda: list(sys.argv))
     changing: dict[str, str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class ImportOrder:
 
     Attributes:
         modules: the modules, in the order of their imports.
-        sources: the places of modules that the search path does not lead to, as `find_sources` returns them.
+        sources: the files of modules that the search path does not lead to, as `find_sources` returns them.
         log_levels: levels of the parent's loggers.
         gymnasium_level: level of Gymnasium's logger.
     """
@@ -91,8 +92,8 @@ class ImportOrder:
     modules: list[str]
     sources: dict[str, Source]
     surroundings: Surroundings
-    log_levels: LogLevels
-    gymnasium_level: int
+    log_levels: LogLevels = field(default_factory=LogLevels.now)
+    gymnasium_level: int = field(default_factory=registrations.log_level)
 
 
 @dataclass
@@ -238,7 +239,7 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     _imported = _Imported(
         os.getpid(),
         {name: value for name, value in os.environ.items() if (name, value) not in changing},
-        _working_directory(),
+        working_directory(),
         list(sys.path),
         {**({} if earlier is None else earlier.specs), **specs},
         [*([] if earlier is None else earlier.steps), _Step(frozenset(order.modules), output, records.found)],
@@ -248,23 +249,16 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
 
 def _set_up(wanted: Surroundings) -> None:
     """Take over the settings of the parent; those that earlier imports have changed stay changed."""
+    settings = _imported or wanted
     os.environ.clear()
-    os.environ.update({**wanted.changing, **(wanted.environ if _imported is None else _imported.environ)})
+    os.environ.update({**wanted.changing, **settings.environ})
     if _imported is None:
         cap_environment(1, {})  # no worker could be forked beside the threads that a library starts
         cap_loaded_libraries()
-    sys.path[:] = wanted.path if _imported is None else _imported.path  # `multiprocessing` has set another list
-    cwd = wanted.cwd if _imported is None else _imported.cwd
-    if cwd is not None:
+    sys.path[:] = settings.path  # `multiprocessing` has set another list
+    if settings.cwd is not None:
         with contextlib.suppress(OSError):  # removed since; a worker reports that
-            os.chdir(cwd)
-
-
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
+            os.chdir(settings.cwd)
 
 
 def _import(name: str) -> str:

@@ -25,12 +25,12 @@ from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import Limits, PoolOptions
 from ..parent.hub import Event
-from ..pool.starting import working_directory
 from ..processes.slots import split_evenly
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, failure_context
 from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
+from ..system.process_settings import working_directory
 from ..system.segment import private_segment
 from .carrier import Carrier, ShardPlace
 from .requests import ReadTimes, SetLimits

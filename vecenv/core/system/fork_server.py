@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
@@ -82,7 +83,7 @@ class ForkServer:
             socket.send_fds(requests, [" ".join(["import", *sorted(modules)]).encode()], descriptors)
 
     def stop(self, kill: bool = False) -> None:
-        """Let the server end, or kill it; the processes that it has forked go on. May be repeated."""
+        """Let the server end, or kill it; the processes that it has forked keep running. May be repeated."""
         if self.is_stopped:
             return
         if kill:
@@ -104,18 +105,20 @@ def _stop(connection: Connection) -> None:
 #: The servers of this process.
 servers: weakref.WeakSet[ForkServer] = weakref.WeakSet()
 _main: ForkServer | None = None
+_lock = threading.Lock()  # held while the main server is started
 
 
 def main_server() -> ForkServer:
-    """Return the main server; start it unless it runs. One thread at a time may call it."""
+    """Return the main server; start it unless it runs."""
     global _main
-    if _main is None or _main.is_stopped:
-        ours, theirs = multiprocessing.Pipe()
-        with theirs:
-            program = _PROGRAM.format(path=search_path(), number=theirs.fileno())
-            command = [*spawn.get_command_line()[:-2], program]
-            _main = ForkServer(ours, util.spawnv_passfds(spawn.get_executable(), command, [theirs.fileno()]))
-    return _main
+    with _lock:
+        if _main is None or _main.is_stopped:
+            ours, theirs = multiprocessing.Pipe()
+            with theirs:
+                program = _PROGRAM.format(path=search_path(), number=theirs.fileno())
+                command = [*spawn.get_command_line()[:-2], program]
+                _main = ForkServer(ours, util.spawnv_passfds(spawn.get_executable(), command, [theirs.fileno()]))
+        return _main
 
 
 def search_path() -> list[str]:
@@ -125,12 +128,14 @@ def search_path() -> list[str]:
 
 
 def _reset_in_child() -> None:
-    """In a forked child: close the connections to the parent's servers, so that these still end with the parent."""
-    global _main
+    """In a forked child: forget the parent's processes and servers, so that servers still end with the parent."""
+    global _main, _lock
+    for process in [one for one in mp_process._children if hasattr(one, "of_pool")]:
+        mp_process._children.discard(process)  # otherwise the child's exit would wait for it and fail
     for server in servers:
         server.connection.close()
     servers.clear()
-    _main = None
+    _main, _lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -227,23 +232,13 @@ def _end_processes() -> None:
     """
     import psutil
 
-    unmarked = []
-    for child, mark in [(child, mark_of(child.pid)) for child in psutil.Process().children()]:
+    marks = {child: mark_of(child.pid) for child in psutil.Process().children()}
+    for child, mark in marks.items():
         if mark:
             kill_tree(child.pid, mark, started_at(child.pid) or "0")
-        else:
-            unmarked.append(child)
-    leaders = [child.pid for child in unmarked if _leads_its_session(child.pid)]
+    unmarked = [child for child, mark in marks.items() if not mark]
     for child in psutil.wait_procs(unmarked, timeout=_END_SECONDS)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-    for leader in leaders:
-        kill_tree(leader)
-
-
-def _leads_its_session(pid: int) -> bool:
-    """Return whether a process is the leader of its session; False if it has ended."""
-    try:
-        return os.getsid(pid) == pid
-    except ProcessLookupError:
-        return False
+    for child in unmarked:
+        kill_tree(child.pid)

@@ -11,13 +11,14 @@ A worker that is forked from a fork server has the defaults of all these.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ProcessSettings"]
+__all__ = ["ProcessSettings", "working_directory"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,11 @@ class ProcessSettings:
         np.seterr(**self.float_errors)
         if self.decimal_context is not None:
             importlib.import_module("decimal").setcontext(self.decimal_context.copy())
+
+
+def working_directory() -> str | None:
+    """Return the working directory; None if it has been removed: most envs do not need it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None

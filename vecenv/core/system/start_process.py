@@ -12,7 +12,6 @@ import importlib
 import io
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import wait
@@ -43,23 +42,9 @@ _SERVER_DIED_ERRORS = (ConnectionError, EOFError)
 #: Further servers that are asked for a process after one was killed.
 _MOST_RETRIES = 3
 
-_start_lock = threading.Lock()  # one thread starts at a time, so that one main server is started
-
 
 class ForkServerTimeout(ConnectionError):
     """A fork server did not reply in time, and has been killed."""
-
-
-def _reset_in_child() -> None:
-    """In a forked child: forget the parent's processes; otherwise the child's exit would wait for them and fail."""
-    global _start_lock
-    for process in [one for one in mp_process._children if hasattr(one, "of_pool")]:
-        mp_process._children.discard(process)
-    _start_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 class _Popen:
@@ -84,7 +69,7 @@ class _Popen:
         except BaseException:
             self.finalizer()
             raise
-        with open(kept, "wb", closefd=False) as file:
+        with contextlib.suppress(BrokenPipeError), open(kept, "wb", closefd=False) as file:  # it has ended already
             file.write(data)
 
     def _pickle(self, process_obj: Any) -> bytes:
@@ -114,20 +99,19 @@ class _ForkServerPopen(_Popen, popen_forkserver.Popen):  # type: ignore[misc]
     def _launch(self, process_obj: Any) -> None:
         """Start the process; each time that the server was killed, by a new one."""
         server, process_obj.server = process_obj.server, None
-        with _start_lock:
-            for number in range(_MOST_RETRIES + 1):
-                self._server = server or main_server()
-                try:
-                    super()._launch(process_obj)
-                    break
-                except _SERVER_DIED_ERRORS as error:
-                    server = None
-                    has_timed_out = isinstance(error, ForkServerTimeout)
-                    self._server.stop(kill=has_timed_out)
-                    if number == _MOST_RETRIES or (number and has_timed_out):
-                        raise
-                finally:
-                    del self._server
+        for number in range(_MOST_RETRIES + 1):
+            self._server = server or main_server()
+            try:
+                super()._launch(process_obj)
+                break
+            except _SERVER_DIED_ERRORS as error:
+                server = None
+                has_timed_out = isinstance(error, ForkServerTimeout)
+                self._server.stop(kill=has_timed_out)
+                if number == _MOST_RETRIES or (number and has_timed_out):
+                    raise
+            finally:
+                del self._server
 
     def _start(self, process_obj: Any, status: int, data: int, tracker: int) -> None:
         self._server.request(process_obj.modules, [status, data, tracker, *self._fds])
@@ -135,20 +119,14 @@ class _ForkServerPopen(_Popen, popen_forkserver.Popen):  # type: ignore[misc]
 
 class _ForkServerProcess(mp_process.BaseProcess):  # type: ignore[misc]
     _start_method = "forkserver"
+    _Popen = _ForkServerPopen
     modules: frozenset[str] = frozenset()
     server: ForkServer | None = None
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        return _ForkServerPopen(process_obj)
 
 
 class _SpawnProcess(mp_process.BaseProcess):  # type: ignore[misc]
     _start_method = "spawn"
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        return _SpawnPopen(process_obj)
+    _Popen = _SpawnPopen
 
 
 def disown(process: Any) -> None:
