@@ -52,7 +52,7 @@ def check_distinct(envs: Mapping[int, Any], first_env_id: int = 0) -> None:
         envs: results of constructors, by env_id.
         first_env_id: is added to these ids in the error.
     """
-    owners: dict[int, tuple[int, Any]] = {}  # with the objects, so that each id belongs to one of them
+    owners: dict[int, tuple[int, Any]] = {}  # values have the objects, so that each id belongs to one of them
     for env_id, env in sorted(envs.items()):
         inner = getattr(env, "unwrapped", None)
         inner = env if inner is None else inner
@@ -130,7 +130,7 @@ class Builder:
         self._adapt = adapt
         self._rngs = rngs
         self._built: dict[int, Any] = {}  # results of constructors
-        self._lock = threading.Lock()  # for the attributes below, and for those above in a parallel construction
+        self._lock = threading.Lock()  # guards the attributes below, and those above in a parallel construction
         self._under_construction: set[int] = set()
         self._suspects: set[int] = set()  # envs one of which has drawn from the global generators
 
@@ -209,7 +209,7 @@ class Builder:
                 note_phase("construct", env_id, thread=number, num_done=num_done)
                 try:
                     self.envs[env_id] = thread.submit(self._build_timed, env_id, self._rngs.of(env_id))()
-                except BaseException as error:  # as above
+                except BaseException as error:  # the parent raises it
                     self.errors[env_id] = error
                     return
             note_pause(thread=number, num_done=len(env_ids))

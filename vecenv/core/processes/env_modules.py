@@ -128,7 +128,7 @@ def _imports_of(code: types.CodeType) -> frozenset[str]:
     """Return the names in the `import` statements of a function, with a dot per level of a relative one."""
     found = set()
     for part in _codes_of(code):
-        values: list[Any] = [None, None]  # of the last two instructions, which load the level and the names
+        values: list[Any] = [None, None]  # the arguments of the last two instructions, the level and the names
         for instruction in dis.get_instructions(part):
             if instruction.opname == "IMPORT_NAME":
                 found.add("." * (values[0] or 0) + instruction.argval)

@@ -111,7 +111,7 @@ def _run(env: Any, stopwatch: _Stopwatch, found: Measurement) -> None:
     actions = [env.action_space.sample() for _ in range(_STEPS)]
     until_ns = now_ns() + _MOST_NS
     _reset(env, stopwatch, found.first_reset)
-    callee = Shortcut.to(env)  # as a slot steps the env
+    callee = Shortcut.to(env)  # a slot steps the env through it, too
     step = callee.step
     before = stopwatch.read()
     num = 0  # steps since then

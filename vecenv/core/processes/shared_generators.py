@@ -1,7 +1,7 @@
 """Find random generators that forked workers would share, and notice imports that take entropy, as most of them do.
 
-The places are watched where Python, NumPy and the standard library take entropy. So it does not matter where a module
-keeps its generator, or whether it keeps a seed or a table of random numbers instead.
+The functions are watched from which Python, NumPy and the standard library take entropy. So it does not matter where a
+module keeps its generator, or whether it keeps a seed or a table of random numbers instead.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ class SlotTable:
     """
 
     def __init__(self, num_envs: int) -> None:
-        self._slots = [0] * num_envs  # by env
-        self._workers: list[int] = []  # by slot
+        self._slots = [0] * num_envs  # index: env_id
+        self._workers: list[int] = []  # index: slot
         self._num_reserved = 0
 
     @property
@@ -52,7 +52,7 @@ class SlotTable:
         return assigned
 
     def reserve(self, count: int) -> None:
-        """Keep as many slots, which the arena has behind those that are used, for envs that get a worker alone."""
+        """Keep `count` slots of the arena, behind those that are used, for envs that get a worker alone."""
         self._num_reserved = count
 
     def worker_of(self, slot: int) -> int:

@@ -226,7 +226,7 @@ class Worker:
         frame = self._frames.popleft()
         try:
             return messages.load(frame)
-        except Exception as error:  # for example, the class of a space is missing here
+        except Exception as error:  # the class of a space is missing here, for example
             text = f"{self.name} has sent a message that cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
 
@@ -521,7 +521,7 @@ def has_descriptors_for(num_workers: int) -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         num_open = len(os.listdir("/proc/self/fd"))
-    except OSError:  # not even one is left
+    except OSError:  # no descriptor is left
         return False
     return num_open + num_workers * _WORKER_DESCRIPTORS + _START_DESCRIPTORS <= limit
 

@@ -76,7 +76,7 @@ class WorkerGroup:
         return found if self.epoll is None else [*found, self.epoll]
 
     def share_objects(self, context: str) -> SharedObjects:
-        """Return a place for the objects that a worker of this start method shares with this process."""
+        """Return the collector of objects that a worker of this start method shares with this process."""
         self.shared.append(SharedObjects(context))
         return self.shared[-1]
 
@@ -171,7 +171,7 @@ class WorkerGroup:
         if not any(note is not None and note.phase == "close" for note in worker.notes()):
             return  # it did not begin to close its envs: its operation was abandoned with the pool
         stack = "" if is_reaped else worker.stack.request(worker.pid)
-        if not is_reaped and not worker.reap(Deadline(0.0)):  # otherwise it has ended meanwhile
+        if not is_reaped and not worker.reap(Deadline(0.0)):  # otherwise it has ended since
             if self.close_seconds == 0:  # the caller does not want to wait
                 return
             what = f"finish {worker.at_work('close')}" if worker.exit_report is None else "end when its envs had closed"

@@ -111,7 +111,7 @@ class Boot:
         modules: modules of this package that it imports to build its envs, so that a fork server can load them before.
         imports: modules of its env factories, as `find_env_modules` returns them.
         pool_modules: result of `running_modules` in the process that created the pool.
-        sources: places of modules that `path` does not lead to, as `find_sources` returns them.
+        sources: files of modules that `path` does not lead to, as `find_sources` returns them.
         reports_all_files: whether the worker reports the files of all its modules, and not only of those that it has
             loaded itself.
         measures: whether the worker only measures its env, and ends.
@@ -217,7 +217,7 @@ def properties_of(env: Any) -> dict[str, Any]:
         value = getattr(env, name, None)
         try:
             pickle.dumps(value)
-        except Exception:  # for example, a spec that contains a lambda stays in the worker
+        except Exception:  # a spec that contains a lambda stays in the worker, for example
             continue
         found[name] = value
     return found
@@ -373,7 +373,7 @@ def _make_hosts(
         for env_id, (wall_ns, cpu_ns) in times.items():
             timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
     if boot.implementation == "native":
-        event_fd = _recv_descriptor(control).number  # of the slots, until this process ends
+        event_fd = _recv_descriptor(control).number  # the slots use it until this process ends
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
         slots = [make_slot(attach, slot, memory, counters, event_fd, True) for slot, _ in attach.slots]
         if attach.preferred_core is not None:

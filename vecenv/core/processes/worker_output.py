@@ -28,7 +28,7 @@ _Line = tuple[int, bytes]
 class WorkerOutput:
     """The lines that the workers of one pool write while they build envs.
 
-    Equal lines of one start are shown once, at the place of the first one, with their number. Lines that a replaced
+    Equal lines of one start are shown once, where the first one stands, with their number. Lines that a replaced
     worker writes again are not shown again.
 
     Args:
@@ -39,15 +39,15 @@ class WorkerOutput:
         self.captures = mode != "all"
         self._is_silent = mode == "none"
         self._deadline = Deadline(None)
-        self._counts: Counter[_Line] = Counter()  # of the lines to show, in the order of the first ones
+        self._counts: Counter[_Line] = Counter()  # the lines to show, in the order of the first ones
         self._blank_after: set[_Line] = set()  # lines that a blank line follows
         self._nbytes = 0
-        self._shown: set[_Line] = set()  # in this start
-        self._num_repeats = 0  # of lines that were shown in this start
-        self._known: set[_Line] = set()  # shown in earlier starts
+        self._shown: set[_Line] = set()  # the lines that were shown in this start
+        self._num_repeats = 0  # repetitions of lines that were shown in this start
+        self._known: set[_Line] = set()  # the lines that were shown in earlier starts
         self._rests: dict[tuple[int, int], bytes] = {}  # (worker_id, stream) -> start of its next line
         self._last: dict[tuple[int, int], _Line] = {}  # (worker_id, stream) -> its last line
-        self._last_lines: dict[int, deque[bytes]] = {}  # by worker_id, of both streams
+        self._last_lines: dict[int, deque[bytes]] = {}  # worker_id -> the last lines of both streams
 
     def take(self, workers: Sequence[Worker]) -> None:
         """Take the text that these workers have written; show it if the start takes long. Does not block."""
@@ -60,7 +60,7 @@ class WorkerOutput:
             self._show()
 
     def end_of(self, worker: Worker) -> str:
-        """Take the rest of the text of a worker that has ended; return its last lines, '' if there are none."""
+        """Take the last text of a worker that has ended; return its last lines, '' if there are none."""
         self.take([worker])
         for key in [key for key in self._rests if key[0] == worker.worker_id]:
             self._add(key, self._rests.pop(key))

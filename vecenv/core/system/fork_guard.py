@@ -1,6 +1,6 @@
 """Ends processes that code of an env forks from a worker, as soon as they leave that code.
 
-Such a process has a copy of the worker's stack. If it returned from the env, it would go on in the worker's loop, and
+Such a process has a copy of the worker's stack. If it returned from the env, it would run the worker's loop, and
 write rows and messages to the parent as a second worker. A child of `multiprocessing` or `subprocess` never returns.
 """
 

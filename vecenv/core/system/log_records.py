@@ -93,7 +93,7 @@ class _BoundedHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._window_end_ns = 0
-        self._num_left = 0  # in this second
+        self._num_left = 0  # records that may still be sent in this second
         self._num_dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -107,7 +107,7 @@ class _BoundedHandler(logging.Handler):
         self._num_left -= 1
         try:
             attributes = _attributes_of(record)
-        except Exception:  # as the handlers of `logging` do: the text of the caller cannot be formatted
+        except Exception:  # the text of the caller cannot be formatted
             self.handleError(record)
             return
         self._send(attributes)

@@ -26,7 +26,7 @@ _LOADED = ("cloudpickle", "gymnasium", "numpy", "vecenv")
 
 
 class Source(NamedTuple):
-    """The place of a module that the program has loaded.
+    """The origin of a module that the program has loaded.
 
     Attributes:
         file: its file; '' for a namespace package.
@@ -41,7 +41,7 @@ class Source(NamedTuple):
 
 def find_sources() -> dict[str, Source]:
     """Return the loaded modules that `sys.path` does not lead to, by name; all paths are absolute."""
-    finders = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]  # in a shard or a worker
+    finders = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]  # a shard or a worker has one
     found = {name: one for finder in finders for name, one in finder.sources.items() if name not in sys.modules}
     folders: dict[str, list[str]] = {"": list(_search_path())}  # where the modules of a package are searched
     for name in sorted(sys.modules):  # a package comes before its modules
@@ -53,7 +53,7 @@ def find_sources() -> dict[str, Source]:
         if places is not None:
             folders[name] = list(filter(None, map(_absolute, places)))
         if package in found or package not in folders:
-            other: str | None = ""  # the place of its package decides
+            other: str | None = ""  # the folder of its package decides
         else:
             other = _find_other(name, last, spec, folders[package])
         if other is not None:
@@ -96,7 +96,7 @@ def _find_other(name: str, last: str, spec: ModuleSpec, folders: list[str]) -> s
         '' if it finds nothing; None if it finds the module itself.
     """
     origin = spec.origin
-    if folders and origin in (f"{folders[0]}/{last}.py", f"{folders[0]}/{last}/__init__.py"):  # at a low cost
+    if folders and origin in (f"{folders[0]}/{last}.py", f"{folders[0]}/{last}/__init__.py"):  # the cheap case
         return None
     location = origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     if not location:  # it is built in
@@ -136,13 +136,13 @@ def _spec_in(module: object) -> ModuleSpec | None:
 
 
 def import_from(sources: Mapping[str, Source]) -> list[str]:
-    """Make this process import these modules from their places, in the place of an earlier call.
+    """Make this process import these modules from their own files; replaces the effect of an earlier call.
 
     Args:
         sources: as `find_sources` returns it.
 
     Returns:
-        The modules of the same names that were loaded from other places, and are not loaded any more.
+        The modules of the same names that were loaded from other files, and are not loaded any more.
 
     Raises:
         ImportError: another module of one of these names is loaded, and cannot be replaced.
@@ -166,7 +166,7 @@ def import_from(sources: Mapping[str, Source]) -> list[str]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules at their places.
+    """Finds modules by their sources.
 
     Attributes:
         sources: as `find_sources` returns it.

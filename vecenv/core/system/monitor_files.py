@@ -58,7 +58,7 @@ class MonitorFile:
                 os.mkdir(folder, 0o700)
             with _opened(folder) as folder_fd:
                 _remove_stale(folder_fd)
-                with contextlib.suppress(FileNotFoundError):  # of an earlier program that this process executed
+                with contextlib.suppress(FileNotFoundError):  # an earlier program of this process has left it
                     os.unlink(name, dir_fd=folder_fd)
                 opener = functools.partial(_open_private, folder_fd)
                 with open(name, "x", opener=opener) as stream:
@@ -153,7 +153,7 @@ def _load(folder_fd: int, name: str) -> dict[str, Any] | None:
     try:
         with open(name, "rb", opener=functools.partial(_open_private, folder_fd)) as stream:
             content = json.loads(stream.read(_MOST_NBYTES))
-    except (OSError, ValueError):  # removed meanwhile, no file, or not complete
+    except (OSError, ValueError):  # it was removed, is no file, or is not complete
         return None
     return content if isinstance(content, dict) else None
 

@@ -1,9 +1,9 @@
 """Capture the standard output and error of a worker while it builds its envs.
 
     worker   OutputCapture   descriptors 1 and 2 lead to two pipes until `end`
-    parent   OutputPipes     reads these pipes; it reads the rest when the worker has ended, so a crash loses nothing
+    parent   OutputPipes     reads these pipes, also once the worker has ended, so a crash loses nothing
 
-Processes that an env starts meanwhile keep the pipes as their output. `OutputPipes.relay` passes their text on.
+Processes that an env starts during that time keep the pipes as their output. `OutputPipes.relay` passes on their text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FULL_BUFFERING, _LINE_BUFFERING = 0, 1
 class OutputCapture:
     """The worker's end: descriptors 1 and 2 of this process lead to the pipes until `end`.
 
-    Python and C buffer their standard output by lines meanwhile, so that the pipes have all lines before a crash.
+    Until then, Python and C buffer their standard output by lines, so that the pipes have all lines before a crash.
 
     Args:
         pipes: a write end for each of `STREAMS`; they are closed.
@@ -45,7 +45,7 @@ class OutputCapture:
         _flush_python()
         self._stdout = _c_stdout()
         if self._stdout is not None:  # a forked worker has a copy of its parent's buffer, which is the parent's text
-            with contextlib.suppress(AttributeError):  # not in every C library
+            with contextlib.suppress(AttributeError):  # not every C library has it
                 ctypes.CDLL(None).__fpurge(self._stdout)
             ctypes.CDLL(None).setvbuf(self._stdout, None, _LINE_BUFFERING, 0)
         self._was_line_buffered = _set_line_buffering(True)
@@ -105,7 +105,7 @@ class OutputPipes:
         self.write_ends: list[Descriptor] = []
         self._received: list[tuple[int, bytes]] = []
         self._relay: threading.Thread | None = None
-        self._relayed: list[Descriptor] = []  # those that the thread closes
+        self._relayed: list[Descriptor] = []  # the descriptors that the thread closes
         self._stop: WakeEvent | None = None
         try:
             for stream in STREAMS:
@@ -164,7 +164,7 @@ class OutputPipes:
             self._relay = relay
 
     def close(self) -> None:
-        """Read the rest, and close all descriptors; `take` still returns that rest. May be repeated.
+        """Read the last text, and close all descriptors; `take` still returns that text. May be repeated.
 
         A relay that cannot pass its text on within a second closes its own descriptors later.
         """
@@ -232,5 +232,5 @@ def write_output(stream: int, data: bytes) -> None:
             rest = rest[os.write(stream, rest) :]
         except BlockingIOError:  # the program has made it non-blocking, and its reader is slow
             select.select([], [stream], [])
-        except OSError:  # closed, or without a reader: there is no place where the text could be shown
+        except OSError:  # it is closed, or has no reader: the text cannot be shown
             return

@@ -1,7 +1,7 @@
 """Kill a worker's processes: its session, its process group, and the processes that its envs started in other sessions.
 
 Launchers of simulators put them into sessions of their own, or fork twice, so that neither the session nor the parent
-shows where they come from. A worker therefore has a mark, a random text that its children inherit in two places:
+shows where they come from. A worker therefore has a mark, a random text that its children inherit in two ways:
 
     the environment variable VECENV_WORKER     programs that are executed; /proc/PID/environ shows it
     the name of a mapped memory file           processes that are forked only; /proc/PID/maps shows it

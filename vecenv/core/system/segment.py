@@ -75,7 +75,7 @@ class Segment:
             named.unlink()  # before the pages are reserved, which takes some time
             named.close()
         try:
-            # in one call: reserving in parts would use up all memory before one part is refused
+            # one call: reserving in parts would use up all memory before one part is refused
             os.posix_fallocate(fd.number, 0, nbytes)
             return cls(fd, nbytes)
         except OSError as error:

@@ -3,7 +3,7 @@
 `multiprocessing` lets such objects be pickled only while it starts a process, which then gets their descriptors.
 Workers receive their constructors over a socket, so the descriptors follow there:
 
-    parent    with shared.collecting(): the pickle has an index in the place of each descriptor
+    parent    with shared.collecting(): the pickle has an index instead of each descriptor
               the boot message, then shared.descriptors
     worker    receive_shared(...); each load of the pickle duplicates the descriptors again
 
@@ -58,7 +58,7 @@ class SharedObjects:
 
     def __init__(self, context: str = "") -> None:
         self._context = context
-        self._positions: dict[int, int] = {}  # in `descriptors`, by the number that the object has
+        self._positions: dict[int, int] = {}  # the number that the object has -> index in `descriptors`
         self.descriptors: list[Descriptor] = []
         self.inherited: list[Any] = []
 
@@ -67,7 +67,7 @@ class SharedObjects:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Let this thread pickle objects of `multiprocessing`, with `reduce`; the objects must stay open meanwhile."""
+        """Let this thread pickle objects of `multiprocessing`, with `reduce`; they must stay open in the context."""
         before = get_spawning_popen()
         set_spawning_popen(cast(Any, self))
         try:
@@ -143,7 +143,7 @@ def _find_inherited(position: int) -> Any:
 
 
 def _is_lock(value: Any) -> bool:
-    module: Any = sys.modules.get("multiprocessing.synchronize")  # not loaded: there are no locks
+    module: Any = sys.modules.get("multiprocessing.synchronize")  # if it is not loaded, there are no locks
     return module is not None and isinstance(value, module.SemLock)
 
 
@@ -152,5 +152,5 @@ def _reducer_of(value: Any) -> Any:
     reducer = _REDUCERS.get(type(value))
     if reducer is None or isinstance(value, _PLAIN) or not reducer.__module__.startswith("multiprocessing."):
         return None
-    is_private = reducer.__name__ == "reduce_ctype" and not hasattr(value, "_wrapper")  # in memory of this process
+    is_private = reducer.__name__ == "reduce_ctype" and not hasattr(value, "_wrapper")  # its memory is private
     return None if is_private else reducer

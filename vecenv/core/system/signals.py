@@ -22,7 +22,7 @@ from typing import Any
 
 __all__ = ["signals_deferred"]
 
-#: Deferred handlers by signal number, while `_record_signal` is in their places; and the signals that have come.
+#: Deferred handlers by signal number, while `_record_signal` is installed instead; and the signals that have come.
 _deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 _pending_signals: list[int] = []
 
@@ -65,7 +65,7 @@ class signals_deferred:  # used as `with signals_deferred():`
 
 
 def _restore_handlers() -> None:
-    """Put the deferred handlers back into their places."""
+    """Install the deferred handlers again."""
     try:
         while _deferred_handlers:
             signum, handler = next(iter(_deferred_handlers.items()))
@@ -100,7 +100,7 @@ def _deliver_pending() -> None:
                 handler(signum, sys._getframe())
             elif handler == signal.SIG_DFL:  # the handler of an earlier signal has restored the default action
                 signal.raise_signal(signum)
-    finally:  # if a handler raises, the remaining signals are still handled
+    finally:  # the remaining signals are handled even if a handler raises
         if _pending_signals:
             _deliver_pending()
 

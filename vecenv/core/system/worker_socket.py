@@ -201,7 +201,7 @@ def poll_briefly(ends: Sequence[ControlSocket | Descriptor], deadline: Deadline)
     """Wait at most 0.1 s until a descriptor is readable or a worker's socket is ready.
 
     A socket is ready if the worker has sent data, or if there is room for unsent data. If this process was stopped
-    meanwhile (SIGSTOP, a debugger, a suspended container), the deadline is extended by that time.
+    during the wait (SIGSTOP, a debugger, a suspended container), the deadline is extended by that time.
 
     Returns:
         The elements of `ends` that are ready. A socket whose other end is known to be closed is not waited for.
