@@ -30,8 +30,9 @@ LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *
 def look(tmp_path, *modules):
     """Start a process; return the pid of its fork server and the names of the modules loaded in it."""
     path = tmp_path / "found"
-    process = start_process.make_process("forkserver", exec, (LOOK.format(path=str(path)),), "look", frozenset(modules))
-    process.start()
+    process = start_process.start_process(
+        "forkserver", exec, (LOOK.format(path=str(path)),), "look", frozenset(modules)
+    )
     process.join()
     assert process.exitcode == 0
     process.close()
@@ -151,8 +152,7 @@ def test_process_spawned_by_another_thread_during_a_start_keeps_its_main_script(
                 other.join()
                 return str, ()
         if __name__ == "__main__":
-            process = spawning.make_process("spawn", str, (Starts(),), "worker")
-            process.start()
+            process = spawning.start_process("spawn", str, (Starts(),), "worker")
             process.join()
             print(process.exitcode)
     """
@@ -166,8 +166,7 @@ def test_program_may_still_set_its_own_start_method(context, tmp_path):
     source = f"""
         import multiprocessing
         from vecenv.core.system import start_process as spawning
-        process = spawning.make_process("{context}", str, (), "worker")
-        process.start()
+        process = spawning.start_process("{context}", str, (), "worker")
         process.join()
         multiprocessing.set_start_method("spawn")
     """
@@ -186,8 +185,7 @@ def test_start_method_of_another_library_is_not_used(context, tmp_path):
             _name = "other"
         multiprocessing.context._concrete_contexts["other"] = OtherContext()
         multiprocessing.set_start_method("other")
-        process = spawning.make_process("{context}", str, (), "worker")
-        process.start()
+        process = spawning.start_process("{context}", str, (), "worker")
         process.join()
         print(process.exitcode, multiprocessing.get_start_method())
     """

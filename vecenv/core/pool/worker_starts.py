@@ -187,8 +187,7 @@ class WorkerStarts:
                 self._options.limits.construct,
                 functools.partial(self._check_not_closing, "construct"),
             )
-            if server is not None:
-                self._group.keep_server(server)
+            self._group.keep_server(server)
 
     def pickle_functions(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the fields of `Boot` with the functions that a worker of these envs calls.

@@ -7,10 +7,9 @@ slots           which slot serves an env, which worker has a slot
 worker_group    all workers of a pool, with their descriptors and memory
 worker_output   the lines that workers write while they build envs, equal ones once
 measure         the cost of one env
-preload         modules of every fork server
+preload         modules of the main fork server
 env_modules     the modules that env factories need
 import_client   starts import servers, which import those modules once, and chooses one
 import_server   an import server itself
 shared_generators   random generators of modules that forked workers would share
-server_end      the end of a fork server whose program was killed
 """

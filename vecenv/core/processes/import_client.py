@@ -25,9 +25,8 @@ from ..system.module_files import ModuleFile, stamp_of
 from ..system.module_paths import Source, file_of
 from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
-from ..system.start_process import disown, make_process, standard_descriptors
+from ..system.start_process import disown, standard_descriptors, start_process
 from .import_server import ImportOrder, ImportReport, Surroundings, serve_imports
-from .worker import start_process
 
 __all__ = ["prepare_server"]
 
@@ -145,10 +144,8 @@ def _start(order: ImportOrder, modules: frozenset[str], earlier: ForkServer | No
         try:
             ours, theirs = multiprocessing.Pipe()
             with theirs:
-                process = make_process(
-                    "forkserver", serve_imports, (theirs, order), "vecenv import server", modules, earlier
-                )
-                start_process(process, "forkserver")
+                name = "vecenv import server"
+                process = start_process("forkserver", serve_imports, (theirs, order), name, modules, earlier)
         except (OSError, EOFError):
             return None
         disown(process)  # it ends with its connection

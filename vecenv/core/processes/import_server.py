@@ -19,6 +19,7 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import logging.handlers
 import os
 import signal
 import sys
@@ -221,8 +222,9 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
     note_modules(import_from(order.sources))
     registrations.ignore_overriding()
     registrations.set_log_level(order.gymnasium_level)
-    records = _Records()
-    records.install(order.log_levels)
+    records = logging.handlers.BufferingHandler(sys.maxsize)
+    logging.root.handlers[:] = [records]
+    order.log_levels.apply()
     _is_importing = True
     with _output_kept() as output, GlobalRngs() as rngs:
         for name in order.modules:
@@ -242,7 +244,7 @@ def _carry_out(order: ImportOrder, control: Connection) -> ImportReport:
         working_directory(),
         list(sys.path),
         {**({} if earlier is None else earlier.specs), **specs},
-        [*([] if earlier is None else earlier.steps), _Step(frozenset(order.modules), output, records.found)],
+        [*([] if earlier is None else earlier.steps), _Step(frozenset(order.modules), output, records.buffer)],
     )
     return ImportReport(files=note_modules())
 
@@ -306,23 +308,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-class _Records(logging.Handler):
-    """Keeps the log records of the imports."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[logging.LogRecord] = []
-
-    def install(self, levels: LogLevels) -> None:
-        """Receive the records of all loggers."""
-        logging.root.handlers[:] = [self]
-        levels.apply()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self.found.append(record)
 
 
 @contextlib.contextmanager

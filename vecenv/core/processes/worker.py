@@ -19,7 +19,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from ...errors import (
@@ -42,7 +41,7 @@ from ..system.process_stat import started_at
 from ..system.process_tree import kill_tree, new_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
-from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
+from ..system.start_process import START_DESCRIPTORS, ForkServerTimeout, standard_descriptors, start_process
 from ..system.worker_socket import ControlSocket
 from . import import_server
 from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
@@ -53,7 +52,6 @@ __all__ = [
     "core_limit",
     "death_of",
     "start_error",
-    "start_process",
     "start_worker",
     "usable_cores",
 ]
@@ -64,8 +62,6 @@ _LOG = own_logger()
 #: How long a killed process may take to end, and its parent to learn of it, in seconds. It takes longer only if the
 #: system keeps the process, for example while it waits for a dead file server, or if its fork server was stopped.
 _END_SECONDS = 5.0
-#: Number of descriptors that the start of one process may need, including the start of its fork server.
-_START_DESCRIPTORS = 10
 #: Number of descriptors that this process has for a worker whose output is captured.
 _WORKER_DESCRIPTORS = 8
 #: Errors of a start for which the system has no room. EOFError: a fork server ends if it cannot fork.
@@ -409,8 +405,7 @@ def start_worker(
             mine = (ours, stack, *(output.descriptors() if output else ()))
             inherited = (*mine, *siblings) if context == "fork" else ()
             args = (theirs, inherited, boot.shared.inherited)
-            process = make_process(context, worker_main, args, name, boot.modules, server)
-            start_process(process, context)
+            process = start_process(context, worker_main, args, name, boot.modules, server)
             pid = process.pid or -1
             pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))
             opened.append(pidfd)
@@ -424,39 +419,6 @@ def start_worker(
     finally:
         if theirs is not None:
             theirs.close()
-
-
-def start_process(process: Any, context: str) -> None:
-    """Start a process that leads a session of its own and unblocks SIGINT and SIGTERM itself.
-
-    Raises:
-        OSError: the system has no process or descriptor left.
-        EOFError: a fork server could not fork.
-    """
-    if context != "fork":
-        resource_tracker.ensure_running()  # otherwise it would start in `process.start`, and unblock signals there
-    _check_descriptors()
-    # A Ctrl-C between fork and setsid would reach the child too.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _check_descriptors() -> None:
-    """Raise OSError if too few descriptors are left to start a process.
-
-    If `multiprocessing` runs out of them during a start, it leaves pipes open, and its fork server ends with a
-    traceback.
-    """
-    spare: list[int] = []
-    try:
-        while len(spare) < _START_DESCRIPTORS:
-            spare += os.pipe()
-    finally:
-        for descriptor in spare:
-            os.close(descriptor)
 
 
 def start_error(name: str, error: Exception) -> ConfigError:
@@ -523,7 +485,7 @@ def has_descriptors_for(num_workers: int) -> bool:
         num_open = len(os.listdir("/proc/self/fd"))
     except OSError:  # no descriptor is left
         return False
-    return num_open + num_workers * _WORKER_DESCRIPTORS + _START_DESCRIPTORS <= limit
+    return num_open + num_workers * _WORKER_DESCRIPTORS + START_DESCRIPTORS <= limit
 
 
 def usable_cores() -> int:

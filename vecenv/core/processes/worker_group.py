@@ -98,8 +98,8 @@ class WorkerGroup:
         """Set the file that is removed when the group ends."""
         self.monitor_file = file
 
-    def keep_server(self, server: ForkServer) -> None:
-        """Set the import server, which is kept until the group ends."""
+    def keep_server(self, server: ForkServer | None) -> None:
+        """Set the import server, if there is one; it is kept until the group ends."""
         self.server = server
 
     def watch_all(self) -> tuple[select.epoll, WakeEvent]:

@@ -501,7 +501,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         _show_title(boot)
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control).number)
-        capture = _begin_capture(boot, control)
+        capture = OutputCapture([_recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
         receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)
         _watch_parent(boot, control)
         _set_up_process(boot)
@@ -528,20 +528,6 @@ def _show_title(boot: Boot) -> None:
     set_title(f"{short}: {envs}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
 
 
-def _begin_capture(boot: Boot, control: Connection) -> OutputCapture | None:
-    """Send standard output and error to the parent from now on, if it wants them."""
-    if not boot.captures_output:
-        return None
-    return OutputCapture([_recv_descriptor(control) for _ in range(2)])
-
-
-def _end_capture(boot: Boot, capture: OutputCapture | None) -> None:
-    if capture is not None:
-        capture.end()
-    if boot.worker_output == "none":
-        silence()
-
-
 def _measure(env_id: int, envs: dict[int, Any], rngs: GlobalRngs, times: dict[int, tuple[int, int]]) -> Measurement:
     """Measure an env and close it."""
     note_phase("measure", env_id)
@@ -560,7 +546,10 @@ def _run(
 ) -> None:
     """Build the envs, serve commands, close the envs."""
     envs, times, report = _construct(boot, threads, rngs)
-    _end_capture(boot, capture)
+    if capture is not None:
+        capture.end()
+    if boot.worker_output == "none":
+        silence()
     report.files = note_modules()
     if boot.reports_all_files:
         report.files = noted_modules()

@@ -21,14 +21,14 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from ...errors import describe_exit
-from ..processes.worker import START_ERRORS, start_error, start_process
+from ..processes.worker import START_ERRORS, start_error
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor, WakeEvent
 from ..system.log_records import clear_handlers
 from ..system.process_title import set_title
 from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
-from ..system.start_process import make_process, modules_of, standard_descriptors
+from ..system.start_process import modules_of, standard_descriptors, start_process
 from ..system.worker_socket import ControlSocket
 from .carrier import CarrierEvent, Lost, Replied, ShardPlace
 from .shard import Shard
@@ -108,8 +108,7 @@ class LocalCarrier:
             name = f"vecenv shard {shard}"
             try:
                 args = (theirs, inherited, name)
-                process = make_process(self._context, _shard_main, args, name, modules_of(_shard_main))
-                start_process(process, self._context)
+                process = start_process(self._context, _shard_main, args, name, modules_of(_shard_main))
                 pidfd = Descriptor(os.pidfd_open(process.pid))
                 try:
                     return _Child(process, ControlSocket(ours), pidfd)

@@ -6,6 +6,7 @@ segment         one named shared-memory mapping
 signals         sections that no signal handler interrupts
 worker_socket   messages and descriptors over the control socket of a worker
 start_process   start a worker by fork, forkserver or spawn
+fork_server     processes that import modules once and fork others
 shared_objects  locks, queues and pipes of `multiprocessing` in the pickles for a worker
 log_records     log records of workers, for the loggers of their parent
 output_capture  standard output and error of a worker that builds its envs

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .clock import Deadline
 from .process_stat import started_at
 from .process_tree import kill_tree, mark_of
 
@@ -160,8 +161,7 @@ def serve(number: int) -> None:
         while True:
             ready, _, _ = select.select([number, wake_r], [], [])
             if wake_r in ready:
-                os.read(wake_r, 1 << 16)
-                _report_ends(statuses)
+                _report_ends(statuses, wake_r)
             if number not in ready:
                 continue
             message, descriptors = _receive(requests)
@@ -184,7 +184,7 @@ def serve(number: int) -> None:
                 statuses[pid] = descriptors.pop(0)
             util.close_fds(*descriptors)
     if message != _STOP:
-        _end_processes()
+        _end_processes(statuses, wake_r)
 
 
 def _receive(requests: socket.socket) -> tuple[bytes, list[int]]:
@@ -201,8 +201,10 @@ def _write(status: int, value: int) -> None:
         forkserver.write_signed(status, value)
 
 
-def _report_ends(statuses: dict[int, int]) -> None:
-    """Write the exit codes of the processes that have ended."""
+def _report_ends(statuses: dict[int, int], wake_r: int) -> None:
+    """Write the exit codes of the processes that have ended, and remove them."""
+    with contextlib.suppress(BlockingIOError):  # none has ended since the last call
+        os.read(wake_r, 1 << 16)
     with contextlib.suppress(ChildProcessError):  # there is none left
         while (end := os.waitpid(-1, os.WNOHANG))[0]:
             status = statuses.pop(end[0])
@@ -224,21 +226,22 @@ def _run(data: int, tracker: int, *inherited: int) -> None:
         os._exit(code)
 
 
-def _end_processes() -> None:
+def _end_processes(statuses: dict[int, int], wake_r: int) -> None:
     """Kill the workers that missed the end of their parent, because they are stopped or stop themselves again.
 
     Processes without a mark are import servers, which are given time to end their own workers, or workers without envs.
     They are killed with the processes that modules started while they were imported.
     """
-    import psutil
-
-    marks = {child: mark_of(child.pid) for child in psutil.Process().children()}
-    for child, mark in marks.items():
+    marks = {pid: mark_of(pid) for pid in statuses}
+    for pid, mark in marks.items():
         if mark:
-            kill_tree(child.pid, mark, started_at(child.pid) or "0")
-    unmarked = [child for child, mark in marks.items() if not mark]
-    for child in psutil.wait_procs(unmarked, timeout=_END_SECONDS)[1]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    for child in unmarked:
-        kill_tree(child.pid)
+            kill_tree(pid, mark, started_at(pid) or "0")
+    deadline = Deadline(_END_SECONDS)
+    while statuses and not deadline.is_over():
+        select.select([wake_r], [], [], deadline.seconds_left())
+        _report_ends(statuses, wake_r)
+    for pid in statuses:
+        os.kill(pid, signal.SIGKILL)
+    for pid, mark in marks.items():
+        if not mark:
+            kill_tree(pid)

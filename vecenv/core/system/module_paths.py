@@ -45,7 +45,7 @@ def find_sources() -> dict[str, Source]:
     found = {name: one for finder in finders for name, one in finder.sources.items() if name not in sys.modules}
     folders: dict[str, list[str]] = {"": list(_search_path())}  # where the modules of a package are searched
     for name in sorted(sys.modules):  # a package comes before its modules
-        spec = _spec_of(name)
+        spec = _spec_in(sys.modules.get(name))
         if spec is None or spec.name != name:
             continue
         package, _, last = name.rpartition(".")
@@ -120,10 +120,6 @@ def _split(location: str) -> tuple[str, str]:
     if file.startswith("__init__."):
         folder, _, file = folder.rpartition(os.sep)
     return folder, file
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    return _spec_in(sys.modules.get(name))
 
 
 def _spec_in(module: object) -> ModuleSpec | None:

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
@@ -21,12 +22,13 @@ from ...errors import ConfigError
 from .fork_server import ForkServer, forkserver, main_server, mp_process, resource_tracker, search_path, spawn, util
 
 __all__ = [
+    "START_DESCRIPTORS",
     "ForkServerTimeout",
     "disown",
     "live_devices",
-    "make_process",
     "modules_of",
     "standard_descriptors",
+    "start_process",
 ]
 
 # The standard Popen classes are extended below; their internal parts have no published types.
@@ -37,6 +39,8 @@ popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
 #: How long a fork server may take to reply, in seconds. A new one first imports all modules of its preload. A
 #: server that takes longer was stopped, or hangs in an import. Ctrl-C has no effect during this time.
 _REPLY_SECONDS = 30.0
+#: Number of descriptors that the start of one process may need, including the start of its fork server.
+START_DESCRIPTORS = 10
 #: Errors of requesting a process from a server that was killed, by this process or another one.
 _SERVER_DIED_ERRORS = (ConnectionError, EOFError)
 #: Further servers that are asked for a process after one was killed.
@@ -166,7 +170,7 @@ def modules_of(*values: Any) -> frozenset[str]:
     return frozenset(name for name in found if name.partition(".")[0] == __name__.partition(".")[0])
 
 
-def make_process(
+def start_process(
     context: str,
     target: Callable[..., None],
     args: tuple[Any, ...],
@@ -174,7 +178,7 @@ def make_process(
     modules: frozenset[str] = frozenset(),
     server: ForkServer | None = None,
 ) -> Any:
-    """Return a process object that is not started yet.
+    """Start a process, which leads a session of its own and unblocks SIGINT and SIGTERM itself.
 
     Args:
         context: 'forkserver', 'spawn' or 'fork'.
@@ -183,17 +187,44 @@ def make_process(
         modules: modules that its fork server imports first.
         server: the fork server to start it, if that is alive; None: the main server.
 
+    Returns:
+        The `multiprocessing` process object.
+
     Raises:
         ConfigError: a fork with CUDA or a backend of JAX initialised.
+        OSError: the system has no process or descriptor left.
+        EOFError: fork servers have died again and again.
     """
     if context == "fork":
         _check_fork()
+    else:
+        resource_tracker.ensure_running()  # otherwise it would start in `process.start`, and unblock signals there
+    _check_descriptors()
     kinds = {"spawn": _SpawnProcess, "forkserver": _ForkServerProcess, "fork": mp_context.ForkProcess}
     process = kinds[context](target=target, args=args, name=name)
     process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     if context == "forkserver":
         process.modules, process.server = modules, server
+    # A Ctrl-C between fork and setsid would reach the child too.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
+
+
+def _check_descriptors() -> None:
+    """Raise OSError if too few descriptors are left to start a process.
+
+    If `multiprocessing` runs out of them during a start, it leaves pipes open.
+    """
+    spare: list[int] = []
+    try:
+        while len(spare) < START_DESCRIPTORS:
+            spare += os.pipe()
+    finally:
+        util.close_fds(*spare)
 
 
 def live_devices() -> list[str]:
