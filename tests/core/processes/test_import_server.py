@@ -410,6 +410,20 @@ def test_killed_server_is_replaced(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
+def test_server_ends_when_it_is_replaced(tmp_path: Path) -> None:
+    """Its successor, which it has forked, keeps running."""
+    source = """
+        import one, two
+        first = pids(one.Env)[0][2]
+        second = pids(one.Env, two.Env)[0][2]
+        while os.path.exists(f"/proc/{first}"):
+            os.sched_yield()
+        print(second != first, pids(one.Env, two.Env)[0][2] == second)
+    """
+    assert lines_of(source, tmp_path) == ["True True"]
+
+
+@pytest.mark.extended
 def test_interrupt_during_an_import_ends_the_server(tmp_path: Path) -> None:
     signal_program_and_hang(tmp_path / "one.py", "SIGINT")
     source = """

@@ -50,7 +50,7 @@ __all__ = [
     "is_importing",
     "repeat_output",
     "serve_imports",
-    "surroundings_after_imports",
+    "settings_after_imports",
 ]
 
 #: Environment variables that may have other values in the next pool, and on whose values no import depends: pytest sets
@@ -147,15 +147,13 @@ _is_importing = False
 # ---- for workers ---------------------------------------------------------------------------------
 
 
-def surroundings_after_imports(environ: dict[str, str]) -> tuple[dict[str, str], str | None, list[str]] | None:
-    """Return environment, working directory and sys.path as the imports have left them; None if there were none.
-
-    Args:
-        environ: environment variables of the parent.
-    """
+def settings_after_imports(
+    environ: dict[str, str], cwd: str | None, path: list[str]
+) -> tuple[dict[str, str], str | None, list[str]]:
+    """Return the parent's environment variables, working directory and sys.path as the imports have changed them."""
     imported = _of_this_worker()
     if imported is None:
-        return None
+        return environ, cwd, path
     changing = {name: environ[name] for name in _CHANGING if name in environ}
     return {**changing, **imported.environ}, imported.cwd, imported.path
 
@@ -199,10 +197,6 @@ def serve_imports(control: Connection, order: ImportOrder) -> None:
         control: for the messages to the parent, and then for its requests.
         order: the modules to import.
     """
-    os.setsid()  # a Ctrl-C in the terminal does not reach it
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     set_title("vecenv import server", "vecenv imports")
     try:
         report = _carry_out(order, control)

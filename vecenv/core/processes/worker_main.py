@@ -287,8 +287,7 @@ def _set_up_process(boot: Boot) -> None:
     _modules_of_pool = boot.pool_modules
     adopt_main()
     suppress_missing_warning()
-    imported = import_server.surroundings_after_imports(boot.environ)
-    environ, cwd, path = (boot.environ, boot.cwd, boot.path) if imported is None else imported
+    environ, cwd, path = import_server.settings_after_imports(boot.environ, boot.cwd, boot.path)
     os.environ.clear()
     os.environ.update(environ)
     set_mark(boot.mark)
@@ -485,10 +484,6 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         inherited: copies of the owners of the parent's descriptors, which are closed.
         shared: see `SharedObjects.inherited`.
     """
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     with signals_deferred():  # once for all
         for owner in inherited:
             owner.close()

@@ -261,8 +261,6 @@ def _kill(child: _Child) -> None:
 
 def _shard_main(connection: Connection, inherited: Sequence[Any], name: str) -> None:
     """Execute the requests that come over a connection, until the driver closes it or ends."""
-    os.setsid()  # so that Ctrl-C in the terminal does not reach it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     for owner in inherited:
         owner.close()
     set_title(name, name.removeprefix("vecenv "))

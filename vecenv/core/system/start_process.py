@@ -178,7 +178,9 @@ def start_process(
     modules: frozenset[str] = frozenset(),
     server: ForkServer | None = None,
 ) -> Any:
-    """Start a process, which leads a session of its own and unblocks SIGINT and SIGTERM itself.
+    """Start a process that leads a session of its own, so that Ctrl-C in the terminal does not reach it.
+
+    SIGINT and SIGTERM have their default actions there.
 
     Args:
         context: 'forkserver', 'spawn' or 'fork'.
@@ -201,7 +203,7 @@ def start_process(
         resource_tracker.ensure_running()  # otherwise it would start in `process.start`, and unblock signals there
     _check_descriptors()
     kinds = {"spawn": _SpawnProcess, "forkserver": _ForkServerProcess, "fork": mp_context.ForkProcess}
-    process = kinds[context](target=target, args=args, name=name)
+    process = kinds[context](target=_lead_session, args=(target, *args), name=name)
     process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     if context == "forkserver":
         process.modules, process.server = modules, server
@@ -212,6 +214,14 @@ def start_process(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
+
+
+def _lead_session(target: Callable[..., None], *args: Any) -> None:
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    target(*args)
 
 
 def _check_descriptors() -> None:
