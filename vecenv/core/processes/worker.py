@@ -64,7 +64,7 @@ _LOG = own_logger()
 _END_SECONDS = 5.0
 #: Number of descriptors that this process has for a worker whose output is captured.
 _WORKER_DESCRIPTORS = 8
-#: Errors of a start for which the system has no room. EOFError: a fork server ends if it cannot fork.
+#: Errors of a start for which the system has no room. EOFError: fork servers were killed, for want of memory.
 START_ERRORS = (OSError, EOFError, MemoryError)
 #: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
