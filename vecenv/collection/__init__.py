@@ -9,8 +9,8 @@
     interrupts    Ctrl-C takes effect between two rounds
 
     shard_work    policies in shards: requests for rollouts, and batches that are made of them
-    rollouts      the other end, in a shard: a policy and a batch filler
-    shard_envs    the envs of a shard, for that filler
+    rollouts      the other end, in a shard: a policy and a `BatchFiller`
+    shard_envs    the envs of a shard, for that `BatchFiller`
 
 It stands above the vector envs and uses their public methods only.
 """

@@ -59,14 +59,19 @@ def test_rows_of_every_space_survive_a_frame(name: str) -> None:
         rows = random_rows(plan, flags)
         records = np.zeros(num_envs, RECORD)  # without the bytes between its fields, which are not copied
         records[...] = np.frombuffer(np.random.default_rng(1).bytes(num_envs * RECORD.itemsize), RECORD)
-        data = layout.pack(7, rows, records, num_steps=11, mail=b"mail")
+        data = layout.pack(7, rows, records, num_steps=11, attachment=b"attachment")
         frame = layout.unpack(data)
-        assert (frame.seq, frame.kind, frame.num_steps, bytes(frame.mail)) == (7, FrameKind.EXECUTED, 11, b"mail")
+        assert (frame.seq, frame.kind, frame.num_steps, bytes(frame.attachment)) == (
+            7,
+            FrameKind.EXECUTED,
+            11,
+            b"attachment",
+        )
         assert_same(rows, records, frame, plan)
-        assert len(data) - len(b"mail") <= layout.most_nbytes(num_envs)
+        assert len(data) - len(b"attachment") <= layout.most_nbytes(num_envs)
 
 
-def test_plain_steps_carry_no_cells_and_no_mail() -> None:
+def test_plain_steps_carry_no_cells_and_no_attachment() -> None:
     plan = plan_for(ALL_SPACES["box_float32"], 4)
     layout = FrameLayout(plan, has_records=False)
     plain, full = layout.pack(1, random_rows(plan, 0)), layout.pack(1, random_rows(plan, EVERYTHING))
@@ -77,11 +82,11 @@ def test_plain_steps_carry_no_cells_and_no_mail() -> None:
 def test_frame_without_rows_needs_no_layout() -> None:
     plan = plan_for(ALL_SPACES["dict_nested"], 4)
     layout = FrameLayout(plan, has_records=True)
-    for data in (layout.pack(3, None, mail=b"abc"), frames.pack_bare(3, FrameKind.EXECUTED, b"abc")):
+    for data in (layout.pack(3, None, attachment=b"abc"), frames.pack_bare(3, FrameKind.EXECUTED, b"abc")):
         for frame in (layout.unpack(data), frames.unpack_bare(data)):
-            assert (frame.seq, frame.count, bytes(frame.mail)) == (3, 0, b"abc")
+            assert (frame.seq, frame.count, bytes(frame.attachment)) == (3, 0, b"abc")
     refused = layout.unpack(frames.pack_bare(4, FrameKind.REFUSED))
-    assert (refused.seq, refused.kind, len(refused.mail)) == (4, FrameKind.REFUSED, 0)
+    assert (refused.seq, refused.kind, len(refused.attachment)) == (4, FrameKind.REFUSED, 0)
 
 
 def test_frame_holds_65535_rows() -> None:

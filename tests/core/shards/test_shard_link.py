@@ -109,4 +109,4 @@ def test_silence_is_counted_only_while_a_reply_is_awaited(link: ShardLink) -> No
 def test_shard_that_cannot_open_sends_the_exception() -> None:
     frame = unpack_bare(Shard(b"no pickle").open())
     assert (frame.seq, frame.kind) == (0, FrameKind.FAILED)
-    assert pickle.loads(frame.mail)[1] == "_pickle.UnpicklingError"
+    assert pickle.loads(frame.attachment)[1] == "_pickle.UnpicklingError"

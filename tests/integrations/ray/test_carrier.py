@@ -62,7 +62,7 @@ def carrier(cluster: Any, num_shards: int) -> Iterator[RayCarrier]:
         for shard in range(num_shards):
             carrier.start(shard, b"boot %d" % shard)
         assert "CPU 1 of bundle 0; there is node" in carrier.waiting_for(0)
-        opened = {event.shard: bytes(unpack_bare(event.data).mail) for event in wait_for(carrier, num_shards)}
+        opened = {event.shard: bytes(unpack_bare(event.data).attachment) for event in wait_for(carrier, num_shards)}
         assert opened == {shard: b"boot %d" % shard for shard in range(num_shards)}
         assert carrier.waiting_for(0) == "" and carrier.describe(0).startswith("node ")
         yield carrier
@@ -102,10 +102,10 @@ def test_requests_and_replies_of_every_size_arrive_whole(carrier: RayCarrier) ->
             size = ask(carrier, 0, nbytes, padding=padding)
             (event,) = wait_for(carrier)
             assert isinstance(event, Replied) and event.shard == 0
-            mail = unpack_bare(event.data).mail
-            assert len(mail) == 8 + nbytes and int.from_bytes(mail[:8], "little") == size
+            attachment = unpack_bare(event.data).attachment
+            assert len(attachment) == 8 + nbytes and int.from_bytes(attachment[:8], "little") == size
     ask(carrier, 0, 300_000, most_nbytes=1000)  # its messages are larger than expected
-    assert len(unpack_bare(wait_for(carrier)[0].data).mail) == 8 + 300_000
+    assert len(unpack_bare(wait_for(carrier)[0].data).attachment) == 8 + 300_000
 
 
 @pytest.mark.parametrize("num_shards", [2])
@@ -142,9 +142,9 @@ def test_killed_actor_is_lost_once_and_its_successor_serves(carrier: RayCarrier)
     assert carrier.wait(now_ns()) == []
     carrier.kill(0)
     carrier.start(0, b"again")
-    assert bytes(unpack_bare(wait_for(carrier)[0].data).mail) == b"again"
+    assert bytes(unpack_bare(wait_for(carrier)[0].data).attachment) == b"again"
     ask(carrier, 0, 5)
-    assert len(unpack_bare(wait_for(carrier)[0].data).mail) == 13
+    assert len(unpack_bare(wait_for(carrier)[0].data).attachment) == 13
 
 
 _OUT_OF_MEMORY = """\
@@ -215,7 +215,7 @@ def test_node_with_another_vecenv_is_refused(cluster: Any, monkeypatch: pytest.M
         carrier.start(0, b"")
         frame = unpack_bare(wait_for(carrier)[0].data)
         assert frame.kind == FrameKind.FAILED
-        assert b"there and 9.9.9 (ABI 1) here" in bytes(frame.mail)
+        assert b"there and 9.9.9 (ABI 1) here" in bytes(frame.attachment)
     finally:
         carrier.close()
 

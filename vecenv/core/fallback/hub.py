@@ -210,7 +210,7 @@ class FallbackHub(Hub):
 
     def cancel(self, env_id: int, /) -> None:
         if self._outstanding.owed[env_id]:
-            self._words.newest[env_id] = 0  # not the step_id of any command
+            self._words.newest[env_id] = 0  # no command has this step_id
         self._outstanding.forget(env_id)
 
     def reap(self, slot: int) -> None:

@@ -94,4 +94,4 @@ def check_parent() -> None:
     """
     if _watch is not None and _watch.is_orphan():
         _watch.end_with_parent(_END_MS)
-        _watch.forker = os.getppid()  # only the fork server has ended; do not wait again
+        _watch.forker = os.getppid()  # the fork server alone has ended; do not wait again

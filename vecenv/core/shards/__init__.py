@@ -3,10 +3,10 @@
     sharded_engine       the engine of the driver's pool
     shard_status         the state of one shard
     shard_starts         starts processes of shards, limits the time that they take, and reads their reports
-    shard_supervisor     fences and replaces lost shards, and takes the news of all shards
+    shard_supervisor     fences and replaces lost shards, and handles the notices of all shards
     shard_log_records    log records of shards, until the loggers of the driver get them
     shard_hub            the hub of the driver's pool: commands to all shards, rows and messages from them
-    ledger               which env owes which answer
+    newest_commands      which env owes which answer
     row_store            the newest row and record of each env, and batches of these rows
     shard_link           numbered requests to one shard, each executed exactly once
     carrier              the interface to the transport; local_carrier: child processes

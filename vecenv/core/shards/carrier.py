@@ -101,7 +101,7 @@ class Carrier(Protocol):
             shard: number of the shard.
             seq: number of the request, for `Unavailable`.
             request: a pickled `Request`; the carrier may split it into pieces.
-            most_nbytes: size of the largest reply without mail, for carriers that must fix the number of pieces now.
+            most_nbytes: size of the largest reply without attachment, for carriers that fix the number of pieces now.
             shared: handles of values, which `execute` gets beside the request.
         """
 
@@ -122,13 +122,13 @@ class Carrier(Protocol):
         """
 
     def waiting_for(self, shard: int) -> str:
-        """Name the resources that a process which is being started waits for; '' if it has a place already."""
+        """Name the resources that a process which is being started waits for; '' if it is placed already."""
 
     def place_of(self, shard: int) -> ShardPlace | None:
         """Return the process of a shard; None if there is none yet."""
 
     def describe(self, shard: int) -> str:
-        """Return the place of a shard, for messages, such as 'process 4711' or 'node 10.0.0.3, process 4711'."""
+        """Return where a shard runs, for messages, such as 'process 4711' or 'node 10.0.0.3, process 4711'."""
 
     def interrupt(self) -> None:
         """Make the present or the next `wait` return soon. Called by other threads and signal handlers; no lock."""
@@ -137,4 +137,4 @@ class Carrier(Protocol):
         """End all processes, and release everything; called once. Blocks until they have ended, or a few seconds."""
 
     def end_if_unclosed(self) -> None:
-        """Do the same as `close`, for a driver that ends without it; may be called after `close` and repeatedly."""
+        """Close as `close` does, for a driver that ends without it; may be called after `close` and repeatedly."""

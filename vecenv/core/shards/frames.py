@@ -6,7 +6,7 @@ columns    step_id, env_id, reward, ..., one after the other, `count` rows each;
 obs        the leaves of the observation, `count` rows each
 info       the cells of infos, `count` rows each; only if a row is flagged INFO, or FINAL_INFO
 final      the leaves of final observations, only for the rows flagged FINAL
-mail       pickled messages; empty for plain steps
+attachment       pickled messages; empty for plain steps
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def count_pieces(nbytes: int) -> int:
 def split(data: Buffer, num_pieces: int) -> list[memoryview]:
     """Cut a buffer into exactly `num_pieces` pieces, without a copy.
 
-    Every piece but the last one has at most `PIECE_NBYTES` bytes; the last one has all the rest. Pieces that are not
+    Every piece but the last one has at most `PIECE_NBYTES` bytes; the last one has all other bytes. Pieces that are not
     needed are empty.
     """
     view = memoryview(data).cast("B")
@@ -67,8 +67,8 @@ class FrameKind:
 
     EXECUTED = 0  #: the reply to a request
     REFUSED = 1  #: the shard has not executed an earlier request yet; the driver sends both again
-    FAILED = 2  #: no pool could be opened; the mail contains the exception
-    OPENED = 3  #: the pool is open; the mail contains a `ShardReport`
+    FAILED = 2  #: no pool could be opened; the attachment contains the exception
+    OPENED = 3  #: the pool is open; the attachment contains a `ShardReport`
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Frame:
         obs: the observation leaves, (count, *S) each.
         final_rows: int64 (num_final,): rows that have a final observation.
         final: its leaves, (num_final, *S) each.
-        mail: pickled messages.
+        attachment: pickled messages.
     """
 
     seq: int
@@ -98,7 +98,7 @@ class Frame:
     obs: list[Array] = field(default_factory=list)
     final_rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
     final: list[Array] = field(default_factory=list)
-    mail: Buffer = b""
+    attachment: Buffer = b""
 
 
 class _Part(NamedTuple):
@@ -148,13 +148,19 @@ class FrameLayout:
                 yield _Part("final", leaf.index, leaf.dtype, (num_final, *leaf.shape))
 
     def most_nbytes(self, count: int) -> int:
-        """Return the size of a frame of `count` rows that have everything a row can have, without mail."""
+        """Return the size of a frame of `count` rows that have everything a row can have, without attachment."""
         flags = RowFlag.INFO | (RowFlag.FINAL_INFO if self._has_final else 0)
         num_final = count if self._has_final else 0
         return _HEADER.size + sum(_aligned(part.nbytes) for part in self._parts(count, flags, num_final))
 
     def pack(
-        self, seq: int, rows: AnyRows | None, records: Array | None = None, *, num_steps: int = 0, mail: Buffer = b""
+        self,
+        seq: int,
+        rows: AnyRows | None,
+        records: Array | None = None,
+        *,
+        num_steps: int = 0,
+        attachment: Buffer = b"",
     ) -> bytearray:
         """Copy rows into a new frame.
 
@@ -162,16 +168,16 @@ class FrameLayout:
             seq: number of the request.
             rows: None: there are no rows.
             records: the record of each row, (count,), if the layout has records.
-            num_steps, mail: as in `Frame`.
+            num_steps, attachment: as in `Frame`.
         """
         if rows is None:
-            return pack_bare(seq, FrameKind.EXECUTED, mail, num_steps)
+            return pack_bare(seq, FrameKind.EXECUTED, attachment, num_steps)
         row_flags = rows.column("flags")
         flags = union_of_flags(row_flags)
         final_rows = np.flatnonzero(row_flags & RowFlag.FINAL) if self._has_final and flags & RowFlag.FINAL else _NONE
         parts = list(self._parts(rows.count, flags, len(final_rows)))
-        data = bytearray(_HEADER.size + sum(_aligned(part.nbytes) for part in parts) + len(mail))
-        head = seq, FrameKind.EXECUTED, rows.count, flags, len(final_rows), num_steps, len(mail)
+        data = bytearray(_HEADER.size + sum(_aligned(part.nbytes) for part in parts) + len(attachment))
+        head = seq, FrameKind.EXECUTED, rows.count, flags, len(final_rows), num_steps, len(attachment)
         _HEADER.pack_into(data, 0, *head)
         at = _HEADER.size
         for part in parts:
@@ -187,7 +193,7 @@ class FrameLayout:
             if key == "env_id":
                 array += self._first_env_id
             at += _aligned(part.nbytes)
-        data[at:] = mail
+        data[at:] = attachment
         return data
 
     def unpack(self, data: Buffer) -> Frame:
@@ -205,22 +211,22 @@ class FrameLayout:
             else:
                 (frame.obs if part.group == "obs" else frame.final).append(values)
             at += _aligned(part.nbytes)
-        frame.mail = view[len(view) - mail_nbytes :]
+        frame.attachment = view[len(view) - mail_nbytes :]
         return frame
 
 
-def pack_bare(seq: int, kind: int, mail: Buffer = b"", num_steps: int = 0) -> bytearray:
+def pack_bare(seq: int, kind: int, attachment: Buffer = b"", num_steps: int = 0) -> bytearray:
     """Return a frame without rows; it needs no layout."""
-    data = bytearray(_HEADER.pack(seq, kind, 0, 0, 0, num_steps, len(mail)))
-    data += mail
+    data = bytearray(_HEADER.pack(seq, kind, 0, 0, 0, num_steps, len(attachment)))
+    data += attachment
     return data
 
 
 def unpack_bare(data: Buffer) -> Frame:
-    """Return number, kind and mail of a frame; its rows are left out."""
+    """Return number, kind and attachment of a frame; its rows are left out."""
     view = memoryview(data).cast("B")
     seq, kind, _, _, _, num_steps, mail_nbytes = _HEADER.unpack_from(view)
-    return Frame(seq, kind, num_steps=num_steps, mail=view[len(view) - mail_nbytes :])
+    return Frame(seq, kind, num_steps=num_steps, attachment=view[len(view) - mail_nbytes :])
 
 
 _NONE: Array = np.empty(0, np.int64)

@@ -83,8 +83,8 @@ class LocalCarrier:
         self._context = context
         self._owner_pid = os.getpid()
         self._children: dict[int, _Child] = {}
-        self._ending: list[_Child] = []  # that were killed
-        self._pids: dict[int, int] = {}  # of the newest process of each shard
+        self._ending: list[_Child] = []  # killed processes
+        self._pids: dict[int, int] = {}  # pid of each shard's newest process
         self._events: deque[CarrierEvent] = deque()
         self._wake_event = WakeEvent()
 
@@ -188,7 +188,7 @@ class LocalCarrier:
                 _kill(child)
 
     def waiting_for(self, shard: int) -> str:
-        """Return '': a process has its place at once."""
+        """Return '': a process is placed at once."""
         return ""
 
     def place_of(self, shard: int) -> ShardPlace | None:

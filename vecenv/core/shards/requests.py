@@ -1,4 +1,4 @@
-"""Requests to a shard: numbered lists of operations; and the mail of replies, with everything that has no column.
+"""Requests to a shard: numbered lists of operations; and the attachment of replies, with everything that has no column.
 
 Env ids and step_ids are those of the driver's pool, in both directions. The pool of a shard has the env ids 0, 1, ...;
 `Shard` translates them.
@@ -25,7 +25,7 @@ __all__ = [
     "Cancel",
     "Close",
     "ForgetTask",
-    "Mail",
+    "Attachment",
     "Op",
     "PackedError",
     "ReadTimes",
@@ -75,23 +75,23 @@ class AddInfoKey(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close the pool; `timeout` is that of `Pool.close`. The mail has the exception of an env's `close`."""
+    """Close the pool; `timeout` is that of `Pool.close`. The attachment has the exception of an env's `close`."""
 
     timeout: float | None
 
 
 class ReadTimes(NamedTuple):
-    """Return the times of the envs and workers in the mail, as `Pool.statistics` has them.
+    """Return the times of the envs and workers in the attachment, as `Pool.statistics` has them.
 
     Attributes:
-        number: of this question; the mail has it, too.
+        number: of this question; the attachment has it, too.
     """
 
     number: int
 
 
 class RunTask(NamedTuple):
-    """Run a task, which commands the envs by itself; the mail of a later reply has a `TaskReply`.
+    """Run a task, which commands the envs by itself; the attachment of a later reply has a `TaskReply`.
 
     Attributes:
         task_id: number of the task.
@@ -146,17 +146,17 @@ class Request(NamedTuple):
         ack: the driver has the replies to all requests up to this number.
         ops: operations, in their order.
         least: number of rows with which the shard answers; 0: it answers as soon as all calls under way are answered.
-        patience: seconds after which it answers in any case, also without any row.
+        wait_seconds: seconds after which it answers in any case, also without any row.
     """
 
     seq: int
     ack: int
     ops: Sequence[Op]
     least: int
-    patience: float
+    wait_seconds: float
 
 
-class Mail(NamedTuple):
+class Attachment(NamedTuple):
     """The part of a reply that is pickled.
 
     Attributes:
@@ -193,7 +193,7 @@ class ShardBoot:
         first_env_id: number of its env 0 among all envs, for messages and for the global random generators.
         log_levels: those of the driver.
         info_keys: the info keys that have cells so far.
-        sources: places of modules that the search path does not lead to, as `find_sources` returns them.
+        sources: files and folders of modules that the search path does not lead to, as `find_sources` returns them.
         files: the files of the modules of the shard's first process; None: this is the first one.
         resume: the state of its predecessor; None: the envs are new.
         is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent

@@ -1,7 +1,7 @@
 """Shard: the other end of a link, in another process: a pool that executes numbered requests exactly once.
 
 Request -> its operations -> Pool -> worker processes
-Frame   <- rows and messages <- Pool.recv, until there are enough rows or the patience of the request is over
+Frame   <- rows and messages <- Pool.recv, until there are enough rows or the wait_seconds of the request is over
 
 A task takes the place of the driver for a while: it commands the envs by itself. Until it has ended, replies are empty.
 """
@@ -35,10 +35,10 @@ from .frames import FrameKind, FrameLayout, pack_bare
 from .recorded_pool import RecordedPool
 from .requests import (
     AddInfoKey,
+    Attachment,
     Cancel,
     Close,
     ForgetTask,
-    Mail,
     Op,
     PackedError,
     ReadTimes,
@@ -69,12 +69,12 @@ class Shard:
         self._opened: Pool | None = None
         self._first_env_id = 0
         self._last = 0  # number of the last request that was executed
-        self._replies: dict[int, bytearray] = {}  # that are not acknowledged, by number
-        self._mail = Mail([], [], [])  # of the next reply
-        self._counts: dict[str, Any] = {}  # as they were sent last
+        self._replies: dict[int, bytearray] = {}  # replies by number, until they are acknowledged
+        self._attached = Attachment([], [], [])  # attachment of the next reply
+        self._counts: dict[str, Any] = {}  # the counts that were sent last
         self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
         self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
-        self._one_by_one: deque[Op] = deque()  # of these, those that run one after the other
+        self._one_by_one: deque[Op] = deque()  # operations that run one after the other
         self._deferred: list[Op] = []  # operations that follow
         self._shared: deque[Any] = deque()  # values that operations refer to which were not applied yet
 
@@ -90,7 +90,7 @@ class Shard:
             boot: ShardBoot = pickle.loads(self._boot)
             self._boot = b""
             return pack_bare(0, FrameKind.OPENED, messages.dump(self._open(boot)))
-        except Exception as error:  # of a constructor, for example; the driver raises it
+        except Exception as error:  # a constructor may raise it; the driver raises it again
             self.close()
             return pack_bare(0, FrameKind.FAILED, pickle.dumps(self._pack_error(error)))
 
@@ -117,14 +117,14 @@ class Shard:
             first_env_id=boot.first_env_id,
             resume=boot.resume,
             files=boot.files,
-            listener=self._mail_report,
+            listener=self._attach_report,
         )
         pool = Pool(self._engine)
         pool.start()
         self._recorded = RecordedPool(pool, boot.first_env_id)
         self._tasks = TaskRunner(self._recorded, self._pack_task)
         self._opened = pool
-        pool.relay_messages(self._mail_message)
+        pool.relay_messages(self._attach_message)
         for name in boot.info_keys:
             pool.add_info_key(name)
         self._has_records = boot.options.failures.recovers
@@ -182,14 +182,14 @@ class Shard:
                 self._apply_all(self._due_ops(request.ops) if self._is_resuming else request.ops)
                 if self._has_tasks:
                     return self._await_task(request)
-                batch = self._collect(request.least, request.patience)
-        except Exception as raised:  # of the pool; the driver raises it
+                batch = self._collect(request.least, request.wait_seconds)
+        except Exception as raised:  # the pool has raised it; the driver raises it again
             error = self._pack_error(raised)
         rows, records = None, None
         if batch is not None:
             rows, records = batch.rows, self._records_of(batch) if self._has_records else None
-        mail = self._take_mail(error)
-        return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, mail=mail)
+        attachment = self._take_attachment(error)
+        return self._layout.pack(request.seq, rows, records, num_steps=self._num_steps, attachment=attachment)
 
     def _due_ops(self, ops: Sequence[Op]) -> Sequence[Op]:
         """Return the operations that are due: commands of the predecessor, one by one or all at once, and then others.
@@ -221,9 +221,9 @@ class Shard:
         return self._tasks.is_running and not self._pool.closed
 
     def _await_task(self, request: Request) -> bytearray:
-        """Return the frame of a task that has ended, or an empty one if none ends within the patience."""
-        mail = self._tasks.take(request.patience)
-        return pack_bare(request.seq, FrameKind.EXECUTED, mail or b"", self._num_steps)
+        """Return the frame of a task that has ended, or an empty one if none ends within the wait_seconds."""
+        attachment = self._tasks.take(request.wait_seconds)
+        return pack_bare(request.seq, FrameKind.EXECUTED, attachment or b"", self._num_steps)
 
     def _apply_all(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -248,9 +248,9 @@ class Shard:
         elif isinstance(op, AddInfoKey):
             pool.add_info_key(op.name)
         elif isinstance(op, ReadTimes):
-            if not self._has_tasks:  # whose thread makes the next mail
+            if not self._has_tasks:  # else their thread makes the next attachment
                 found = pool.statistics()
-                self._mail = self._mail._replace(times=(op.number, found.envs, found.workers))
+                self._attached = self._attached._replace(times=(op.number, found.envs, found.workers))
         elif isinstance(op, RunTask):
             self._tasks.begin(op, self._shared.popleft() if op.is_shared else None)
         elif isinstance(op, ForgetTask):
@@ -270,8 +270,8 @@ class Shard:
             self._pool.continue_from(int(numbers[start]))
             self._pool.send_leaves(leaves, env_ids, ordered=False, form=Form(op.form))
 
-    def _collect(self, least: int, patience: float) -> Batch | None:
-        """Wait for as many rows as the driver wants, or for the results of all calls; return the rows."""
+    def _collect(self, least: int, wait_seconds: float) -> Batch | None:
+        """Wait for the number of rows that the driver wants, or for the results of all calls; return the rows."""
         pool = self._pool
         if pool.closed:
             return None
@@ -280,9 +280,9 @@ class Shard:
             least = min(1, owed)
         with _TimeLimit():
             if least and owed:
-                return pool.recv(min(least, owed), timeout=patience)
+                return pool.recv(min(least, owed), timeout=wait_seconds)
             if not least:
-                pool.wait_for_replies(patience)
+                pool.wait_for_replies(wait_seconds)
         with _TimeLimit():
             return pool.recv(1, timeout=0.0) if owed else None
         return None
@@ -294,33 +294,33 @@ class Shard:
         return self._pool.count_steps()
 
     def _records_of(self, batch: Batch) -> Array:
-        """Return the record of each row. The mail of the same reply has the restore points before these rows."""
+        """Return the record of each row. The attachment of the same reply has the restore points before these rows."""
         found = self._pool.read_records(batch.env_ids)
         newest = (found["step_id"] == batch.step_ids[:, None]).argmax(1)
         records: Array = found[np.arange(len(batch)), newest]
         return records
 
     def _pack_task(self, value: Any, error: PackedError | None) -> bytes:
-        """Return the mail of a task that has ended, with everything that the driver must know of its commands."""
+        """Return the attachment of a task that has ended, with everything that the driver must know of its commands."""
         records = None
         if self._has_records:
             found = self._pool.read_records()
             records = found[np.arange(len(found)), found["step_id"].argmax(1)]
         recorded = self._recorded
         reply = TaskReply(value, error, recorded.take_executed(), recorded.next_step_id, records, recorded.obs)
-        return self._take_mail(None, reply)
+        return self._take_attachment(None, reply)
 
-    def _take_mail(self, error: PackedError | None, task: TaskReply | None = None) -> bytes:
-        """Return the pickled mail of a reply; b'' if there is nothing to say."""
-        mail, self._mail = self._mail._replace(log_frames=self._take_log_frames()), Mail([], [], [])
+    def _take_attachment(self, error: PackedError | None, task: TaskReply | None = None) -> bytes:
+        """Return the pickled attachment of a reply; b'' if there is nothing to say."""
+        attachment, self._attached = self._attached._replace(log_frames=self._take_log_frames()), Attachment([], [], [])
         counts = self._engine.statistics()
         changed = {name: count for name, count in counts.items() if name != "log_nbytes"}
         if changed != self._counts:
             self._counts = changed
-            mail = mail._replace(counts=counts)
+            attachment = attachment._replace(counts=counts)
         if error is not None or task is not None:
-            mail = mail._replace(error=error, task=task)
-        return dump_message(mail, {}) if any(mail) else b""
+            attachment = attachment._replace(error=error, task=task)
+        return dump_message(attachment, {}) if any(attachment) else b""
 
     def _take_log_frames(self) -> list[bytes]:
         return [] if self._log is None else self._log.take()
@@ -332,18 +332,18 @@ class Shard:
             locate(error, **{**place_of(error), "env_ids": env_ids})
         return messages.pack_error(error)
 
-    def _mail_message(self, message: bytes) -> None:
+    def _attach_message(self, message: bytes) -> None:
         step_id, env_id = messages.numbers_of(message)
         if not self._has_tasks or not step_id:  # rows of tasks stay here; warnings do not
-            self._mail.messages.append(messages.renumber(message, step_id, env_id + self._first_env_id))
+            self._attached.messages.append(messages.renumber(message, step_id, env_id + self._first_env_id))
 
-    def _mail_report(self, reply: Reply, is_answered: bool) -> None:
+    def _attach_report(self, reply: Reply, is_answered: bool) -> None:
         """Send a new restore point, or the result of restoring an env, to the driver; it gets effects with answers."""
         env_id = reply.env_id + self._first_env_id
         if reply.snapshot is not None:
-            self._mail.restore_points.append((env_id, RestorePoint(reply.step_id, *reply.snapshot)))
+            self._attached.restore_points.append((env_id, RestorePoint(reply.step_id, *reply.snapshot)))
         if reply.outcome is not None:
-            self._mail.outcomes.append((env_id, reply.outcome))
+            self._attached.outcomes.append((env_id, reply.outcome))
 
 
 class _TimeLimit(contextlib.AbstractContextManager[Any, bool]):

@@ -1,10 +1,10 @@
 """ShardHub: the hub of the driver's pool. Commands go to the shards of their envs, and rows of all shards come back.
 
-    send    -> Ledger -> ShardLink -> carrier -> shards
-    recv    <- RowStore <- Ledger <- frames <- carrier <- shards
+    send    -> NewestCommands -> ShardLink -> carrier -> shards
+    recv    <- RowStore <- NewestCommands <- frames <- carrier <- shards
 
-The ledger has the newest command of each env. Rows of other commands are superseded, and dropped. The arena belongs to
-this process alone: shards have arenas of their own.
+`NewestCommands` has the newest command of each env. Rows of other commands are superseded, and dropped. The arena
+belongs to this process alone: shards have arenas of their own.
 
 Tasks. A task commands the envs of its shard by itself, and its reply contains these commands, which enter the journal
 then. Tasks that run in several shards use the same step_ids, which depend on the earlier commands of their shard alone.
@@ -35,8 +35,8 @@ from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
 from .frames import Frame, FrameLayout, unpack_bare
-from .ledger import Ledger
-from .requests import AddInfoKey, Cancel, Close, ForgetTask, Mail, Steps, TaskReply
+from .newest_commands import NewestCommands
+from .requests import AddInfoKey, Attachment, Cancel, Close, ForgetTask, Steps, TaskReply
 from .row_store import RowStore
 from .shard_link import POLL_NS, ShardLink
 from .shard_log_records import ShardLogRecords
@@ -64,7 +64,7 @@ class ShardHub(Hub):
         links: the requests to each shard.
         info_keys: the keys that have cells.
         store: the newest rows and records.
-        supervisor: replaces shards, and takes their news; set before the first request.
+        supervisor: replaces shards, and handles their notices; set before the first request.
     """
 
     supervisor: ShardSupervisor
@@ -95,19 +95,19 @@ class ShardHub(Hub):
         self._shard_of = np.concatenate([np.full(len(share), shard) for shard, share in enumerate(shares)])
         self._most_nbytes = [layout.most_nbytes(len(share)) for share in shares]
         self._all_ids = np.arange(plan.num_envs)
-        self._ledger = Ledger(self._shard_of, len(shares))
+        self._newest = NewestCommands(self._shard_of, len(shares))
         self.store = RowStore(plan, memory)
         self._next_step_id = 1
-        self._actions = plan.actions(memory)  # of the newest command of each env
+        self._actions = plan.actions(memory)  # actions of each env's newest command
         self._calls: list[set[int]] = [set() for _ in shares]  # by shard: step_ids of the calls that are not answered
-        self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # that have not ended
+        self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # unended tasks by shard
         self._next_in_task = [1] * len(shares)  # by shard: step_id after those of its tasks
         self._forgotten: deque[int] = deque()  # numbers of tasks that shards may drop
         self._generations = [0] * len(shares)  # number of predecessors of each shard
         self._messages: list[list[bytes]] = [[] for _ in shares]
         self._errors: list[tuple[int, Exception]] = []  # raised in shards, with their numbers
         self._num_steps = [0] * len(shares)
-        self._steps_before = [0] * len(shares)  # of predecessors
+        self._steps_before = [0] * len(shares)  # steps of lost predecessors
         self._first_wait_ns = self._waited_ns = 0
 
     def continue_from(self, step_id: int, /) -> None:
@@ -121,7 +121,7 @@ class ShardHub(Hub):
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
     ) -> tuple[str, int] | None:
         self._finish_tasks()
-        refusal = self._ledger.refusal(Op.STEP, env_ids, ordered)
+        refusal = self._newest.refusal(Op.STEP, env_ids, ordered)
         if refusal is not None:
             return refusal
         began_ns = now_ns()
@@ -132,7 +132,7 @@ class ShardHub(Hub):
                 column[rows] = values.reshape(count, *leaf.shape)
             steps = Commands.of(Op.STEP, self._all_ids[rows], flags=form)
             first = self._number(steps)
-            self._ledger.add(steps, ordered)
+            self._newest.add(steps, ordered)
             for shard, chosen in self._split(env_ids):
                 if env_ids is None:
                     mine, step_ids = chosen, range(first + chosen.start, first + chosen.stop)
@@ -148,13 +148,13 @@ class ShardHub(Hub):
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         self._finish_tasks()
         op, env_ids = commands.op, commands.env_ids
-        refusal = self._ledger.refusal(op, env_ids, ordered)
+        refusal = self._newest.refusal(op, env_ids, ordered)
         if refusal is not None:
             return refusal
         with signals_deferred():
             self._number(commands)
             if op != Op.CALL:
-                self._ledger.add(commands, ordered)
+                self._newest.add(commands, ordered)
             for shard, chosen in self._split(env_ids):
                 mine = commands.select(chosen)
                 self.links[shard].add(mine)
@@ -162,7 +162,7 @@ class ShardHub(Hub):
                     self._calls[shard].update(mine.table["step_id"].tolist())
                     self._ask(shard, all_rows=False, least=0)
                 else:
-                    self._ask(shard, all_rows=self._ledger.is_ordered)
+                    self._ask(shard, all_rows=self._newest.is_ordered)
         return None
 
     def _number(self, commands: Commands) -> int:
@@ -187,7 +187,7 @@ class ShardHub(Hub):
             all_rows: whether the shard answers only when it has all rows.
             least: number of rows with which it answers else.
         """
-        owed = self._ledger.num_missing_of[shard]
+        owed = self._newest.num_missing_of[shard]
         most_nbytes = max([self._most_nbytes[shard], *(call.most_nbytes for call in self._tasks[shard])])
         self.links[shard].ask(owed if all_rows else min(least, owed), most_nbytes)
 
@@ -268,23 +268,23 @@ class ShardHub(Hub):
     # ---- receiving -------------------------------------------------------------------------
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
-        ledger = self._ledger
-        event = self._wait_until(lambda: ledger.gather(min_count), lambda: ledger.count_wanted(min_count), deadline_ns)
+        newest = self._newest
+        event = self._wait_until(lambda: newest.gather(min_count), lambda: newest.count_wanted(min_count), deadline_ns)
         if event is not None:
             return event
         with signals_deferred():
-            return self._deliver(ledger.take(max_count))
+            return self._deliver(newest.take(max_count))
 
     def recv_envs(self, env_ids: Array, deadline_ns: int, /) -> tuple[AnyRows, int] | Event:
-        ledger = self._ledger
+        newest = self._newest
         event = self._wait_until(
-            lambda: ledger.have_arrived(env_ids), lambda: len(ledger.missing(env_ids)), deadline_ns
+            lambda: newest.have_arrived(env_ids), lambda: len(newest.missing(env_ids)), deadline_ns
         )
         if event is not None:
             return event
         with signals_deferred():
             for env_id in env_ids.tolist():
-                ledger.forget(env_id)
+                newest.forget(env_id)
             return self._deliver(env_ids)
 
     def _deliver(self, env_ids: Array) -> tuple[AnyRows, int]:
@@ -340,22 +340,22 @@ class ShardHub(Hub):
 
     def _ask_idle_shards(self, wanted: int) -> None:
         """Send a request to each shard that has none and whose answers are awaited, or that has operations queued."""
-        ledger = self._ledger
-        num_missing = ledger.num_missing
+        newest = self._newest
+        num_missing = newest.num_missing
         for shard, link in enumerate(self.links):
-            owed = ledger.num_missing_of[shard]
+            owed = newest.num_missing_of[shard]
             awaited = bool(self._tasks[shard]) or (owed if wanted > 0 else bool(self._calls[shard]))
             waits = link.num_in_flight == 0 and awaited
             if waits or link.has_ops:
                 share = math.ceil(wanted * owed / num_missing) if wanted > 0 else 0
-                self._ask(shard, all_rows=ledger.is_ordered and wanted > 0, least=share)
+                self._ask(shard, all_rows=newest.is_ordered and wanted > 0, least=share)
 
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until a message arrives, or another event occurs."""
         return self._wait_until(lambda: any(self._messages), int, deadline_ns) or Event("message", -1)
 
     def waits(self) -> tuple[int, int]:
-        """Do the same as `Hub.waits`; the sending of steps counts, too, since it takes about as long as the answers."""
+        """Return the waits, as `Hub.waits`; sending steps counts, too, since it takes about the time of the answers."""
         return self._first_wait_ns, self._waited_ns
 
     # ---- events of the carrier -------------------------------------------------------------
@@ -376,23 +376,23 @@ class ShardHub(Hub):
         link.bytes_down += len(event.data)
         for frame in link.receive(self._layout.unpack(event.data)):
             self._num_steps[event.shard] = frame.num_steps
-            if len(frame.mail):
-                self._take_mail(event.shard, load(frame.mail))
+            if len(frame.attachment):
+                self._take_attachment(event.shard, load(frame.attachment))
             if "record" in frame.columns:
                 self.store.put_records(frame.columns["record"], frame.columns["env_id"])
             if frame.count:
                 self._take_rows(event.shard, frame)
 
-    def _take_mail(self, shard: int, mail: Mail) -> None:
-        if mail.task is not None:  # before the restore points that are among its commands
-            self._take_task(shard, mail.task)
-        self.supervisor.note_news(shard, mail)
-        for message in mail.messages:
+    def _take_attachment(self, shard: int, attachment: Attachment) -> None:
+        if attachment.task is not None:  # before the restore points that are among its commands
+            self._take_task(shard, attachment.task)
+        self.supervisor.on_attachment(shard, attachment)
+        for message in attachment.messages:
             self._calls[shard].discard(messages.numbers_of(message)[0])
             self._messages[shard].append(message)
-        if mail.error is not None:
-            error = messages.unpack_error(mail.error)
-            if isinstance(error, WorkerError):  # for `Pool.restart`: the workers of the pool are the shards
+        if attachment.error is not None:
+            error = messages.unpack_error(attachment.error)
+            if isinstance(error, WorkerError):  # `Pool.restart` needs it: the workers of the pool are the shards
                 locate(error, **{**place_of(error), "worker_id": shard})
                 add_notes(error, [f"raised in shard {shard}"])
             self._errors.append((shard, error))
@@ -400,11 +400,11 @@ class ShardHub(Hub):
     def _take_rows(self, shard: int, frame: Frame) -> None:
         """Take the rows of a frame, except those of superseded commands."""
         ids = frame.columns["env_id"]
-        is_taken = self._ledger.select_awaited(ids, frame.columns["step_id"])
+        is_taken = self._newest.select_awaited(ids, frame.columns["step_id"])
         ids = ids[is_taken]
         if len(ids):
             self.store.take(frame, is_taken, ids)
-            self._ledger.arrive(shard, ids)
+            self._newest.arrive(shard, ids)
 
     # ---- messages and state ----------------------------------------------------------------
 
@@ -413,15 +413,15 @@ class ShardHub(Hub):
         return found
 
     def outstanding(self) -> int:
-        return self._ledger.num_owed
+        return self._newest.num_owed
 
     def owed(self, env_id: int, /) -> tuple[int, int]:
-        return self._ledger.owed(env_id)
+        return self._newest.owed(env_id)
 
     def cancel(self, env_id: int, /) -> None:
-        if self._ledger.owed(env_id)[0] != Op.NONE:
+        if self._newest.owed(env_id)[0] != Op.NONE:
             self.tell(int(self._shard_of[env_id]), Cancel(env_id))
-        self._ledger.forget(env_id)
+        self._newest.forget(env_id)
 
     def add_info_key(self, name: str, /) -> int:
         fits = len(self.info_keys) < INFO_KEYS and len(name.encode()) < INFO_KEY_NBYTES and "\0" not in name
@@ -446,7 +446,7 @@ class ShardHub(Hub):
 
     def owes(self, shard: int) -> bool:
         """Return whether an env of a shard owes an answer that has not arrived."""
-        return self._ledger.num_missing_of[shard] > 0
+        return self._newest.num_missing_of[shard] > 0
 
     def queued(self, shard: int, calls: Mapping[int, Command]) -> Commands:
         """Return the commands of a shard that are not answered, in the order of their step_ids.
@@ -456,7 +456,7 @@ class ShardHub(Hub):
             calls: by step_id, those that must be made.
         """
         found = [calls[step_id] for step_id in self._calls[shard] if step_id in calls]
-        for one in self._ledger.newest.select(self._ledger.missing(self._all_ids[self._slices[shard]])):
+        for one in self._newest.newest.select(self._newest.missing(self._all_ids[self._slices[shard]])):
             payload = one.payload if one.flags & CommandFlag.PAYLOAD else None
             if payload is None and one.op == Op.STEP:
                 payload = tuple(column[one.env_id].tobytes() for column in self._actions)
@@ -486,7 +486,7 @@ class ShardHub(Hub):
         if self._tasks[shard]:
             self._send_tasks(shard)
         elif self.links[shard].has_ops or self.owes(shard):
-            self._ask(shard, all_rows=self._ledger.is_ordered)
+            self._ask(shard, all_rows=self._newest.is_ordered)
 
     def wait_briefly(self, deadline_ns: int) -> None:
         """Handle the events of one wait; rows and messages are kept."""
@@ -519,6 +519,6 @@ class ShardHub(Hub):
                 elif self.links[event.shard].is_open:
                     self._take(event)
                     if self.links[event.shard].num_in_flight or self.links[event.shard].has_ops:
-                        # of an earlier request: only exceptions of `close` are returned
+                        # an earlier request has raised it: only exceptions of `close` are returned
                         self._errors = [pair for pair in self._errors if pair[0] != event.shard]
         return min(self._errors, key=lambda pair: pair[0], default=(0, None))[1]

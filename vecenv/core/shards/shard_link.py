@@ -92,7 +92,7 @@ class ShardLink:
 
         Args:
             least: as in `Request`.
-            most_nbytes: size of the largest reply without mail.
+            most_nbytes: size of the largest reply without attachment.
         """
         if not self.is_open or len(self._in_flight) >= _MOST_IN_FLIGHT:
             return False

@@ -14,7 +14,7 @@ class ShardLogRecords:
     """The log records that shards have sent.
 
     Args:
-        carrier: knows the places of shards.
+        carrier: knows where shards run.
     """
 
     def __init__(self, carrier: Carrier) -> None:
@@ -22,7 +22,7 @@ class ShardLogRecords:
         self._frames: list[tuple[str, bytes]] = []  # name of the shard, and a record
 
     def keep(self, shard: int, frames: Sequence[bytes]) -> None:
-        """Keep log records until `emit`, with the place of the shard, which may change."""
+        """Keep log records until `emit`, and where the shard runs, which may change."""
         if frames:
             name = f"shard {shard}, {self._carrier.describe(shard)}"
             self._frames += [(name, frame) for frame in frames]

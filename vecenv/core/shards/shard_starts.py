@@ -1,8 +1,8 @@
 """ShardStarts: starts the processes of shards, limits the time that they take, and reads their reports.
 
-    start -> the process has a place -> its envs are built -> report, compared with that of shard 0
+    start -> the process is placed -> its envs are built -> report, compared with that of shard 0
 
-A process waits for its place until the carrier has the resources for it.
+A process is placed as soon as the carrier has the resources for it.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ShardStarts:
         self.shards = shards
         self.log_records = log_records
         self.shard_timeout, self.replace_timeout = shard_timeout, replace_timeout
-        self._report: ShardReport | None = None  # of shard 0
-        self._files: dict[int, ModuleFiles] = {}  # of the first process of each shard
+        self._report: ShardReport | None = None  # report of shard 0
+        self._files: dict[int, ModuleFiles] = {}  # module files of each shard's first process
         self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
         self._env_fns_of: list[bytes] = []
         self._failures = StartFailures()
@@ -195,9 +195,9 @@ class ShardStarts:
     # ---- limits ----------------------------------------------------------------------------
 
     def is_late(self, shard: int, now: int) -> bool:
-        """Return whether a process that is being started has no place in time, or does not build its envs in time.
+        """Return whether a process that is being started is not placed in time, or does not build its envs in time.
 
-        The shard itself has `limits.construct` seconds for its constructors, and as many until its workers serve. It
+        The shard itself has `limits.construct` seconds for its constructors, and again until its workers serve. It
         reports if these are over, unless its process is stopped.
         """
         status = self.shards[shard]
@@ -215,13 +215,13 @@ class ShardStarts:
         return f"found no place within {seconds:g} s; it waits for {self.carrier.waiting_for(shard)}"
 
     def _place_seconds(self, shard: int) -> float | None:
-        """Return the seconds within which a process that is being started must have a place; None: no limit."""
+        """Return the seconds within which a process that is being started must be placed; None: no limit."""
         is_new = self.shards[shard].state == ShardState.OPENING
         return self._options.limits.construct if is_new else self.replace_timeout
 
     @property
     def _start_seconds(self) -> float | None:
-        """Seconds within which a process that has a place must report that its envs are built."""
+        """Seconds within which a placed process must report that its envs are built."""
         limit = self._options.limits.construct
         return None if limit is None else 2 * limit + self.shard_timeout
 
@@ -269,10 +269,10 @@ class ShardStarts:
     def _read_report(self, shard: int, frame: Frame) -> ShardReport:
         """Return the report of a shard; raise the exception that building its envs has raised."""
         if frame.kind == FrameKind.OPENED:
-            report: ShardReport = pickle.loads(frame.mail)
+            report: ShardReport = pickle.loads(frame.attachment)
             self.log_records.keep(shard, report.log_frames)
             return report
-        error = unpack_error(pickle.loads(frame.mail))
+        error = unpack_error(pickle.loads(frame.attachment))
         add_notes(error, [f"raised in {self.shards[shard].name}, {self.carrier.describe(shard)}"])
         raise error
 

@@ -42,15 +42,15 @@ class ShardStatus:
         state: see the text of this module.
         num_replaced: how often it was replaced.
         lost_ns: when it was lost, on the monotonic clock; its successors may have been lost since.
-        due_ns: if it is lost: when it is started again. If it is being started: when it must have a place, and once it
-            has one, when its envs must be built.
-        is_placed: whether its process is known to have a place.
+        due_ns: if it is lost: when it is started again. If it is being started: when it must be placed, and after
+            that, when its envs must be built.
+        is_placed: whether its process is known to be placed.
         is_one_by_one: whether its successor runs the commands that are not answered one after the other; see
             `ShardBoot`.
         run_in_turn: the commands that its present process runs like that: env_id and step_id.
         why: if it is dead: the reason, for messages; else of the last loss.
         is_retried: if it is dead: whether it is started again after `error` was raised.
-        error: if it is dead: an exception that is raised once, in the place of a WorkerDiedError.
+        error: if it is dead: an exception that is raised once, in place of a WorkerDiedError.
         exitcode: of its last process.
         counts, counts_before: its counts of failures, and the sums of those of its predecessors.
     """
@@ -97,7 +97,7 @@ def death_of(
 
     Args:
         status: of the shard.
-        place: of the shard, from `Carrier.describe`.
+        place: where the shard ran, from `Carrier.describe`.
         text: the failure in words, such as "was killed by the caller".
         event: its loss; None: it was not lost by itself.
         commands: those that it may have run.

@@ -1,7 +1,7 @@
-"""ShardSupervisor: replaces the shards of a pool that are lost, and takes the news of all shards.
+"""ShardSupervisor: replaces the shards of a pool that are lost, and handles the notices of all shards.
 
 A lost shard is replaced by a new process that resumes its episodes. No step of that blocks: the rows of the other
-shards are delivered meanwhile. `handle` decides about a loss, and `repair` takes the steps that are due. The hub calls
+shards are still delivered. `handle` decides about a loss, and `repair` takes the steps that are due. The hub calls
 both in its waits.
 """
 
@@ -22,7 +22,7 @@ from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Lost
 from .frames import Frame
-from .requests import Mail
+from .requests import Attachment
 from .shard_hub import ShardHub
 from .shard_link import POLL_NS
 from .shard_starts import ShardStarts
@@ -34,7 +34,7 @@ __all__ = ["ShardSupervisor"]
 _NS = 1_000_000_000
 #: Pause before a shard that was lost while it was being built is started again.
 _PAUSE_NS = 500_000_000
-#: Longest time until a process that is being started is noticed to have its place.
+#: Longest time until a process that is being started is noticed to be placed.
 _LOOK_NS = 1_000_000_000
 #: Counts that shards keep by themselves; the recovery of the driver has all others.
 _COUNTS = ("restarts", "recycled", "workers_added")
@@ -174,7 +174,7 @@ class ShardSupervisor:
         self._waiter.request_check()
 
     def take_failure(self) -> bool:
-        """Return whether a shard was given up since the last call, so that a wait may be in vain."""
+        """Return whether a shard was abandoned since the last call, so that a wait may be in vain."""
         has_failed, self._has_failed = self._has_failed, False
         return has_failed
 
@@ -202,7 +202,7 @@ class ShardSupervisor:
         self._times.forget(shard)
 
     def _end_late_start(self, shard: int) -> None:
-        """Give up a shard that has waited too long for a place; treat a successor that is not built in time as lost."""
+        """Abandon a shard that was not placed in time; treat a successor that is not built in time as lost."""
         status, text = self._shards[shard], self._starts.why_late(shard)
         if status.is_placed and status.state == ShardState.BUILDING:
             self.handle(Lost(shard, text))
@@ -221,7 +221,7 @@ class ShardSupervisor:
             return False
         return self._hub.owes(status.shard) or not self._requests.calls.keys().isdisjoint(status.env_ids)
 
-    # ---- news of shards --------------------------------------------------------------------
+    # ---- attachments of shards -------------------------------------------------------------
 
     def note_opened(self, shard: int, frame: Frame) -> None:
         """Let the successor of a shard serve; give it up if building its envs has raised."""
@@ -236,20 +236,20 @@ class ShardSupervisor:
             self._recovery.note_built(status.env_ids)
         self._hub.serve(shard)
 
-    def note_news(self, shard: int, mail: Mail) -> None:
+    def on_attachment(self, shard: int, attachment: Attachment) -> None:
         """Note the restore points, outcomes, counts, times and log records of a shard."""
         status = self._shards[shard]
-        self._starts.log_records.keep(shard, mail.log_frames)
+        self._starts.log_records.keep(shard, attachment.log_frames)
         if self._recovery is not None:
-            for env_id, point in mail.restore_points:
+            for env_id, point in attachment.restore_points:
                 is_answered = self._hub.owed(env_id)[1] != point.step_id
                 self._recovery.journal.note_restore_point(env_id, point, is_answered)
-            for env_id, outcome in mail.outcomes:
+            for env_id, outcome in attachment.outcomes:
                 self._recovery.note_outcome(env_id, outcome)
-        if mail.counts is not None:
-            status.counts = {name: mail.counts[name] for name in _COUNTS if name in mail.counts}
-        if mail.times is not None:
-            self._times.take(shard, *mail.times)
+        if attachment.counts is not None:
+            status.counts = {name: attachment.counts[name] for name in _COUNTS if name in attachment.counts}
+        if attachment.times is not None:
+            self._times.take(shard, *attachment.times)
 
     def find_failure(self, shard: int) -> Exception | None:
         """Return the error of a dead shard; None if it is alive, or being replaced."""

@@ -20,9 +20,9 @@ class ShardTimes:
 
     def __init__(self, shares: Sequence[Sequence[int]]) -> None:
         self._num_shards = len(shares)
-        self._found: dict[int, tuple[EnvTimes, WorkerTimes]] = {}  # by shard
+        self._found: dict[int, tuple[EnvTimes, WorkerTimes]] = {}  # times by shard
         self._awaited: set[int] = set()
-        self._number = 0  # of the newest question
+        self._number = 0  # number of the newest question
 
     def await_from(self, shards: Collection[int]) -> int:
         """Note that these shards are asked for their times; return the number of the question."""

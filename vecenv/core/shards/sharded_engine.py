@@ -61,7 +61,7 @@ class ShardedEngine(Engine):
         num_shards: how many; at most one per env.
         adapt, snapshotter: as for `ProcessEngine`.
         shard_timeout: seconds without any reply, also no heartbeat, after which a shard counts as lost.
-        replace_timeout: seconds that the successor of a lost shard may wait for a place.
+        replace_timeout: seconds within which the successor of a lost shard must be placed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShardedEngine(Engine):
         self._shares = split_evenly(self.num_envs, min(num_shards, self.num_envs))
         self._shards = [ShardStatus(shard, share) for shard, share in enumerate(self._shares)]
         self._action_spec: Spec | None = None
-        self._last_counts: dict[str, Any] = {}  # at the end
+        self._last_counts: dict[str, Any] = {}  # the counts at the end
         self._times = ShardTimes(self._shares)
         shard_timeout = min(shard_timeout, MOST_SECONDS)  # it may be infinite
         self._log_records = ShardLogRecords(carrier)
@@ -277,7 +277,7 @@ class ShardedEngine(Engine):
             hub.wait_briefly(min(until_ns, now_ns() + POLL_NS))
 
     def shards(self) -> list[ShardInfo]:
-        """Return the state and the place of every shard."""
+        """Return the state of every shard, and where it runs."""
         found = []
         for shard, status in enumerate(self._shards):
             place = self._carrier.place_of(shard) or ShardPlace(0)

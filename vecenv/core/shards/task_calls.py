@@ -60,4 +60,4 @@ class TaskCall:
         """Note the end."""
         self.value, self.error, self.is_lost = value, error, is_lost
         self.is_done, self.done_ns = True, now_ns()
-        self._make_request = None  # which may refer to this call
+        self._make_request = None  # it may refer to this call

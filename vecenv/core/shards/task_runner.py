@@ -23,7 +23,7 @@ class TaskRunner:
 
     Args:
         pool: of the shard. No other thread uses it while a task runs.
-        pack: makes the mail of a reply of the value or the exception of a task; called in the thread.
+        pack: makes the attachment of a reply of the value or the exception of a task; called in the thread.
     """
 
     def __init__(self, pool: RecordedPool, pack: Callable[[Any, PackedError | None], bytes]) -> None:
@@ -47,7 +47,7 @@ class TaskRunner:
         self._thread.submit(self._tasks.pop, task_id, None)
 
     def take(self, seconds: float) -> bytes | None:
-        """Return the mail of the oldest task; None if it has not ended within this number of seconds."""
+        """Return the attachment of the oldest task; None if it has not ended within this number of seconds."""
         if not wait([self._running[0]], seconds).done:
             return None
         return self._running.popleft().result()

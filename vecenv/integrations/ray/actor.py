@@ -131,7 +131,7 @@ def _with_advice(frame: Buffer) -> Buffer:
     found = unpack_bare(frame)
     if found.kind != FrameKind.FAILED:
         return frame
-    pickled, name, message, text = pickle.loads(found.mail)
+    pickled, name, message, text = pickle.loads(found.attachment)
     error = None if pickled is None else pickle.loads(pickled)
     if not isinstance(error, ModuleNotFoundError):
         return frame

@@ -1,6 +1,6 @@
 """RayCarrier: each shard is an actor of Ray; requests are calls of its methods, and Ray's errors become events.
 
-    start     a new actor -> its place and versions -> its first frame
+    start     a new actor -> its process and versions -> its first frame
     ask       a call; a reply of up to 8 MiB returns as several small values, which Ray sends in its messages
     kill      `ray.kill`, and a task on the node of the actor that kills a process which `ray.kill` cannot reach
 
@@ -51,7 +51,7 @@ class _Actor:
     Attributes:
         boot: pieces of the boot, until the first frame has arrived.
         place: None until the actor has a process.
-        retry_at_ns: when to ask for its place or first frame again.
+        retry_at_ns: when to ask for its process or first frame again.
         is_lost: whether `Lost` was reported.
     """
 
@@ -67,7 +67,7 @@ class _Actor:
 class _Sent(NamedTuple):
     """A call that has not returned: its actor, the number of the request, and the references of its values.
 
-    The number is None for the place of the actor, and 0 for its first frame.
+    The number is None for the process of the actor, and 0 for its first frame.
     """
 
     actor: _Actor
@@ -107,7 +107,7 @@ class RayCarrier:
     # ---- start -----------------------------------------------------------------------------
 
     def start(self, shard: int, boot: bytes) -> None:
-        """Make an actor, which waits for its bundle, and ask it for its place."""
+        """Make an actor, which waits for its bundle, and ask it for its process."""
         if not self._is_connected:
             raise ConfigError("backend='ray': Ray was shut down, and the shards ended with it; close the envs")
         options = self.placement.actor_options(shard)
@@ -117,7 +117,7 @@ class RayCarrier:
         self._ask_to_open(actor)
 
     def _ask_to_open(self, actor: _Actor) -> None:
-        """Ask for the place of an actor, or, if that is known, for its first frame."""
+        """Ask for the process of an actor, or, if that is known, for its first frame."""
         actor.retry_at_ns = NEVER_NS
         if actor.place is None:
             self._note_sent(actor, None, [actor.handle.locate.remote()])
@@ -140,8 +140,8 @@ class RayCarrier:
             error = ConfigError(
                 f"{self.describe(actor.shard)} has {text}; install the same release there, or ship it by runtime_env"
             )
-            mail = pickle.dumps(messages.pack_error(error))
-            self._events.append(Replied(actor.shard, pack_bare(0, FrameKind.FAILED, mail)))
+            attachment = pickle.dumps(messages.pack_error(error))
+            self._events.append(Replied(actor.shard, pack_bare(0, FrameKind.FAILED, attachment)))
             return
         self._ask_to_open(actor)
         if differing and text not in self._warned:

@@ -226,7 +226,7 @@ class Placement:
             return ""
         table = self._ray.util.placement_group_table(self._group)
         count = len(table["bundles"])
-        bundles = f"{count} bundles of the group get their places at the same time" if count > 1 else "the group"
+        bundles = f"{count} bundles of the group are placed at the same time" if count > 1 else "the group"
         return f"; {bundles} ({table['strategy']}, {table['state']})"
 
     def remove(self) -> None:

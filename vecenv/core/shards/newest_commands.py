@@ -1,4 +1,4 @@
-"""Ledger: which env owes which answer, and which rows may be delivered, in arrays over all envs.
+"""NewestCommands: which env owes which answer, and which rows may be delivered, in arrays over all envs.
 
     owed -> arrived -> ready -> delivered      rows of unordered requests
     owed -> missing -> ready -> delivered      an ordered request, all its rows at once
@@ -17,10 +17,10 @@ from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import Refusal
 
-__all__ = ["Ledger"]
+__all__ = ["NewestCommands"]
 
 
-class Ledger:
+class NewestCommands:
     """The newest command of each env, but calls, and the rows that have arrived.
 
     Args:
