@@ -140,7 +140,12 @@ def test_peer_steps_all_envs(peer: Peer, task: Task) -> None:
         pytest.skip("EnvPool has no such env")
     if importlib.util.find_spec(peer.module) is None:
         pytest.skip(f"could not import '{peer.module}'")
-    mode = PeerProcess(peer, task)
+    try:
+        mode = PeerProcess(peer, task)
+    except ConfigError as error:
+        if "Can't import ray.tune" in str(error):  # Ray is installed without the packages that RLlib needs
+            pytest.skip("could not import 'ray.tune'")
+        raise
     try:
         window = mode.run(0.2)
         assert window.steps > 0 and window.batches > 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from vecenv.cli.options import count, integer, key_value, milliseconds, natural, seconds, seed_list
 
-__all__ = ["BENCH_MODES", "COMMANDS", "DEFAULT_ENV", "STDOUT", "Command"]
+__all__ = ["BENCH_MODES", "COMMANDS", "DEFAULT_ENV", "STDOUT", "Subcommand"]
 
 #: `ArgumentParser.add_argument`.
 AddArgument: TypeAlias = Callable[..., argparse.Action]
@@ -23,8 +23,8 @@ STDOUT = "-"
 _NUM_ENVS, _NUM_WORKERS, _NUM_ROUNDS = (functools.partial(integer, low=1, high=high) for high in (65_535, 1024, 10_000))
 
 
-class Command(NamedTuple):
-    """A command: a function that adds its arguments by `ArgumentParser.add_argument`, and its texts."""
+class Subcommand(NamedTuple):
+    """A command of the program: a function that adds its arguments by `ArgumentParser.add_argument`, and its texts."""
 
     add_arguments: Callable[[AddArgument], None]
     help: str
@@ -155,7 +155,7 @@ def _add_tune(add: AddArgument) -> None:
 
 
 COMMANDS = {
-    "bench": Command(
+    "bench": Subcommand(
         _add_bench,
         "steps per second of an env: plain loop, Gymnasium's AsyncVectorEnv, vecenv",
         "Step an env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
@@ -163,37 +163,37 @@ COMMANDS = {
         "For one mode of vecenv alone, also print its times, and one line per cause of lost time: the measured number, "
         "the setting to change, and the gain to expect.",
     ),
-    "check": Command(
+    "check": Subcommand(
         _add_check,
         "every rule an env breaks: spaces, dtypes, bounds, aliasing, seeds, pickling, endless episodes",
         "Play a few episodes of an env with random actions and print every rule that it breaks. "
         "Exit code 1 if there is one.",
     ),
-    "evaluate": Command(
+    "evaluate": Subcommand(
         _add_evaluate,
         "returns of a policy: exactly one episode per seed, the same for any number of envs",
         "Play exactly one episode per seed with a policy, and print a table and a histogram of the "
         "returns. The policy is a function policy(obs, env_id) that returns one action per row.",
     ),
-    "record": Command(
+    "record": Subcommand(
         _add_record,
         "videos of an env's episodes",
         "Play episodes of an env with random actions or a policy, write a video of each, and print the "
         "files. With a policy they are named by env and seed.",
     ),
-    "replay": Command(
+    "replay": Subcommand(
         _add_replay,
         "run a failed episode again",
         "Run the episode of a reproducer file again, in this process: if the env crashed, this crashes. "
         "The file is a pickle and can run any code; use it on your own files.",
     ),
-    "top": Command(
+    "top": Subcommand(
         _add_top,
         "watch a running pool: steps per second, workers, slow and hanging envs",
         "Watch a running pool of this user: steps per second, busy shares and memory of workers, the "
         "slowest envs, and what each env does now. Keys: s sorts, d shows the Python stacks of a worker, q quits.",
     ),
-    "tune": Command(
+    "tune": Subcommand(
         _add_tune,
         "the fastest options of VectorEnv for an env, and the call to paste",
         "Step an env with different backends, workers, threads, calls and options of VectorEnv, in windows "

@@ -17,7 +17,7 @@ import numpy as np
 from vecenv.cli.options import count, natural
 from vecenv.errors import require
 
-__all__ = ["Trained", "main", "train"]
+__all__ = ["SB3Result", "main", "train"]
 
 _KINDS = ("vecenv", "dummy", "subproc")
 #: Episodes whose mean return decides.
@@ -26,7 +26,7 @@ _NUM_EPISODES = 100
 _ROLLOUT_STEPS = 2048
 
 
-class Trained(NamedTuple):
+class SB3Result(NamedTuple):
     """The result of `train`: mean return of the last episodes, their number, env steps, seconds of learning."""
 
     mean_return: float
@@ -35,7 +35,7 @@ class Trained(NamedTuple):
     seconds: float
 
 
-def train(kind: str, *, num_envs: int, max_steps: int, target: float, seed: int) -> Trained:
+def train(kind: str, *, num_envs: int, max_steps: int, target: float, seed: int) -> SB3Result:
     """Train until the mean return of the last 100 episodes is at least `target`, or for `max_steps` env steps.
 
     Args:
@@ -73,7 +73,7 @@ def train(kind: str, *, num_envs: int, max_steps: int, target: float, seed: int)
         model.learn(max_steps, callback=_stop_at(target))
         seconds = time.perf_counter() - start
         returns = [episode["r"] for episode in model.ep_info_buffer]
-    return Trained(float(np.mean(returns)) if returns else 0.0, len(returns), model.num_timesteps, seconds)
+    return SB3Result(float(np.mean(returns)) if returns else 0.0, len(returns), model.num_timesteps, seconds)
 
 
 def _vec_env_class(kind: str) -> Any:
