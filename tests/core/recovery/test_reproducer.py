@@ -189,10 +189,10 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(reproducer, "_FORMAT", 99)
     path = write(episode, str(tmp_path))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="its format is 99, this one reads 9; replay it with that version"):
+    with pytest.raises(ValueError, match="its format is 99, this one reads 10; replay it with that version"):
         load(path)
     Path(path).write_bytes(pickle.dumps((8, "an episode of an older version")))
-    with pytest.raises(ValueError, match="its format is 8, this one reads 9; replay it with that version"):
+    with pytest.raises(ValueError, match="its format is 8, this one reads 10; replay it with that version"):
         load(path)
     Path(path).write_bytes(b"cvecenv.moved\nEpisode\n.")  # a class of a module that has moved
     with pytest.raises(ValueError, match="if another version has written it, replay it with that version"):

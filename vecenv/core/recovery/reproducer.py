@@ -50,12 +50,12 @@ __all__ = [
     "write",
 ]
 
-#: Version of the file format. 9: other modules, and the version in a pickle of its own, which any release can read; 7:
-#: other states of global random generators; 6: constructors as `pickling.dump_with_main` returns them, and calls with
-#: their effects; 5: other flags of commands, and more of Gymnasium's settings in `registrations`; 4: other names of the
-#: fields; 3: registrations as `pickle_registrations` returns them; 2: env factories as the worker received them,
-#: sys.path and the working directory.
-_FORMAT = 9
+#: Version of the file format. 10: other modules of envs, and more state of ALF envs; 9: other modules, and the version
+#: in a pickle of its own, which any release can read; 7: other states of global random generators; 6: constructors as
+#: `pickling.dump_with_main` returns them, and calls with their effects; 5: other flags of commands, and more of
+#: Gymnasium's settings in `registrations`; 4: other names of the fields; 3: registrations as `pickle_registrations`
+#: returns them; 2: env factories as the worker received them, sys.path and the working directory.
+_FORMAT = 10
 _SUFFIX = ".vecenv-episode"
 #: Most actions in an error, and the characters for all of them in its text.
 _MOST_ACTIONS, _ACTIONS_WIDTH = 8, 100
