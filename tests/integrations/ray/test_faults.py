@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,23 +84,20 @@ def _warn(env: Any) -> None:
     logging.getLogger("simulator").warning("from an env")
 
 
-def socket_folders(pid: int) -> set[str]:
-    """Return the folders of the named sockets that the processes of a shard listen on."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    paths = [one.laddr for process in processes for one in process.net_connections("unix")]
-    return {os.path.dirname(path) for path in paths if "/listener-" in path}
+def temporary_files(pids: set[int]) -> list[Path]:
+    """Return the files that `multiprocessing` has made for processes, and the named sockets that they listen on."""
+    paths = [Path(one.laddr) for pid in pids for one in psutil.Process(pid).net_connections("unix") if one.laddr]
+    return [*Path(tempfile.gettempdir()).glob("pymp-*"), *(path for path in paths if path.name.startswith("listener-"))]
 
 
-def test_killed_actor_leaves_its_sockets_in_the_session_folder(cluster: SimulatedCluster) -> None:
-    session = ray._private.worker.global_worker.node.get_session_dir_path()
+def test_shards_make_no_temporary_files(cluster: SimulatedCluster) -> None:
+    """Ray ends their processes without exit functions, which would remove them."""
+    before = temporary_files(set())
     with ray_pool([ToyEnv] * 4) as pool:
         pool.start()
-        folders = socket_folders(pool.shards()[0].pid)
-        assert folders and {os.path.dirname(folder) for folder in folders} == {session}
-        kill(pool, 0)
-        assert all(map(os.path.isdir, folders))
-        closed = socket_folders(pool.shards()[1].pid)
-    wait_until(lambda: not any(map(os.path.exists, closed)))  # a closed shard removes its own
+        actors = [psutil.Process(shard.pid) for shard in pool.shards()]
+        pids = {one.pid for actor in actors for one in (actor, *actor.children(recursive=True))}
+        assert len(pids) > len(actors) and temporary_files(pids) == before
 
 
 def test_stopped_actor_is_replaced_and_its_processes_end(cluster: SimulatedCluster) -> None:

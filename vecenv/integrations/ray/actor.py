@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing.util
 import os
 import pickle
 import platform
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,8 +20,6 @@ from ...errors import add_notes
 
 __all__ = ["Place", "ShardHost", "kill_process", "make_actor_class", "to_pieces", "versions"]
 
-#: Longest path of a folder in which a socket of `multiprocessing` has a path that the system accepts.
-_MOST_FOLDER_LENGTH = 107 - len("/listener-12345678")
 _REMEDY = "ship it by RayOptions(runtime_env=...), or install it there"
 
 
@@ -93,37 +88,15 @@ class ShardHost:
     def open(self, *boot: Buffer) -> Any:
         """Build the envs; return the first frame. A second call returns it again."""
         if self._shard is None:
-            _use_session_folder()
             self._shard = self._make_shard(bytes(join(boot)))
             self._opened = to_pieces(_with_advice(self._shard.open()), 1)
-            self._clean_up()
         return self._opened[0]
 
     def execute(self, num_pieces: int, num_shared: int, *values: Buffer) -> Any:
         """Execute a request, in pieces after the shared values; return the frame, in `num_pieces` pieces."""
         shared, request = values[:num_shared], values[num_shared:]
         pieces = to_pieces(self._shard.execute(bytes(join(request)), shared), num_pieces)
-        self._clean_up()
         return pieces[0] if num_pieces == 1 else pieces
-
-    def _clean_up(self) -> None:
-        """Remove the temporary folder of `multiprocessing` after a close: Ray ends processes without exit functions."""
-        if self._shard.is_closed:
-            shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
-
-
-def _use_session_folder() -> None:
-    """Let `multiprocessing` put its sockets into Ray's session folder, unless the path of that is too long.
-
-    Then Ray removes those of a killed actor.
-    """
-    import ray
-
-    folder = tempfile.mkdtemp(prefix="shard-", dir=ray._private.worker.global_worker.node.get_session_dir_path())
-    if len(folder) > _MOST_FOLDER_LENGTH:
-        os.rmdir(folder)
-        return
-    multiprocessing.current_process()._config.setdefault("tempdir", folder)  # type: ignore[attr-defined]
 
 
 def _with_advice(frame: Buffer) -> Buffer:
