@@ -7,13 +7,14 @@ by one. Their names are collected from the code of the object's class that assig
 
 from __future__ import annotations
 
+import copy
 import dis
 import functools
 import sys
 import types
 from typing import Any
 
-__all__ = ["MISSING", "attributes_of", "get_own_attr", "set_own_attr"]
+__all__ = ["MISSING", "attributes_of", "get_listed_state", "get_own_attr", "set_listed_state", "set_own_attr"]
 
 MISSING: Any = object()
 
@@ -31,6 +32,21 @@ def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
 def set_own_attr(layer: Any, name: str, value: Any) -> None:
     """Set an attribute of the object itself; a `__setattr__` of its class is not used."""
     object.__setattr__(layer, name, value)
+
+
+def get_listed_state(layer: Any) -> dict[str, Any]:
+    """Return a copy of the attributes that `state_names` of all classes of an object list."""
+    return copy.deepcopy({name: getattr(layer, name) for name in _listed_names(type(layer))})
+
+
+def set_listed_state(layer: Any, state: dict[str, Any]) -> None:
+    """Set these attributes to copies of a state that `get_listed_state` returned."""
+    for name, value in copy.deepcopy({name: state[name] for name in _listed_names(type(layer))}).items():
+        setattr(layer, name, value)
+
+
+def _listed_names(cls: type) -> list[str]:
+    return [name for base in cls.__mro__ for name in vars(base).get("state_names", ())]
 
 
 def attributes_of(layer: Any) -> dict[str, Any]:

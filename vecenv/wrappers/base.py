@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import gymnasium
@@ -12,6 +11,7 @@ from gymnasium import spaces
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.values.own_attributes import get_listed_state, set_listed_state
 
 Env = gymnasium.Env[Any, Any]
 
@@ -25,7 +25,8 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that last from one step or episode to the next; `get_state` returns them."""
+    """Names of the attributes that last from one step or episode to the next, beside those of base classes;
+    `get_state` returns them."""
 
     def __new__(cls, env: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(env, GymToGymnasiumWrapper) and not issubclass(cls, GymToGymnasiumWrapper):
@@ -37,12 +38,11 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def get_state(self) -> dict[str, Any]:
         """Return a picklable copy of this layer's own state, without the state of the env inside."""
-        return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
+        return get_listed_state(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned; it is copied."""
-        for name in self.state_names:
-            setattr(self, name, copy.deepcopy(state[name]))
+        set_listed_state(self, state)
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:

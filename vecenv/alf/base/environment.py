@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import copy
 from typing import Any, ClassVar
 
 from vecenv.alf.base.spec import TensorSpec
 from vecenv.alf.base.timestep import TimeStep, time_step_spec
 from vecenv.errors import ConfigError, StateError
+from vecenv.values.own_attributes import get_listed_state, set_listed_state
 
 
 class AlfEnvironment(abc.ABC):
@@ -143,15 +143,11 @@ class AlfEnvironment(abc.ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Return a picklable copy of the attributes that `state_names` of its classes list, without inner state."""
-        return copy.deepcopy({name: getattr(self, name) for name in self._all_state_names()})
+        return get_listed_state(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        for name, value in copy.deepcopy({name: state[name] for name in self._all_state_names()}).items():
-            setattr(self, name, value)
-
-    def _all_state_names(self) -> list[str]:
-        return [name for cls in type(self).__mro__ for name in vars(cls).get("state_names", ())]
+        set_listed_state(self, state)
 
     def has_own_methods(self) -> bool:
         """Return whether the object has a `step` or `reset` that is not its class's."""

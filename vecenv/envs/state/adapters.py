@@ -10,14 +10,17 @@ lifetime of state is one of three values:
 
 from __future__ import annotations
 
+import dis
+import functools
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from vecenv.envs.adapt import inner_env
 from vecenv.errors import StateError
 from vecenv.values.own_attributes import MISSING, get_own_attr
 
@@ -98,6 +101,20 @@ def _find_lost_frames(layer: Any) -> str | None:
     return f"{frames} frames of a video that are not written yet would be lost" if frames > 1 else None
 
 
+_RECORDING = ("recording", "recorded_frames", "_video_name")
+
+
+def _recorder(*names: str, **more: Any) -> StateAdapter:
+    """Return the adapter of a class that records videos: these attributes, and a recording of up to one frame."""
+    adapter = attributes(*names, *_RECORDING, lifetime=LIFE, find_gap=_find_lost_frames, **more)
+
+    def capture(layer: Any) -> dict[str, Any]:
+        kept = names if _find_lost_frames(layer) else (*names, *_RECORDING)
+        return {name: getattr(layer, name) for name in kept}
+
+    return replace(adapter, capture=capture)
+
+
 def _find_unread_frames(layer: Any) -> str | None:
     unread = 0 if layer.reset_clean else len(layer.frame_list)
     return f"{unread} collected frames that are not read yet would be lost" if unread else None
@@ -113,12 +130,23 @@ def _find_hidden_state(layer: Any) -> str | None:
 
 def _is_pure(value: Any, depth: int = 0) -> bool:
     if isinstance(value, types.FunctionType) and depth < 4:
+        if _stores_outside(value.__code__, value.__code__.co_freevars):
+            return False
         captured = [cell.cell_contents for cell in value.__closure__ or ()]
         captured += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         return all(_is_pure(part, depth + 1) for part in captured)
     if isinstance(value, (tuple, frozenset)):
         return all(_is_pure(part, depth) for part in value)
     return isinstance(value, (*_IMMUTABLE, types.BuiltinFunctionType, np.ufunc))
+
+
+@functools.cache
+def _stores_outside(code: types.CodeType, outer_names: tuple[str, ...]) -> bool:
+    """Return whether a function, or one inside it, sets an attribute, a global or one of these outer variables."""
+    return any(
+        step.opname in ("STORE_ATTR", "STORE_GLOBAL") or (step.opname == "STORE_DEREF" and step.argval in outer_names)
+        for step in dis.get_instructions(code)
+    ) or any(_stores_outside(part, outer_names) for part in code.co_consts if isinstance(part, types.CodeType))
 
 
 def _window_lifetime(layer: Any) -> str:
@@ -140,11 +168,11 @@ def _restore_all(layer: Any, state: dict[str, Any]) -> None:
 
 def _find_rebuilt(layer: Any) -> str | None:
     """Return the reason if pickle would rebuild a layer inside and lose its state, else None."""
-    inner = get_own_attr(layer, "env")
+    inner = inner_env(layer)
     while inner is not None:
         if isinstance(inner, gymnasium.utils.EzPickle):
             return f"pickle rebuilds the {type(inner).__name__} inside it from its arguments (EzPickle)"
-        inner = get_own_attr(inner, "env")
+        inner = inner_env(inner)
     return None
 
 
@@ -215,8 +243,8 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     _WRAPPERS + "transform_reward.ClipReward": _STATELESS,
     # Their noise is drawn from the env's generator; a new layer opens a new window.
     **{f"{_WRAPPERS}rendering.{name}": _STATELESS for name in ("AddWhiteNoise", "HumanRendering", "ObstructView")},
-    _WRAPPERS + "rendering.RenderCollection": StateAdapter(find_gap=_find_unread_frames),
-    _WRAPPERS + "rendering.RecordVideo": attributes("step_id", "episode_id", lifetime=LIFE, find_gap=_find_lost_frames),
+    _WRAPPERS + "rendering.RenderCollection": StateAdapter(is_whole=False, find_gap=_find_unread_frames),
+    _WRAPPERS + "rendering.RecordVideo": _recorder("step_id", "episode_id"),
     **{
         _WRAPPERS + name: _STATELESS
         for name in (
@@ -261,11 +289,8 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     # A reset with a seed loads the game again; a reset without a seed continues the emulator's generator.
     "ale_py.env.AtariEnv": StateAdapter(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
     "vecenv.envs.adapt.AdaptedEnv": _GENERATORS_ONLY,
-    "vecenv.envs.video.EpisodeRecorder": attributes(
-        *("step_id", "episode_id", "name_prefix", "video_paths"),
-        lifetime=LIFE,
-        find_gap=_find_lost_frames,
-        with_subclasses=True,
+    "vecenv.envs.video.EpisodeRecorder": _recorder(
+        *("step_id", "episode_id", "name_prefix", "video_paths"), with_subclasses=True
     ),
     "vecenv.envs.agents.TwoAgentEnv": _GENERATORS_ONLY,
     "vecenv.envs.agents.HybridEnv": _GENERATORS_ONLY,

@@ -417,6 +417,8 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str
         return plan.gap
     if within is not None and not plan.is_built_in:
         return "its functions may return the state between two episodes only"
+    if within is not None and not plan.holds_inner and _has_own_methods(layer):
+        return "its step or reset was replaced by a function that may hold state of its own"
     if within is not None and not plan.is_whole:
         return None if within else "its state within an episode is not plain data"
     if get_own_attr(layer, "_env", MISSING) is None or get_own_attr(layer, "env", MISSING) is None:
@@ -424,6 +426,14 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str
     if continues_episode and not plan.is_whole:
         return "a wrapper around it continues its episode after a reset, and state of an episode is not saved"
     return plan.find_gap(layer) if plan.find_gap is not None else None
+
+
+def _has_own_methods(layer: Any) -> bool:
+    """Return whether `step` or `reset` of an object is not the method of its class."""
+    return any(
+        hasattr(type(layer), name) and getattr(getattr(layer, name), "__func__", None) is not getattr(type(layer), name)
+        for name in ("step", "reset")
+    )
 
 
 # ---- capture -------------------------------------------------------------------------------------
@@ -496,10 +506,11 @@ def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:
     if plan.is_whole or not plan.name.startswith(_IN_ATTRIBUTES):
         return {}
     inner = inner_env(layer)
+    others = (*GENERATOR_CLASSES, gymnasium.Space, EnvSpec)
     found = {
         name: value
         for name, value in attributes_of(layer).items()
-        if value is not inner and not isinstance(value, (*GENERATOR_CLASSES, gymnasium.Space, EnvSpec))
+        if value is None or not (value is inner or isinstance(value, others))
     }
     return found if all(map(is_plain, found.values())) else {}
 
