@@ -608,6 +608,14 @@ def test_pickled_stack_continues_with_all_layers(adapters):
     close(env, twin)
 
 
+class Holding(CountsAllSteps):
+    """Holds its env in `_env`, like many a `BaseEnv`."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self._env = self.__dict__.pop("env")
+
+
 def test_state_rebuilt_by_pickle_is_incomplete(adapters):
     register_pickled_state(CountsAllSteps)
     env = CountsAllSteps(make("MountainCarContinuous-v0"))
@@ -616,9 +624,9 @@ def test_state_rebuilt_by_pickle_is_incomplete(adapters):
     env = CountsAllSteps(Rebuilt(make("CartPole-v1")))
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert uncovered_layers(env) == [
-        f"{dotted_name(CountsAllSteps)}: pickle rebuilds the Rebuilt inside it from its arguments (EzPickle)"
-    ]
+    says = "pickle rebuilds the Rebuilt inside it from its arguments (EzPickle)"
+    assert uncovered_layers(env) == [f"{dotted_name(CountsAllSteps)}: {says}"]
+    assert uncovered_layers(Holding(env.env)) == [f"{dotted_name(Holding)}: {says}"]
     env.close()
 
 

@@ -253,6 +253,7 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "MujocoEnv": lambda: make("HalfCheetah-v5"),
     "counting Transform": lambda: wrappers.TransformReward(cart_pole(), counting()),
     "replaced step": lambda: replaced(cart_pole()),
+    "replaced step in a batch": lambda: BatchedEnv(replaced(CartPoleVectorEnv(3))),
     "drawn frames": lambda: wrappers.AddRenderObservation(make("CartPole-v1", render_mode="rgb_array")),
 }
 

@@ -417,7 +417,7 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str
         return plan.gap
     if within is not None and not plan.is_built_in:
         return "its functions may return the state between two episodes only"
-    if within is not None and not plan.holds_inner and _has_own_methods(layer):
+    if (within is not None or continues_episode) and not plan.holds_inner and _has_own_methods(layer):
         return "its step or reset was replaced by a function that may hold state of its own"
     if within is not None and not plan.is_whole:
         return None if within else "its state within an episode is not plain data"
