@@ -474,10 +474,10 @@ def play_manager(kills: bool) -> Any:
     try:
         manager.seed([1, 2])
         manager.launch()
-        manager.set_task(3)
+        call_envs(manager, "set_task", 3)
         for number in range(3):
             manager.step({0: 1, 1: 2})
-            manager.add(number)
+            call_envs(manager, "add", number)
         call_envs(manager, "scale", env_ids=[1])
         manager.seed([3, 4])
         manager.reset()
