@@ -1,12 +1,12 @@
 """Frames: a reply of a shard as one flat buffer, and a buffer as pieces of a size that the transport handles well.
 
-header     int64: seq, kind, count, flags, num_final, num_steps, mail_nbytes
+header     int64: seq, kind, count, flags, num_final, num_steps, attachment_nbytes
 columns    step_id, env_id, reward, ..., one after the other, `count` rows each; every column begins at a
            multiple of 8 bytes
 obs        the leaves of the observation, `count` rows each
 info       the cells of infos, `count` rows each; only if a row is flagged INFO, or FINAL_INFO
 final      the leaves of final observations, only for the rows flagged FINAL
-attachment       pickled messages; empty for plain steps
+attachment pickled messages; empty for plain steps
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class FrameLayout:
     def unpack(self, data: Buffer) -> Frame:
         """Return the contents of a frame, as views."""
         view = memoryview(data).cast("B")
-        seq, kind, count, flags, num_final, num_steps, mail_nbytes = _HEADER.unpack_from(view)
+        seq, kind, count, flags, num_final, num_steps, attachment_nbytes = _HEADER.unpack_from(view)
         frame = Frame(seq, kind, count, flags, num_steps)
         at = _HEADER.size
         for part in self._parts(count, flags, num_final) if count else ():
@@ -211,7 +211,7 @@ class FrameLayout:
             else:
                 (frame.obs if part.group == "obs" else frame.final).append(values)
             at += _aligned(part.nbytes)
-        frame.attachment = view[len(view) - mail_nbytes :]
+        frame.attachment = view[len(view) - attachment_nbytes :]
         return frame
 
 
@@ -225,8 +225,8 @@ def pack_bare(seq: int, kind: int, attachment: Buffer = b"", num_steps: int = 0)
 def unpack_bare(data: Buffer) -> Frame:
     """Return number, kind and attachment of a frame; its rows are left out."""
     view = memoryview(data).cast("B")
-    seq, kind, _, _, _, num_steps, mail_nbytes = _HEADER.unpack_from(view)
-    return Frame(seq, kind, num_steps=num_steps, attachment=view[len(view) - mail_nbytes :])
+    seq, kind, _, _, _, num_steps, attachment_nbytes = _HEADER.unpack_from(view)
+    return Frame(seq, kind, num_steps=num_steps, attachment=view[len(view) - attachment_nbytes :])
 
 
 _NONE: Array = np.empty(0, np.int64)

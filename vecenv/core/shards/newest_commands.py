@@ -28,7 +28,7 @@ class NewestCommands:
         num_shards: how many shards.
 
     Attributes:
-        newest: the newest command of each env, but calls, (num_envs,). Payloads count if the command is flagged so.
+        commands: the newest command of each env, but calls, (num_envs,). Payloads count if the command is flagged so.
         num_owed: how many envs owe an answer.
         num_missing_of: by shard, how many of these answers have not arrived.
     """
@@ -36,7 +36,7 @@ class NewestCommands:
     def __init__(self, shard_of: Array, num_shards: int) -> None:
         num_envs = len(shard_of)
         self._shard_of = shard_of
-        self.newest = Commands.of(Op.NONE, np.arange(num_envs))
+        self.commands = Commands.of(Op.NONE, np.arange(num_envs))
         self.num_owed = 0
         self.num_missing_of = [0] * num_shards
         self._is_owed = np.zeros(num_envs, np.bool_)
@@ -66,7 +66,7 @@ class NewestCommands:
             busy = self._is_owed[env_ids]
             if op == Op.RESET:
                 superseded = int(busy.sum())
-                busy &= self.newest.table["op"][env_ids] != Op.STEP
+                busy &= self.commands.table["op"][env_ids] != Op.STEP
             if busy.any():
                 return Refusal("busy", int(env_ids[busy.argmax()]))
             distinct, index = np.unique(env_ids, return_index=True)
@@ -79,10 +79,10 @@ class NewestCommands:
         env_ids = commands.env_ids
         for env_id in env_ids[self._is_owed[env_ids]].tolist():
             self.forget(env_id)
-        self.newest.table[env_ids] = commands.table
+        self.commands.table[env_ids] = commands.table
         if any(commands.payloads):
             for env_id, payload in zip(env_ids.tolist(), commands.payloads):
-                self.newest.payloads[env_id] = payload
+                self.commands.payloads[env_id] = payload
         self._is_owed[env_ids] = True
         self.num_owed += len(env_ids)
         for shard, count in enumerate(np.bincount(self._shard_of[env_ids]).tolist()):
@@ -125,7 +125,7 @@ class NewestCommands:
         """Return (op, step_id) of the answer that an env owes; op is NONE if it owes none."""
         if not self._is_owed[env_id]:
             return int(Op.NONE), 0
-        newest = self.newest.table[env_id]
+        newest = self.commands.table[env_id]
         return int(newest["op"]), int(newest["step_id"])
 
     def missing(self, env_ids: Sequence[int] | Array) -> Array:
@@ -138,7 +138,7 @@ class NewestCommands:
 
     def select_awaited(self, env_ids: Array, step_ids: Array) -> Array:
         """Return which of these rows are owed and have not arrived yet, bool (n,)."""
-        is_newest = self.newest.table["step_id"][env_ids] == step_ids.astype(np.int64)
+        is_newest = self.commands.table["step_id"][env_ids] == step_ids.astype(np.int64)
         found: Array = self._is_owed[env_ids] & ~self._has_arrived[env_ids] & is_newest
         return found
 

@@ -22,10 +22,10 @@ from ..system.module_paths import Source
 
 __all__ = [
     "AddInfoKey",
+    "Attachment",
     "Cancel",
     "Close",
     "ForgetTask",
-    "Attachment",
     "Op",
     "PackedError",
     "ReadTimes",

@@ -1,7 +1,7 @@
 """Shard: the other end of a link, in another process: a pool that executes numbered requests exactly once.
 
 Request -> its operations -> Pool -> worker processes
-Frame   <- rows and messages <- Pool.recv, until there are enough rows or the wait_seconds of the request is over
+Frame   <- rows and messages <- Pool.recv, until there are enough rows, or `wait_seconds` have passed
 
 A task takes the place of the driver for a while: it commands the envs by itself. Until it has ended, replies are empty.
 """
@@ -221,7 +221,7 @@ class Shard:
         return self._tasks.is_running and not self._pool.closed
 
     def _await_task(self, request: Request) -> bytearray:
-        """Return the frame of a task that has ended, or an empty one if none ends within the wait_seconds."""
+        """Return the frame of a task that has ended, or an empty one if none ends within `wait_seconds`."""
         attachment = self._tasks.take(request.wait_seconds)
         return pack_bare(request.seq, FrameKind.EXECUTED, attachment or b"", self._num_steps)
 
@@ -311,7 +311,7 @@ class Shard:
         return self._take_attachment(None, reply)
 
     def _take_attachment(self, error: PackedError | None, task: TaskReply | None = None) -> bytes:
-        """Return the pickled attachment of a reply; b'' if there is nothing to say."""
+        """Return the pickled attachment of a reply; b'' if it is empty."""
         attachment, self._attached = self._attached._replace(log_frames=self._take_log_frames()), Attachment([], [], [])
         counts = self._engine.statistics()
         changed = {name: count for name, count in counts.items() if name != "log_nbytes"}

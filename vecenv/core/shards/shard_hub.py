@@ -456,7 +456,7 @@ class ShardHub(Hub):
             calls: by step_id, those that must be made.
         """
         found = [calls[step_id] for step_id in self._calls[shard] if step_id in calls]
-        for one in self._newest.newest.select(self._newest.missing(self._all_ids[self._slices[shard]])):
+        for one in self._newest.commands.select(self._newest.missing(self._all_ids[self._slices[shard]])):
             payload = one.payload if one.flags & CommandFlag.PAYLOAD else None
             if payload is None and one.op == Op.STEP:
                 payload = tuple(column[one.env_id].tobytes() for column in self._actions)
