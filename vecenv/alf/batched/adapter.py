@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -52,7 +52,6 @@ class _Adapter:
 
     alf: AlfEnvironment
     skipped_layers: Sequence[AlfEnvironment] = ()
-    state_names: ClassVar[tuple[str, ...]] = ("skipped_layers",)
 
     def get_state(self) -> list[Any]:
         """Return the state of each skipped layer."""
