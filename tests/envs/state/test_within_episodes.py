@@ -23,6 +23,7 @@ from gymnasium.wrappers import vector as vector_wrappers
 
 import vecenv.alf.gym
 import vecenv.wrappers
+from tests.envs.state.test_state import HAS_ATARI, needs_atari
 from tests.faults.traces import frozen
 from vecenv.alf.gym import actions as alf_actions
 from vecenv.alf.gym import frames as alf_frames
@@ -69,11 +70,7 @@ from vecenv.wrappers import (
     WarpFrameWrapper,
 )
 
-HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
-NEEDS_ATARI = pytest.mark.skipif(not HAS_ATARI, reason="needs ale-py and OpenCV")
 HAS_VIDEO = importlib.util.find_spec("moviepy") is not None
-if HAS_ATARI:
-    gymnasium.register_envs(importlib.import_module("ale_py"))
 
 #: Steps before the snapshot: none, within the first and within a later episode.
 NUMS_STEPS = (0, 8, 33)
@@ -477,7 +474,7 @@ def classes_in_tables(opened: contextlib.ExitStack) -> set[Any]:
     return {type(layer) for env in envs for layer in state_module._layers(env)}
 
 
-@NEEDS_ATARI
+@needs_atari
 def test_every_class_with_state_is_in_a_table(opened: contextlib.ExitStack) -> None:
     """A new wrapper must be added to KNOWN, where a state that is not complete fails, or to UNKNOWN."""
     shown = {dotted_name(cls) for cls in classes_in_tables(opened)}
@@ -490,7 +487,7 @@ def is_of_another_release(name: str) -> bool:
     return name.startswith("gymnasium.") and not hasattr(importlib.import_module(module), cls)
 
 
-@NEEDS_ATARI
+@needs_atari
 def test_subclass_of_a_user_is_not_known_within_an_episode(opened: contextlib.ExitStack) -> None:
     for cls in classes_in_tables(opened):
         mine = type(cls.__name__, (cls,), {"__module__": __name__})
