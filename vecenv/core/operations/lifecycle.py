@@ -290,7 +290,7 @@ class Lifecycle:
     def _end(self) -> Exception | None:
         shut_down, self._shut_down = self._shut_down, lambda timeout: None  # it may refer to the memory of the pool
         error = shut_down(self._close_timeout)
-        if self._finalizer is not None:  # it ends what is left later, if a signal handler has raised above
+        if self._finalizer is not None:  # stays if a signal handler has raised above: it ends the other parts later
             self._finalizer.cancel()
         return error
 

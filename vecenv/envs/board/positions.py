@@ -34,7 +34,7 @@ class Position(ABC):
     #: Index of the player to move.
     player: int
     is_over: bool
-    #: Index of the player who has won; None for a draw or if the game is not over.
+    #: Index of the winner; None for a draw or if the game is not over.
     winner: int | None
 
     @abstractmethod
