@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,6 @@ from ..system.start_process import standard_descriptors
 from .death import Supervisor
 from .monitor import WorkerTable, announce
 from .pool import Pool
-from .starting import common_names
 from .worker_starts import WorkerStarts, compare_spaces, note_place
 
 __all__ = ["ProcessEngine", "ProcessPool", "measure_first_env"]
@@ -60,6 +60,7 @@ __all__ = ["ProcessEngine", "ProcessPool", "measure_first_env"]
 #: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping one; 8 null envs took
 #: 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
+_LOG = logging.getLogger("vecenv")
 #: Slots in reserve for envs that get a worker of their own; each costs 128 KiB of shared memory.
 _MOST_SPARES = 8
 #: Seconds that the measurement of an env may take, without its constructor.
@@ -84,7 +85,7 @@ class ProcessEngine(Engine):
             thread that uses the pool; None: there is no other listener.
 
     Attributes:
-        num_workers: worker processes at the start.
+        num_workers: worker processes at the start, with those that were started because constructors wait.
         journal: requests of each env; None: failures are raised.
         recovery: decides about failures; None: they are raised.
         files: the files of the modules of the first workers.
@@ -152,19 +153,22 @@ class ProcessEngine(Engine):
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._slots.assign(shares, self.options.threads_per_worker)
-        names: list[dict[str, Any]] = [{} for _ in shares]
         starts = self._starts = self._make_starts(check_not_closing)
-        pickled = [starts.pickle_functions(env_ids, one) for env_ids, one in zip(shares, names)]
-        self._known = common_names(names)
+        pickled = [starts.pickle_functions(env_ids) for env_ids in shares]
         starts.prepare()
         for worker_id, functions in enumerate(pickled):
             mine, by_thread = zip(*slots[worker_id])
-            reports_all = worker_id == 0 or self._has_predecessor
-            starts.spawn(starts.boot(worker_id, list(by_thread), functions, reports_all_files=reports_all), list(mine))
+            starts.spawn(starts.boot(worker_id, list(by_thread), functions), list(mine))
         reports = starts.await_reports(group.workers)
+        self._known = starts.known_names()
+        if starts.choice:  # further workers were started
+            self.num_workers = len(group.workers)
+            self.options = dataclasses.replace(self.options, choice=starts.choice)
+            slots = self._slots.assign([worker.env_ids for worker in group.workers], 1)
+            _LOG.info("%s", starts.choice)
         spaces = EnvSpaces.of(reports[0], self.options)
         jobs = {} if self._resume is None else dict(self._resume.restore_jobs)
-        for worker, report in zip(group.workers, reports):
+        for worker, report in sorted(zip(group.workers, reports), key=lambda pair: pair[0].env_ids):
             compare_spaces(spaces, worker, report)
             if self._has_predecessor:
                 jobs |= starts.check_files(worker, report, jobs)
@@ -195,6 +199,7 @@ class ProcessEngine(Engine):
             slots=self._slots,
             files=self.files,
             num_workers=self.num_workers,
+            has_predecessor=self._has_predecessor,
             recovery=self.recovery,
             check_not_closing=check_not_closing,
         )

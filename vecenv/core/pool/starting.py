@@ -12,6 +12,7 @@ from ...values.pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
 from ..processes.worker import Worker
 from ..system.clock import now_ns
+from ..system.process_stat import run_delay_ns
 from ..system.shared_objects import SharingError
 from ..system.stack_dump import PhaseNote
 
@@ -157,6 +158,7 @@ class StartLimits:
 
     The start of a process has the same limit until its first constructor begins, and so has the time between its last
     constructor and its report. A worker without a file for notes has one limit, multiplied by the number of its envs.
+    The time for which a worker waits for a core does not count: many workers may build their envs at the same time.
 
     Args:
         limit: seconds; None for no limit.
@@ -187,4 +189,5 @@ class StartLimits:
         began_ns = running[0].began_ns if running else max((note.began_ns for note in notes), default=0)
         began_ns = max(began_ns, self._began_ns.setdefault(worker.pid, now_ns()))
         stopped_ns = sum(min(length, end - began_ns) for end, length in self._stops if end > began_ns)
-        return now_ns() - began_ns - stopped_ns >= limit * 1e9
+        passed_ns = now_ns() - began_ns - stopped_ns
+        return passed_ns >= limit * 1e9 and passed_ns - run_delay_ns(worker.pid) >= limit * 1e9

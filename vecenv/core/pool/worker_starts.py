@@ -1,6 +1,7 @@
 """WorkerStarts: starts the workers of one pool, the first ones and their successors.
 
     first workers   boot -> spawn -> await_reports -> (`ProcessEngine` lays out the arena) -> attach -> await_ready
+    further ones    while constructors of the first workers wait, other workers build their next envs
     a successor     start_successor: spawn -> await_reports -> attach -> await_ready
 
 A worker that dies before it serves is started again, if the failure policy allows that.
@@ -19,6 +20,7 @@ from typing import Any
 from ...errors import (
     ConfigError,
     DifferentSpacesError,
+    ShortageError,
     WorkerDiedError,
     WorkerError,
     WorkerTimeoutError,
@@ -41,8 +43,8 @@ from ..processes.slots import SlotTable
 from ..processes.worker import (
     Worker,
     death_of,
-    has_descriptors_for,
     preferred_core,
+    room_for_descriptors,
     start_error,
     start_worker,
     usable_cores,
@@ -65,10 +67,12 @@ from .starting import (
     ConstructReports,
     StartLimits,
     StartProgress,
+    common_names,
     pickle_env_fns,
     pickle_worker_init,
     running_constructors,
 )
+from .waiting_constructors import ConstructorWatch, room_for
 
 __all__ = ["WorkerStarts", "compare_spaces", "note_place"]
 
@@ -87,6 +91,7 @@ class WorkerStarts:
         slots: which envs a worker serves in which slot.
         files: the files of the modules of the first workers, with which those of successors are compared.
         num_workers: how many are started at first.
+        has_predecessor: whether `files` are those of a predecessor of the pool.
         recovery: decides whether a worker that has died before it served is started again; None: it is not.
         check_not_closing: as for `Engine.open`.
     """
@@ -104,6 +109,7 @@ class WorkerStarts:
         slots: SlotTable,
         files: ModuleFiles,
         num_workers: int,
+        has_predecessor: bool,
         recovery: Recovery | None,
         check_not_closing: Callable[[str], None],
     ) -> None:
@@ -118,7 +124,13 @@ class WorkerStarts:
         self._recovery = recovery
         self._check_not_closing = check_not_closing
         self._output = WorkerOutput(options.worker_output)
-        self._has_descriptors = has_descriptors_for(num_workers)
+        self._has_descriptors = room_for_descriptors() >= num_workers
+        self._has_predecessor = has_predecessor
+        self._watch: ConstructorWatch | None = None  # until no further worker can be started
+        if options.num_workers is None and options.build != "serial" and options.threads_per_worker == 1:
+            self._watch = ConstructorWatch()
+        self._limit = ""  # the name of the limit of further workers that was reached
+        self._names: list[dict[str, Any]] = []  # see `known_names`
         self._common: dict[str, Any] = {}
         self._spaces: EnvSpaces | None = None
         self._plan: ArenaPlan | None = None
@@ -132,6 +144,19 @@ class WorkerStarts:
     def set_arena(self, spaces: EnvSpaces, plan: ArenaPlan) -> None:
         """Set the spaces that all workers must have, and the layout of the arena that they get."""
         self._spaces, self._plan = spaces, plan
+        self._num_workers, self._watch = len(self._group.workers), None
+
+    @property
+    def choice(self) -> str:
+        """The reason for further workers, see `PoolOptions.choice`; '' if there are none. Valid until `set_arena`."""
+        count = len(self._group.workers)
+        if count == self._num_workers:
+            return ""
+        limit = f", a number that is limited by {self._limit}" if self._limit else ""
+        return (
+            f"constructors wait: {count} workers for {len(self._env_fns)} envs{limit}, which build them at the same "
+            f"time; num_workers={self._num_workers} builds them one after the other"
+        )
 
     def connect(self, inbox: Inbox) -> None:
         """Pass warnings about changed code to an inbox from now on."""
@@ -176,8 +201,6 @@ class WorkerStarts:
             "settings": self._options.settings,
             "is_forked": self._options.context != "spawn",
         }
-        if self._options.context == "fork" and self._num_workers > 1:
-            _warn_of_generators(common["imports"])
         if self._options.context == "forkserver":
             server = prepare_server(
                 common["modules"],
@@ -189,15 +212,17 @@ class WorkerStarts:
             )
             self._group.keep_server(server)
 
-    def pickle_functions(self, env_ids: Iterable[int], names: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fields of `Boot` with the functions that a worker of these envs calls.
+    def known_names(self) -> dict[str, Any]:
+        """Return the objects of `__main__` that all workers have, by name."""
+        return common_names(self._names)
 
-        `names`: as for `pickle_env_fns`.
-        """
+    def pickle_functions(self, env_ids: Iterable[int]) -> dict[str, Any]:
+        """Return the fields of `Boot` with the functions that a worker of these envs calls."""
         shared = self._group.share_objects(self._options.context)
+        self._names.append({})
         with shared.collecting():
             return {
-                "env_fns": pickle_env_fns(self._env_fns, env_ids, shared.reduce, names),
+                "env_fns": pickle_env_fns(self._env_fns, env_ids, shared.reduce, self._names[-1]),
                 "worker_init": pickle_worker_init(self._options.worker_init, shared.reduce),
                 "shared": shared,
             }
@@ -211,6 +236,7 @@ class WorkerStarts:
             worker_id=worker_id,
             env_ids=env_ids,
             env_ids_by_thread=env_ids_by_thread,
+            reports_all_files=worker_id == 0 or self._has_predecessor,
             **functions,
             **self._common,
             **others,
@@ -222,6 +248,8 @@ class WorkerStarts:
         """Start a worker, as a further one of the group or as the successor of the last one with its worker_id."""
         if self._options.context == "fork":  # the worker inherits these modules
             note_modules()
+            if boot.worker_id == len(self._group.workers) == 1:
+                _warn_of_generators(boot.imports)
         with signals_deferred():
             worker = start_worker(
                 boot,
@@ -229,6 +257,7 @@ class WorkerStarts:
                 self._options.context,
                 self._group.descriptors(),
                 captures_output=self._output.captures and self._has_descriptors,
+                has_tokens=self._watch is not None and len(boot.env_ids) > 1,
                 server=self._group.server,
             )
             self._group.put(worker)
@@ -238,8 +267,10 @@ class WorkerStarts:
     def await_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
         """Wait until every worker has built its envs, and show their output; raise the first error that arrives.
 
-        Workers that die before are replaced in the group; see `start_again`.
+        Workers that die before are replaced in the group; see `start_again`. The reports of further workers, which are
+        started for constructors that wait, are the last ones.
         """
+        workers = list(workers)
         has_failed = True
         try:
             reports = self._take_reports(workers)
@@ -248,11 +279,22 @@ class WorkerStarts:
         finally:
             self._output.finish(self.present(workers), has_failed=has_failed)
 
-    def _take_reports(self, workers: Sequence[Worker]) -> list[BuildReport]:
+    def _take_reports(self, workers: list[Worker]) -> list[BuildReport]:
+        """Return the reports of these workers; further ones that are started are appended to `workers`."""
         reports: dict[int, BuildReport] = {}
         progress = StartProgress(sum(len(worker.env_ids) for worker in workers))
         waiting = list(workers)
-        for worker in self.await_messages(waiting, self._options.limits.construct, progress):
+
+        def add(further: Worker) -> None:
+            workers.append(further)
+            waiting.append(further)
+
+        def look() -> None:
+            for further in self._spread(waiting):
+                add(further)
+            progress.show(lambda: sum(_num_built(worker) for worker in self.present(workers)))
+
+        for worker in self.await_messages(waiting, self._options.limits.construct, look):
             try:
                 report: BuildReport = worker.next_message()
             except EOFError:
@@ -265,6 +307,10 @@ class WorkerStarts:
                 note_place(error, where, self._first_env_id)
                 raise error
             reports[worker.worker_id] = report
+            if worker.tokens is not None:
+                worker.tokens.close()
+            if report.num_envs < len(worker.env_ids):  # it had ended before it got these envs back
+                add(self._start_further([worker.remove_env() for _ in worker.env_ids[report.num_envs :]][::-1]))
         return [reports[worker.worker_id] for worker in workers]
 
     def present(self, workers: Iterable[Worker]) -> list[Worker]:
@@ -298,14 +344,13 @@ class WorkerStarts:
             raise
 
     def await_messages(
-        self, waiting: list[Worker], limit: float | None, progress: StartProgress | None = None
+        self, waiting: list[Worker], limit: float | None, look: Callable[[], None] | None = None
     ) -> Iterator[Worker]:
         """Wait for a message of each of these workers, or for its end; yield the workers as they are ready.
 
         Each is removed from `waiting` before it is yielded, and the caller may add others. `limit` is that of each
-        constructor in seconds. `progress` shows how many envs are built.
+        constructor in seconds. `look` is called at least every 0.1 s while nothing arrives.
         """
-        workers = list(waiting)
         limits = StartLimits(limit)
         reports = ConstructReports() if limit is None else None
         while waiting:
@@ -339,8 +384,66 @@ class WorkerStarts:
             if reports is not None:
                 for worker in waiting:
                     reports.show(worker, now_ns() - began_ns - stopped_ns)
-            if progress is not None:
-                progress.show(lambda: sum(_num_built(worker) for worker in self.present(workers)))
+            if look is not None:
+                look()
+
+    # ---- further workers -----------------------------------------------------------------------
+
+    def _spread(self, waiting: Sequence[Worker]) -> Iterator[Worker]:
+        """Start further workers for the next envs of those whose constructors wait; yield each of them.
+
+        The envs are divided evenly, one for each worker if the system has room for so many. Envs are taken from the end
+        of the share of a worker, and only those that it has not begun to build.
+        """
+        if self._watch is None or not self._has_descriptors:
+            return
+        givers = self._watch.find_waiting(waiting)
+        if not givers:
+            return
+        num_left = sum(worker.num_left() for worker in givers)
+        room, name = room_for(givers)
+        if room < num_left:
+            self._watch, self._limit = None, name  # the room is measured once, so that half of it stays
+            if room <= len(givers):  # these workers would take as long
+                return
+        for number in range(min(room, num_left), 0, -1):
+            num_left = sum(worker.num_left() for worker in givers)
+            taken = [self._take_env(givers) for _ in range(-(-num_left // number))]
+            found = [one for one in taken if one is not None]
+            if not found:
+                break
+            self._check_not_closing("construct")
+            try:
+                further = self._start_further(sorted(env_id for _, env_id in found))
+            except ShortageError:
+                self._watch, self._limit = None, "the system"
+                for worker, env_id in reversed(found):
+                    worker.give_back_env(env_id)
+                break
+            yield further
+
+    def _take_env(self, givers: Sequence[Worker]) -> tuple[Worker, int] | None:
+        """Take the last env of the worker that has most left; None if all are under construction."""
+        for worker in sorted(givers, key=lambda worker: -len(worker.env_ids)):
+            env_id = worker.take_last_env()
+            if env_id is not None:
+                return worker, env_id
+        return None
+
+    def _start_further(self, env_ids: list[int]) -> Worker:
+        """Start a further worker for these envs, with a slot of its own.
+
+        Raises:
+            ShortageError: the system has no room for it.
+        """
+        worker_id = len(self._group.workers)
+        try:
+            return self.spawn(self.boot(worker_id, [env_ids], self.pickle_functions(env_ids)), [worker_id])
+        except ShortageError:
+            for worker in self._group.workers[worker_id:]:  # it has not received its envs
+                worker.kill()
+            del self._group.workers[worker_id:]
+            raise
 
     def _late_start(self, worker: Worker, limit: float | None) -> WorkerTimeoutError:
         running = running_constructors(worker.notes())

@@ -22,6 +22,7 @@ from ..host.global_rngs import GlobalRngs
 from ..system.clock import now_ns
 from ..system.process_settings import ProcessSettings
 from ..system.stack_dump import note_pause, note_phase
+from ..system.tokens import Tokens
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -106,6 +107,8 @@ class Builder:
         env_fns: env factories by env_id.
         adapt: adapts the result of a factory to the interface of Gymnasium.
         rngs: the RNG states of the envs.
+        tokens: one is taken for each env but the first, and without one no further env is built, for the parent has
+            given the others to other workers; None: all envs are built. Only a worker with one thread has tokens.
 
     Attributes:
         envs: the envs that are built, by env_id.
@@ -120,6 +123,7 @@ class Builder:
         env_fns: Mapping[int, Callable[[], Any]],
         adapt: Callable[[Any], Any],
         rngs: GlobalRngs,
+        tokens: Tokens | None = None,
     ) -> None:
         self.envs: dict[int, Any] = {}
         self.times: dict[int, tuple[int, int]] = {}
@@ -129,13 +133,14 @@ class Builder:
         self._env_fns = env_fns
         self._adapt = adapt
         self._rngs = rngs
+        self._tokens = tokens
         self._built: dict[int, Any] = {}  # results of constructors
         self._lock = threading.Lock()  # guards the attributes below, and those above in a parallel construction
         self._under_construction: set[int] = set()
         self._suspects: set[int] = set()  # envs one of which has drawn from the global generators
 
     def build(self, *, serially: bool) -> None:
-        """Build all envs, or end at the first exceptions of constructors.
+        """Build the envs, or end at the first exceptions of constructors.
 
         Constructors that run in other threads then are completed before.
         """
@@ -206,10 +211,12 @@ class Builder:
             for num_done, env_id in enumerate(env_ids):
                 if env_id in self.envs:
                     continue
+                if num_done and self._tokens is not None and not self._tokens.take():
+                    break
                 note_phase("construct", env_id, thread=number, num_done=num_done)
                 try:
                     self.envs[env_id] = thread.submit(self._build_timed, env_id, self._rngs.of(env_id))()
                 except BaseException as error:  # the parent raises it
                     self.errors[env_id] = error
                     return
-            note_pause(thread=number, num_done=len(env_ids))
+            note_pause(thread=number, num_done=sum(env_id in self.envs for env_id in env_ids))

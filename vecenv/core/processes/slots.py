@@ -30,7 +30,7 @@ class SlotTable:
         return tuple(self._slots)
 
     def assign(self, shares: Sequence[Sequence[int]], threads_per_worker: int) -> list[list[tuple[int, list[int]]]]:
-        """Give each worker its slots.
+        """Give each worker its slots, in place of those that were given before.
 
         Args:
             shares: the env ids of each worker.
@@ -39,6 +39,7 @@ class SlotTable:
         Returns:
             By worker: its slots, each with a run of the worker's env ids.
         """
+        self._workers.clear()
         assigned = []
         for worker_id, env_ids in enumerate(shares):
             mine = []

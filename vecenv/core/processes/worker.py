@@ -42,6 +42,7 @@ from ..system.process_tree import kill_tree, new_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
 from ..system.start_process import START_DESCRIPTORS, ForkServerTimeout, standard_descriptors, start_process
+from ..system.tokens import Tokens
 from ..system.worker_socket import ControlSocket
 from . import import_server
 from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
@@ -51,6 +52,7 @@ __all__ = [
     "Worker",
     "core_limit",
     "death_of",
+    "room_for_descriptors",
     "start_error",
     "start_worker",
     "usable_cores",
@@ -63,7 +65,7 @@ _LOG = own_logger()
 #: system keeps the process, for example while it waits for a dead file server, or if its fork server was stopped.
 _END_SECONDS = 5.0
 #: Number of descriptors that this process has for a worker whose output is captured.
-_WORKER_DESCRIPTORS = 8
+_WORKER_DESCRIPTORS = 9
 #: Errors of a start for which the system has no room. EOFError: fork servers were killed, for want of memory.
 START_ERRORS = (OSError, EOFError, MemoryError)
 #: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
@@ -82,6 +84,8 @@ class Worker:
         pidfd: readable once the process has exited; closed by `release`.
         stack: file to which it writes its Python stack when it crashes or receives a request.
         output: its standard output and error while it builds its envs; None if they are not captured.
+        tokens: one for each env but the first that it has not begun to build; None: it builds all its envs. Closed
+            once it has reported.
         is_dead: whether it was found dead and reaped.
         exitcode: how it ended, if it is dead; None if that is unknown.
         last_stack: its Python stack at its death; '' if it could not write one.
@@ -104,6 +108,7 @@ class Worker:
     pidfd: Descriptor
     stack: StackFile
     output: OutputPipes | None = None
+    tokens: Tokens | None = None
     is_dead: bool = False
     exitcode: int | None = None
     last_stack: str = ""
@@ -151,9 +156,11 @@ class Worker:
         assert self.boot is not None
         self.boot.has_stack_file = not self.stack.fd.closed
         self.boot.captures_output = self.output is not None
+        self.boot.has_tokens = self.tokens is not None
         self.boot.mark = self.mark
         descriptors = [self.stack.fd] if self.boot.has_stack_file else []
         descriptors += self.output.write_ends if self.output else ()
+        descriptors += [self.tokens.descriptor] if self.tokens else ()
         self.boot.num_shared = len(self.boot.shared.descriptors)
         self._send(pickle.dumps(self.boot), [*descriptors, *self.boot.shared.descriptors])
         self._close_sent()
@@ -190,6 +197,34 @@ class Worker:
         """Pass the log records that were read to the loggers of this process."""
         while self.log_frames:
             emit_frame(self.log_frames.pop(0), self.name)
+
+    def descriptors(self) -> list[Any]:
+        """Return the owners of the parent's descriptors of this worker, which forked workers must close."""
+        found: list[Any] = [self.control, self.pidfd, self.stack]
+        found += self.output.descriptors() if self.output is not None else ()
+        return found if self.tokens is None else [*found, self.tokens]
+
+    def num_left(self) -> int:
+        """Return how many of its envs it has not begun to build, according to its notes."""
+        notes = [note for note in self.notes() if note is not None]
+        return max(0, len(self.env_ids) - sum(note.num_done + (note.phase == "construct") for note in notes))
+
+    def take_last_env(self) -> int | None:
+        """Take the last one of its envs from a worker that builds envs; None if it has begun to build them all."""
+        return self.remove_env() if self.tokens is not None and self.tokens.take() else None
+
+    def remove_env(self) -> int:
+        """Remove the last one of its envs, which it will not build, from those of a worker with one thread."""
+        assert self.boot is not None
+        self.boot.env_ids_by_thread[0].pop()
+        return self.env_ids.pop()
+
+    def give_back_env(self, env_id: int) -> None:
+        """Give an env back that was taken last. It may be too late to build it; see `BuildReport.num_envs`."""
+        assert self.boot is not None and self.tokens is not None
+        self.boot.env_ids_by_thread[0].append(env_id)
+        self.env_ids.append(env_id)
+        self.tokens.give_back()
 
     def output_ends(self) -> list[Descriptor]:
         """Return the descriptors from which its output can be read now."""
@@ -295,6 +330,8 @@ class Worker:
         self.last_stack = self.last_stack or self.stack.read()
         self.last_notes = self.last_notes or self.stack.notes()
         self.stack.close()
+        if self.tokens is not None:
+            self.tokens.close()
         if self.output is not None:
             self.output.close()
         if self._watched_by is not None and not self._watched_by.closed:
@@ -374,6 +411,7 @@ def start_worker(
     siblings: Sequence[Any],
     *,
     captures_output: bool = False,
+    has_tokens: bool = False,
     server: ForkServer | None = None,
 ) -> Worker:
     """Start the process of one worker. Signal handlers must be deferred; the caller then sends the `Boot` message.
@@ -384,6 +422,7 @@ def start_worker(
         context: 'fork', 'forkserver' or 'spawn'.
         siblings: owners of descriptors of this process, which a forked worker closes.
         captures_output: whether its output is captured while it builds its envs.
+        has_tokens: whether its envs can be taken from it while it builds them.
         server: the import server to start it; None: the main fork server.
 
     Raises:
@@ -402,7 +441,10 @@ def start_worker(
             output = OutputPipes() if captures_output else None
             if output is not None:
                 opened.append(output)
-            mine = (ours, stack, *(output.descriptors() if output else ()))
+            tokens = Tokens.of(len(boot.env_ids) - 1) if has_tokens else None
+            if tokens is not None:
+                opened.append(tokens)
+            mine = (ours, stack, *(output.descriptors() if output else ()), *([tokens] if tokens else ()))
             inherited = (*mine, *siblings) if context == "fork" else ()
             args = (theirs, inherited, boot.shared.inherited)
             process = start_process(context, worker_main, args, name, boot.modules, server)
@@ -410,7 +452,9 @@ def start_worker(
             pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))
             opened.append(pidfd)
             control = ControlSocket(ours)
-            return Worker(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, boot=boot)
+            return Worker(
+                *(boot.worker_id, boot.env_ids, slots, process, control, pid, pidfd, stack, output, tokens), boot=boot
+            )
     except BaseException as error:
         _discard(process, opened)
         if isinstance(error, START_ERRORS):
@@ -478,14 +522,14 @@ def _limits() -> str:
     )
 
 
-def has_descriptors_for(num_workers: int) -> bool:
-    """Return whether the output of this number of workers can be captured: each needs two descriptors more."""
+def room_for_descriptors() -> int:
+    """Return how many more workers can have captured output: each needs two descriptors more than without."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         num_open = len(os.listdir("/proc/self/fd"))
     except OSError:  # no descriptor is left
-        return False
-    return num_open + num_workers * _WORKER_DESCRIPTORS + START_DESCRIPTORS <= limit
+        return 0
+    return max(0, limit - num_open - START_DESCRIPTORS) // _WORKER_DESCRIPTORS
 
 
 def usable_cores() -> int:

@@ -68,8 +68,7 @@ class WorkerGroup:
         """Return the owners of all descriptors here, which a forked worker must close."""
         found: list[Any] = []
         for worker in self.workers:
-            found += (worker.control, worker.pidfd, worker.stack)
-            found += worker.output.descriptors() if worker.output is not None else ()
+            found += worker.descriptors()
         found += [descriptor for shared in self.shared for descriptor in shared.descriptors]
         found += [segment.fd for segment in (self.segment, self.counters) if segment is not None]
         found += [self.wake_event.descriptor] if self.wake_event is not None else ()

@@ -3,7 +3,7 @@
 The messages over the control socket of a worker:
 
     parent -> worker   Boot (environment, envs to build), then the descriptors of a file for stacks and of two pipes,
-                       and those of objects of `multiprocessing`
+                       of an event counter with tokens, and of objects of `multiprocessing`
     worker -> parent   BuildReport (spaces, or the error)
     parent -> worker   Attach, then the descriptors of both segments and, for C, of the parent's eventfd
     worker -> parent   "ready"
@@ -64,6 +64,7 @@ from ..system.process_tree import kill_tree, set_mark
 from ..system.shared_objects import SharedObjects, receive_shared
 from ..system.signals import signals_deferred
 from ..system.stack_dump import enable_stack_dumps, note_phase
+from ..system.tokens import Tokens
 from . import import_server
 from .builder import Builder, EnvThread, build_env, call_worker_init
 from .measure import Measurement, measure_env
@@ -107,6 +108,7 @@ class Boot:
         has_stack_file: whether the descriptor of a file for stacks follows.
         worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
         captures_output: whether two descriptors follow, for standard output and error while the envs are built.
+        has_tokens: whether the descriptor of `Tokens` follows; the worker takes one for each env but the first.
         log_levels: levels of the parent's loggers.
         modules: modules of this package that it imports to build its envs, so that a fork server can load them before.
         imports: modules of its env factories, as `find_env_modules` returns them.
@@ -144,6 +146,7 @@ class Boot:
     has_stack_file: bool = False
     worker_output: str = "once"
     captures_output: bool = False
+    has_tokens: bool = False
     log_levels: LogLevels = field(default_factory=LogLevels.now)
     modules: frozenset[str] = frozenset()
     imports: list[str] = field(default_factory=list)
@@ -168,6 +171,7 @@ class BuildReport:
         mismatch: the first env with other spaces, the name of a space that differs, and a text with both spaces.
         error: the env that could not be built, and its packed exception.
         files: files of the modules of the worker, by name; see `Boot.reports_all_files`.
+        num_envs: how many envs it has built, the first ones of `Boot.env_ids`.
     """
 
     observation_space: Any = None
@@ -177,6 +181,7 @@ class BuildReport:
     mismatch: tuple[int, str, str] | None = None
     error: tuple[int, tuple[bytes | None, str, str, str]] | None = None
     files: dict[str, ModuleFile] = field(default_factory=dict)
+    num_envs: int = 0
 
 
 @dataclass
@@ -247,7 +252,10 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
 
 def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> BuildReport:
     first = envs[env_ids[0]]
-    report = BuildReport(first.observation_space, first.action_space, find_reward_space(first), properties_of(first))
+    report = BuildReport(
+        *(first.observation_space, first.action_space, find_reward_space(first), properties_of(first)),
+        num_envs=len(env_ids),
+    )
     for env_id in env_ids[1:]:
         found = find_difference(first, envs[env_id], first_env_id + env_ids[0])
         if found is not None:
@@ -257,7 +265,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any], first_env_id: int) -> B
 
 
 def _construct(
-    boot: Boot, threads: list[EnvThread], rngs: GlobalRngs
+    boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, tokens: Tokens | None
 ) -> tuple[dict[int, Any], dict[int, tuple[int, int]], BuildReport]:
     """Build the envs; return them, the wall and CPU times of their constructors, and the report for the parent."""
     try:
@@ -267,11 +275,12 @@ def _construct(
             call_worker_init(load_with_main(boot.worker_init))
             rngs.restore_neutral()
             adapt, env_fns = load_with_main(boot.adapt), load_with_main(boot.env_fns)
-            builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs)
+            builder = Builder(threads, boot.env_ids_by_thread, env_fns, adapt, rngs, tokens)
             builder.build(serially=boot.builds_serially)
             errors = builder.errors
             if not errors:
-                return builder.envs, builder.times, _report_on(boot.env_ids, builder.envs, boot.first_env_id)
+                env_ids = sorted(builder.envs)
+                return builder.envs, builder.times, _report_on(env_ids, builder.envs, boot.first_env_id)
     except BaseException as error:
         errors = {boot.env_ids[0]: error}
     env_id = min(errors)
@@ -493,10 +502,11 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         mark = boot.mark
         if boot.is_forked:
             exit_functions.forget_inherited()
-        _show_title(boot)
+        _show_title(boot, boot.env_ids)
         if boot.has_stack_file:
             enable_stack_dumps(_recv_descriptor(control).number)
         capture = OutputCapture([_recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
+        tokens = Tokens(_recv_descriptor(control)) if boot.has_tokens else None
         receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)
         _watch_parent(boot, control)
         _set_up_process(boot)
@@ -506,7 +516,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         threads = [EnvThread(number, boot.settings) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
-            _run(boot, threads, rngs, control, capture, log)
+            _run(boot, threads, rngs, control, capture, tokens, log)
         if boot.is_forked:
             for thread in threads:
                 thread.end()
@@ -517,9 +527,9 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         kill_tree(0, mark)
 
 
-def _show_title(boot: Boot) -> None:
+def _show_title(boot: Boot, env_ids: Sequence[int]) -> None:
     short = f"vecenv worker {boot.worker_id}"
-    envs = describe_envs(boot.env_ids, boot.first_env_id)
+    envs = describe_envs(env_ids, boot.first_env_id)
     set_title(f"{short}: {envs}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
 
 
@@ -537,10 +547,15 @@ def _run(
     rngs: GlobalRngs,
     control: Connection,
     capture: OutputCapture | None,
+    tokens: Tokens | None,
     log: LogSender,
 ) -> None:
     """Build the envs, serve commands, close the envs."""
-    envs, times, report = _construct(boot, threads, rngs)
+    envs, times, report = _construct(boot, threads, rngs, tokens)
+    if tokens is not None:
+        tokens.close()
+    if report.num_envs < len(boot.env_ids) and report.error is None:
+        _show_title(boot, sorted(envs))
     if capture is not None:
         capture.end()
     if boot.worker_output == "none":

@@ -4,6 +4,7 @@ clock           monotonic time and deadlines
 descriptor      the owner of one file descriptor
 segment         one named shared-memory mapping
 signals         sections that no signal handler interrupts
+tokens          a semaphore that two processes share
 worker_socket   messages and descriptors over the control socket of a worker
 start_process   start a worker by fork, forkserver or spawn
 fork_server     processes that import modules once and fork others
@@ -19,8 +20,9 @@ affinity        the core that a worker prefers
 run_delay       for how long a thread waited for a core
 exit_functions  exit functions and finalizers of a forked process
 fork_guard      ends processes that code of an env forks, when they leave that code
-process_stat    start time and state of any process
+process_stat    start time, state and CPU time of any process
 process_tree    the processes that a worker has started, and their end
+room            the processes and the memory that are left
 process_title   the title of this process
 monitor_files   files by which other programs find the pools that run
 """

@@ -1,10 +1,11 @@
-"""Read the state and the start time of any process. A pid and a start time together identify a process."""
+"""Read the state, the start and the CPU time of any process. A pid and a start time together identify a process."""
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 
-__all__ = ["StatField", "started_at", "stat_fields", "state_of"]
+__all__ = ["StatField", "busy_ns", "run_delay_ns", "started_at", "stat_fields", "state_of"]
 
 
 class StatField(IntEnum):
@@ -12,6 +13,7 @@ class StatField(IntEnum):
 
     STATE = 0  #: one letter
     SESSION = 3  #: id of the session
+    CPU_TICKS = 11  #: the first of four numbers: user and system time, the same of children that have ended
     STARTED = 19  #: clock ticks since boot
     ARGUMENTS_START = 45  #: address of the arguments; 0 if it is hidden
     ARGUMENTS_END = 46
@@ -35,6 +37,33 @@ def started_at(pid: int) -> str:
 def state_of(pid: int) -> str:
     """Return the state of a process as one letter, such as 'T' for stopped; '' if there is no such process."""
     return _field(pid, StatField.STATE)
+
+
+def busy_ns(pid: int) -> int:
+    """Return for how long a process, with its children that have ended, has had a core or waited for one.
+
+    Returns:
+        Nanoseconds, in steps of 10 ms; 0 if there is no such process.
+    """
+    try:
+        ticks = stat_fields(pid)[StatField.CPU_TICKS :][:4]
+        delay_ns = sum(run_delay_ns(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+    return sum(map(int, ticks)) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") + delay_ns
+
+
+def run_delay_ns(thread: int | str) -> int:
+    """Return for how long a thread has waited for a core, in nanoseconds; 0 if it has ended or that is not counted.
+
+    Args:
+        thread: a process id, for the main thread, or a path below /proc.
+    """
+    try:
+        with open(f"/proc/{thread}/schedstat") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 def _field(pid: int, field: StatField) -> str:

@@ -22,7 +22,7 @@ from .clock import Deadline
 from .descriptor import Descriptor
 from .process_stat import StatField, stat_fields
 
-__all__ = ["VARIABLE", "kill_tree", "mark_of", "new_mark", "set_mark"]
+__all__ = ["VARIABLE", "find_tree", "kill_tree", "mark_of", "new_mark", "set_mark"]
 
 #: Contains the marks of a worker and of all workers that it descends from.
 VARIABLE = "VECENV_WORKER"
@@ -73,7 +73,7 @@ def kill_tree(leader: int, mark: str = "", since: str = "0") -> None:
     """
     deadline = Deadline(_END_SECONDS)
     for _ in range(_MOST_ROUNDS):
-        found = _find(leader, mark, since)
+        found = find_tree(leader, mark, since)
         if not found:
             break
         _end(found, leader, deadline)
@@ -82,8 +82,11 @@ def kill_tree(leader: int, mark: str = "", since: str = "0") -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def _find(leader: int, mark: str, since: str) -> list[int]:
-    """Return the processes in a session, and the marked ones; not this process, and none that has ended."""
+def find_tree(leader: int, mark: str, since: str) -> list[int]:
+    """Return the processes in a session, and the marked ones; not this process, and none that has ended.
+
+    `leader`, `mark` and `since` are as for `kill_tree`.
+    """
     found: list[int] = []
     try:
         names = os.listdir("/proc")
