@@ -74,9 +74,9 @@ class Timeouts(_Options):
         step: one step of one env. Default: no limit. Set it where a simulator can hang, to several times the longest
             step that you have seen. A reset that a vector env makes within a step counts as part of the step.
         reset: one reset of one env. Default: no limit; in managers with workers 60 s, their `connect_timeout`.
-        construct: the constructor of one env, and the start of a worker up to its first constructor. Default: 60 s; in
-            managers without workers no limit. Raise it for envs that load large files, and for many processes on few
-            cores.
+        construct: the constructor of one env, and the start of a worker up to its first constructor, without the time
+            for which the worker waits for a core. Default: 60 s; in managers without workers no limit. Raise it for
+            envs that load large files.
         call: one call of a method of one env, such as `render` or `set_attr`. Default: no limit.
         close: closing all envs at the end. Workers that are still busy then are killed. Default: 5 s. Raise it where
             envs write files as they close.
@@ -183,7 +183,7 @@ class EngineOptions(_Options):
         build: how a worker with several threads builds its envs. 'parallel' (default): all threads at the same time. An
             env that draws from the global random generators (`random`, `numpy.random`) in its constructor is closed and
             built again by itself, so that its random values do not depend on other envs. 'serial': one env after the
-            other, for constructors that must not run at the same time.
+            other, for constructors that must not run at the same time; constructors that wait get no further workers.
         timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
             Default: True. If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
         monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or the

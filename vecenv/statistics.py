@@ -204,7 +204,7 @@ class Statistics(Mapping[str, Any]):
         num_workers, threads_per_worker: at the start, 0 and 1 if the envs live in this process.
         exceptions: exceptions of envs that have ended an episode, or made the env be built again, see
             `FailurePolicy.on_exception`; 0 with `timings=False`.
-        choice: the reason why 'auto' has chosen them, '' if they were given.
+        choice: the reason why 'auto' has chosen them, or why there are more because constructors wait; else ''.
         shards_replaced: with `backend="ray"`: shards that were replaced because they died or hung.
         shard_calls, bytes_up, bytes_down: with `backend="ray"`: requests to shards, and the bytes sent and received.
         envs: times of each env.

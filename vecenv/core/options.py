@@ -98,8 +98,8 @@ class PoolOptions:
     """Options of a pool, the same for both engines.
 
     Attributes:
-        num_workers: worker processes; None: min(num_envs, usable cores); 'auto': env 0 is measured in a worker of its
-            own, and workers and threads are chosen.
+        num_workers: worker processes; None: min(num_envs, usable cores), and more if constructors wait; 'auto': env 0
+            is measured in a worker of its own, and workers and threads are chosen.
         threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
             stay on that core while their envs mostly wait; processes that envs start may run on any core.
         build, timings, monitor, worker_output, worker_init: as in `EngineOptions`, with the defaults filled in.
@@ -126,7 +126,7 @@ class PoolOptions:
         rng_entropy: the number of 384 bits from which the states of the global random generators of each env begin;
             see `host.global_rngs`. By default it is drawn from the caller's generators, which are not moved.
         settings: settings of the program's process that workers take over, as they are when the pool is made.
-        choice: the reason why 'auto' has chosen these workers and threads; '' if they were given.
+        choice: the reason why 'auto', or the pool, has chosen these workers and threads; '' if there is none.
     """
 
     num_workers: int | str | None = None
