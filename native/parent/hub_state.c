@@ -455,12 +455,18 @@ vecenv_hub_move(PyObject *op, PyObject *args)
     vecenv_command *other = own_queue_of(sender, to);
     uint32_t mask = self->arena.queue_size - 1;
     uint32_t head = vecenv_queue_head(sender, from), tail = sender->tails[from];
-    uint32_t other_head = vecenv_queue_head(sender, to);
+    uint32_t other_head = vecenv_queue_head(sender, to), num_moved = 0;
     for (uint32_t at = head; at != tail; at++) {
         if (queue[at & mask].env_id == env_id) {
             reassign_row(self, queue[at & mask].row_ref, to);
             other[sender->tails[to]++ & mask] = queue[at & mask];
+            num_moved++;
         }
+    }
+    if (num_moved == 0) { /* a process may serve the old slot */
+        sender->slot_of[env_id] = to;
+        restore_words(self, to, other_head);
+        Py_RETURN_NONE;
     }
     uint32_t kept = tail; /* the remaining commands move to the end, where new ones will follow */
     for (uint32_t at = tail; at != head;) {
@@ -488,8 +494,8 @@ vecenv_hub_move(PyObject *op, PyObject *args)
 const char vecenv_hub_move_doc[] = PyDoc_STR(
 "move($self, env_id, slot, /)\n--\n\n"
 "Serve an env by another slot, and move its queued commands there.\n\n"
-"No process may serve either slot: the old slot has been requeued; the new slot has never been\n"
-"used, or has been requeued too.");
+"No process may serve the new slot: it has never been used, or has been requeued. Nor the old one,\n"
+"which has been requeued, unless no command of the env is in its queue.");
 
 static int
 has_stray_head(const Hub *self, uint32_t slot)

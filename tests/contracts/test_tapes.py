@@ -28,6 +28,7 @@ from gymnasium import spaces
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import Traces, frozen, kill, recovering_pool
 from tests.inside import engine_of
+from tests.spreading import force_spreading
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.layout.native import load as load_native
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
@@ -204,6 +205,16 @@ def workers(autoreset: Autoreset, rounds: tuple[int, ...] = ()) -> Iterator[tupl
 
 
 @contextlib.contextmanager
+def moving(autoreset: Autoreset, after: int, rounds: tuple[int, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Make a pool that moves its envs to further workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        force_spreading(patch, after)
+        with recovering_pool(env_fns(), autoreset=autoreset, num_workers=None) as pool:
+            yield pool, {number: functools.partial(kill, pool, number % 2) for number in rounds}
+            assert len(pool.worker_pids) == NUM_ENVS
+
+
+@contextlib.contextmanager
 def shards(autoreset: Autoreset, rounds: tuple[int, ...] = ()) -> Iterator[tuple[Any, Any]]:
     with LocalPool(env_fns(), autoreset=autoreset) as pool:
         yield pool, {number: functools.partial(pool.kill_shard, number % 2) for number in rounds}
@@ -214,6 +225,8 @@ PLACES = {
     "serial": serial,
     "workers": workers,
     "killed workers": functools.partial(workers, rounds=KILLS),
+    **{f"moving after {after}": functools.partial(moving, after=after) for after in (0, 1, 6, 13, 25)},
+    "killed and moving": functools.partial(moving, after=7, rounds=KILLS),
     "shards": shards,
     "killed shards": functools.partial(shards, rounds=KILLS[1::2]),
 }

@@ -16,8 +16,13 @@ from .times import read_workload
 __all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting"]
 
 _LOG = logging.getLogger("vecenv")
-#: Least steps of each env, and nanoseconds since the first request, for the verdict.
-_STEPS, _SINCE_NS = 20, 200_000_000
+#: Nanoseconds since the first steps for a verdict, and least steps of each env: if it changes the pool, if it warns.
+_SINCE_NS, _STEPS, _STEPS_TO_WARN = 200_000_000, 1, 20
+#: The sums of timings that a workload consists of.
+_SUMS = (
+    "num_steps", "step_ns", "reset_ns", "long_ns", "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
+    "long_num", "long_wall_ns", "long_cpu_ns", "long_delay_ns",
+)  # fmt: skip
 #: Steps of each env after which there is no verdict if too few operations were measured.
 _MOST_STEPS = 2_000
 #: Least gain for which a setting is recommended.
@@ -25,51 +30,68 @@ LEAST_GAIN = 1.2
 
 
 class WaitingCheck:
-    """Judges once whether the envs of a pool wait, and warns if another setting would be faster.
+    """Finds out once whether the envs of a pool wait and another setting would be faster. First resets do not count.
 
     Args:
         timings: see `CountersPlan.timings`.
         slots: which slot serves each env.
         setting: workers and threads of the pool.
         cores: how many cores the pool may use.
+        changes_pool: whether the pool follows the verdict, so that each second until then is a loss.
     """
 
-    def __init__(self, timings: Array, slots: SlotTable, setting: Setting, cores: int) -> None:
+    def __init__(
+        self, timings: Array, slots: SlotTable, setting: Setting, cores: int, *, changes_pool: bool = False
+    ) -> None:
         self._timings = timings
         self._slots = slots
-        self._setting = setting
+        self.setting = setting
         self._cores = cores
-        self._num_requests = 0
-        self._first_ns = 0
+        self._least_steps = _STEPS if changes_pool else _STEPS_TO_WARN
+        self._before_steps = timings.copy()
+        self._has_steps = False
+        self._first_ns = 0  # the last request before there were steps
 
     def is_due(self) -> bool:
-        """Count a request; return whether enough is measured for a verdict, or nothing will be. Takes microseconds."""
-        self._num_requests += 1
-        self._first_ns = self._first_ns or now_ns()
-        if self._num_requests <= _STEPS or now_ns() - self._first_ns < _SINCE_NS:
+        """Return whether enough is measured for a verdict, or nothing will be; called before requests."""
+        if not self._has_steps:
+            before = self._timings.copy()
+            self._has_steps = bool(before["num_steps"].any())
+            if not self._has_steps:
+                self._before_steps, self._first_ns = before, now_ns()
+                return False
+        if now_ns() - self._first_ns < _SINCE_NS:
             return False
         num_steps = int(self._timings["num_steps"].sum()) / len(self._timings)
-        return num_steps >= _STEPS and (num_steps >= _MOST_STEPS or self._read() is not None)
+        return num_steps >= self._least_steps and (num_steps >= _MOST_STEPS or self._read() is not None)
 
-    def judge(self) -> None:
-        """Emit one line in the log and one `PerformanceWarning` if the envs wait and another setting would be faster.
+    def find(self) -> tuple[Verdict, Setting] | None:
+        """Return the verdict and the best setting without threads; None if envs do not wait, or little is gained."""
+        workload, num_envs = self._read(), len(self._timings)
+        found = None if workload is None else find_waiting(workload, num_envs, self.setting, self._cores)
+        if workload is None or found is None or found.gain < LEAST_GAIN:
+            return None
+        return found, choose_setting(workload, num_envs, self._cores, may_thread=False)
+
+    def warn(self, found: Verdict, reason: str = "") -> None:
+        """Write a verdict to the log, and emit it as a `PerformanceWarning`. `reason`: why the pool does not follow it.
 
         With the filter "error" the warning is raised; nothing else is changed then.
         """
-        workload, num_envs = self._read(), len(self._timings)
-        found = None if workload is None else find_waiting(workload, num_envs, self._setting, self._cores)
-        if found is None or found.gain < LEAST_GAIN:
-            return
-        num_slots = min(num_envs, self._setting.num_workers * self._setting.threads_per_worker)
+        num_slots = min(len(self._timings), self.setting.num_workers * self.setting.threads_per_worker)
         text = (
-            f"{found}. {self._setting} step up to {-(-num_envs // num_slots)} envs one after the other. "
+            f"{found}. {self.setting} step up to {-(-len(self._timings) // num_slots)} envs one after the other"
+            f"{reason and f', and more workers are not started: {reason}'}. "
             "num_workers='auto' measures and chooses. With VectorEnv, send() and recv() do not wait for slow envs"
         )
         _LOG.info("%s", text)
         warn_caller(text, PerformanceWarning)
 
     def _read(self) -> Workload | None:
-        return read_workload(self._timings, self._slots.by_env, self._slots.worker_of)
+        since = self._timings.copy()
+        for name in _SUMS:
+            since[name] -= self._before_steps[name]
+        return read_workload(since, self._slots.by_env, self._slots.worker_of)
 
 
 def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int) -> Verdict | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import WorkerTimeoutError, add_notes
+from ...errors import InternalError, WorkerTimeoutError, add_notes
 from ...values.nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
@@ -35,7 +35,7 @@ from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, STEP_BEGINS, STEP_WITH_SNAPSHOT, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
-__all__ = ["Host", "close_all"]
+__all__ = ["Host", "close_all", "close_here"]
 
 #: Limit of seeds that fit the column; larger ones are used too, but reported as unknown.
 _MANY_SEEDS = 2**63
@@ -339,6 +339,10 @@ class Host:
         env_id, _, step_id = self._executor.command
         function = payload.function
         assert function is not None
+        if function is close_here:
+            self._slot.send_message(self._dump_reply(messages.Reply(step_id, env_id, value=self._close_here(env_id))))
+            self._slot.finish()
+            return
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
             self._snapshots.within_episode(env_id, step_id, self._envs[env_id], forced=function is snapshot_now)
         env, effects = self._envs[env_id], self._effects if flags & CommandFlag.WATCH else None
@@ -362,6 +366,15 @@ class Host:
         caught, step_id = self._executor.caught, self._executor.command[2]
         if caught is not None and name != "" and changes != {}:
             caught.note_call(env_id, LastingCall(step_id, data, name=name, changes=changes))
+
+    def _close_here(self, env_id: int) -> bool:
+        """Close an env and drop all references to it; return False if its next answer would need this worker."""
+        if env_id in self._marks or env_id in self._abandoned or env_id in self._executor.fresh_seeds:
+            return False
+        env = self._envs.pop(env_id)
+        self._slot.host(env_id, close_here)  # it gets no command any more
+        self._rngs.call_swapped(env_id, env.close)
+        return True
 
     # ---- restoring --------------------------------------------------------------------
 
@@ -546,6 +559,11 @@ class Host:
         if not is_wanted(self._infos, is_end):
             return {}
         return fitting(info) if self._infos == Infos.COLUMNS else info
+
+
+def close_here(env: Any) -> bool:
+    """Request the close of an env that is about to move to another worker; the host handles it."""
+    raise InternalError("a call of `close_here` reached an env")
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...gymnasium_api.reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
-from ..advice.waiting import WaitingCheck
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.flags import Autoreset
@@ -126,8 +125,8 @@ class OpenedEnvs:
         slots: which slot serves an env, and which worker has a slot; None: one slot serves all envs.
         journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
-        before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
-        waiting_check: judges once whether the envs wait most of their time, before a request; None: there is none.
+        before_request: called before steps or resets are sent, until it returns False. The engine may replace or add
+            workers in it. None: not called.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
         first_env_id: number of env 0 in messages, if the envs are a part of those of another pool.
     """
@@ -142,8 +141,7 @@ class OpenedEnvs:
     slots: SlotTable | None = None
     journal: Journal | None = None
     listener: Listener | None = None
-    before_request: Callable[[], None] | None = None
-    waiting_check: WaitingCheck | None = None
+    before_request: Callable[[], bool] | None = None
     dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
     first_env_id: int = 0
 

@@ -74,8 +74,6 @@ class Requests:
         self._hub = envs.hub
         self._journal = envs.journal
         self._before_request = envs.before_request
-        self._waiting_check = envs.waiting_check
-        self._has_hooks = self._before_request is not None or self._waiting_check is not None
         self._dump_payload = envs.dump_payload
         self._waiter = waiter
         self._seed_of = seed_of
@@ -103,20 +101,16 @@ class Requests:
         self._cancelled_seeds: dict[int, Any] = {}  # seeds of cancelled resets, until the next reset
         self.calls: Mapping[int, int] = {}
 
-    def _run_hooks(self) -> None:
-        """Call the hook of the engine; once enough steps are measured, judge whether the envs wait."""
-        if self._before_request is not None:
-            self._before_request()
-        if self._waiting_check is not None and self._waiting_check.is_due():
-            check, self._waiting_check = self._waiting_check, None
-            self._has_hooks = self._before_request is not None
-            check.judge()  # it may raise its warning; nothing has been sent yet
+    def _call_before_request(self) -> None:
+        """Call the function of the engine, which may replace workers."""
+        if self._before_request is not None and not self._before_request():
+            self._before_request = None
 
     # ---- steps -----------------------------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
-        if self._has_hooks:
-            self._run_hooks()
+        if self._before_request is not None:
+            self._call_before_request()
         ids: Array | None = None
         if (
             env_ids is None
@@ -162,8 +156,8 @@ class Requests:
         return self._spec.would_round(actions, count)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
-        if self._has_hooks:
-            self._run_hooks()
+        if self._before_request is not None:
+            self._call_before_request()
         self._check_and_send_payloads(actions, self._chosen(env_ids), ordered)
 
     def _check_and_send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
@@ -199,8 +193,8 @@ class Requests:
         ordered: bool,
         seeds_per_env: int,
     ) -> None:
-        if self._has_hooks:
-            self._run_hooks()
+        if self._before_request is not None:
+            self._call_before_request()
         ids = self._chosen(env_ids)
         superseded = self._owed_by(ids)
         check_count("reset", "seeds", seeds, len(ids))
@@ -420,8 +414,8 @@ class Requests:
             self._journal.continue_from(step_id)
 
     def send_commands(self, commands: Commands) -> None:
-        if self._has_hooks:
-            self._run_hooks()
+        if self._before_request is not None:
+            self._call_before_request()
         step_ids, ops = commands.table["step_id"], commands.table["op"]
         calls = commands.table[ops == Op.CALL]
         has_leaves = np.array([isinstance(payload, tuple) for payload in commands.payloads], np.bool_)

@@ -16,10 +16,13 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...errors import ShortageError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...errors import ShortageError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...own_log import own_logger
+from ..host.host import close_here
 from ..host.replay import RestoreJob
 from ..layout.commands import Command, Commands
 from ..layout.flags import Op
+from ..layout.messages import unpack_error
 from ..operations.engine import OpenedEnvs
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
@@ -27,7 +30,7 @@ from ..parent.hub import Event, SlotState
 from ..processes.slots import SlotTable
 from ..processes.worker import Worker, any_ready, death_of
 from ..processes.worker_group import WorkerGroup
-from ..recovery.policy import Recovery, append_message
+from ..recovery.policy import Recovery, RestoreProgress, append_message
 from ..recovery.recycling import Recycler
 from ..recovery.reproducer import describe
 from ..system.clock import now_ns
@@ -37,6 +40,8 @@ from .starting import is_lasting
 from .worker_starts import WorkerStarts
 
 __all__ = ["Supervisor"]
+
+_LOG = own_logger()
 
 
 @dataclass(frozen=True)
@@ -238,10 +243,10 @@ class Supervisor:
         assert worker.boot is not None
         mates = [env_id for env_id in worker.env_ids if env_id != isolated_env]
         worker_id = len(self._group.workers)
-        if self._slots.shares_slot(isolated_env, worker.env_ids):
-            slot = self._slots.take_reserve(isolated_env)
-            self._hub.move(isolated_env, slot)
         slot = self._slots.slot_of(isolated_env)
+        if self._slots.shares_slot(isolated_env, worker.env_ids):
+            slot = self._slots.take_reserve([isolated_env], worker_id)
+            self._hub.move(isolated_env, slot)
         self._slots.give_to(slot, worker_id)
         parts = []
         for number, env_ids in ((worker.worker_id, mates), (worker_id, [isolated_env])):
@@ -277,34 +282,136 @@ class Supervisor:
             try:
                 worker = self._starts.start_successor(old, jobs)
                 with signals_deferred():
-                    self._hub.attach_worker(worker)
-                    self._group.watch(worker)
-                    self._table.note_workers([worker], self._slots.by_env)
-                    if self._recycler is not None:
-                        self._recycler.note_worker_started(worker)
+                    self._admit(worker)
                     for slot in worker.slots:
                         commands = [command for command in queued if self._slots.slot_of(command.env_id) == slot]
                         self._hub.resend_payloads(slot, [self._requests.payload_of(command) for command in commands])
-                    self._failed.pop(worker.worker_id, None)
                     if failure is not None and self._recovery is not None:
-                        self._recovery.begin_restoring(
-                            failure.message, failure.began_ns, jobs, is_failure=failure.is_failure
-                        )
+                        count = "restarts" if failure.is_failure else "recycled"
+                        self._recovery.begin_restoring(failure.message, failure.began_ns, jobs, count=count)
                     serves = True
             except BaseException as error:
                 if serves:
                     raise
-                # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
-                # that cannot come; also after a Ctrl-C.
                 unfit = self._group.workers[old.worker_id]
-                unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
-                with signals_deferred():  # a second signal would leave it neither alive nor released
-                    unfit.kill()
-                    self._inbox.poll()  # it may have answered before an interrupt came
-                self._waiter.request_check()
+                self._give_up(unfit, error)
                 if not isinstance(error, WorkerTimeoutError):
                     raise
                 self._starts.judge(unfit, error)  # raises it, or allows another attempt
+
+    def _admit(self, worker: Worker) -> None:
+        """Use a worker that serves from now on."""
+        self._hub.attach_worker(worker)
+        self._group.watch(worker)
+        self._table.note_workers([worker], self._slots.by_env)
+        if self._recycler is not None:
+            self._recycler.note_worker_started(worker)
+        self._failed.pop(worker.worker_id, None)
+
+    def _give_up(self, worker: Worker, error: BaseException) -> None:
+        """End a worker whose start has failed, also by a Ctrl-C.
+
+        It is not watched. It is marked as dead, so that waits report the answers that cannot come.
+        """
+        worker.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
+        with signals_deferred():  # a second signal would leave it neither alive nor released
+            worker.kill()
+            self._inbox.poll()  # it may have answered before an interrupt came
+        self._waiter.request_check()
+
+    # ---- more workers ------------------------------------------------------------------------
+
+    def add_workers(self, groups: Sequence[list[int]], reason: str) -> RestoreProgress | None:
+        """Move envs that owe nothing to new workers, one for each group; called before a request.
+
+        Each env is closed by its old worker before the new one builds it. The new worker restores it as after a crash.
+        Old workers keep at least one env for each of their slots.
+
+        Args:
+            groups: env ids.
+            reason: for the log.
+
+        Returns:
+            The progress of restoring the envs; None if no env has moved. If that is because of an error, it was logged.
+        """
+        assert self._recovery is not None
+        began_ns, num_workers = now_ns(), len(self._group.workers)
+        old = {env_id: self._group.workers[self._slots.worker_of_env(env_id)] for group in groups for env_id in group}
+        try:
+            closed = self._close_envs(list(old))
+            groups = [mine for group in groups if (mine := [env_id for env_id in group if env_id in closed])]
+            if any(self._group.workers[worker.worker_id] is not worker for worker in old.values()):
+                raise StateError("a worker died meanwhile")
+            jobs = {env_id: self._requests.new_job(env_id, None) for group in groups for env_id in group}
+            self._recovery.plan(jobs, Commands.listed(()), marks_recovery=False)
+            boots, slots = [], []
+            for number, group in enumerate(groups):
+                boot = old[group[0]].boot
+                assert boot is not None
+                boot = dataclasses.replace(boot, worker_id=num_workers + number, env_ids=group)
+                boots.append(dataclasses.replace(boot, env_ids_by_thread=[group], reports_all_files=True))
+                slots.append([self._slots.num_used + number])
+            jobs = self._starts.build(boots, slots, jobs)
+        except BaseException as error:
+            self._take_back(old.values(), num_workers, began_ns)
+            if not _is_of_start(error):
+                raise
+            # Only text is logged: a log record that is kept must not keep the pool alive.
+            _LOG.warning("envs could not be moved to further workers, and stay in theirs: %s", str(error))
+            self._replace_failed()
+            return None
+        if not groups:
+            return None
+        added = self._group.workers[num_workers:]
+        name = f"{len(jobs)} envs were moved to {len(groups)} further workers"
+        with signals_deferred():
+            for worker, group in zip(added, groups):
+                slot = self._slots.take_reserve(group, worker.worker_id)
+                self._failed[worker.worker_id] = WorkerFailure(f"{name}, one of which failed", began_ns, False)
+                for env_id in group:
+                    self._hub.move(env_id, slot)
+                    old[env_id].drop_env(env_id)
+            progress = self._recovery.begin_restoring(
+                f"{name}, because {reason}", began_ns, jobs, count="workers_added", number=len(added), done="restored"
+            )
+        try:
+            for worker in self._starts.attach_built(added, jobs):
+                with signals_deferred():
+                    self._admit(worker)
+        except BaseException as error:
+            for worker in self._starts.present(added):
+                if worker.worker_id in self._failed:
+                    self._give_up(worker, error)
+            if not _is_of_start(error):
+                raise
+            self._replace_failed()
+        return progress
+
+    def _close_envs(self, env_ids: Sequence[int]) -> set[int]:
+        """Close envs in their workers; return those that were closed. Exceptions that they raise are logged."""
+        self._requests.submit_calls([close_here] * len(env_ids), env_ids, True, None)
+        try:
+            replies = self._waiter.wait_for_calls(len(env_ids), None)
+        finally:
+            self._requests.abandon_calls()
+        for reply in replies:
+            if reply.error is not None:
+                error = unpack_error(reply.error, env_ids=(reply.env_id,), op="close")
+                name = self._group.workers[0].first_env_id + reply.env_id
+                _LOG.warning("env %d raised when it was closed to be moved: %s", name, str(error))
+        return {reply.env_id for reply in replies if reply.value or reply.error is not None}
+
+    def _take_back(self, old: Iterable[Worker], num_workers: int, began_ns: int) -> None:
+        """End workers that were added, and have those that their envs have left build these again."""
+        with signals_deferred():
+            for worker in self._group.workers[num_workers:]:
+                worker.kill()
+            del self._group.workers[num_workers:]
+            for worker_id in {worker.worker_id for worker in old}:
+                worker = self._group.workers[worker_id]
+                self._end(worker)
+                message = f"{worker.name} was ended to build its envs again"
+                self._failed[worker_id] = WorkerFailure(message, began_ns, is_failure=False)
 
     # ---- the commands and errors of a worker ---------------------------------------------------
 
@@ -402,3 +509,8 @@ class Supervisor:
         """Cancel the steps and resets of these envs, whose worker was ended: they begin as new."""
         self._requests.forget_envs(env_ids, keeps_calls=keeps_calls)
         self._records[env_ids] = 0  # the new envs count episodes from 0
+
+
+def _is_of_start(error: BaseException) -> bool:
+    """Return whether the start of a worker has raised an exception, and no signal handler."""
+    return isinstance(error, Exception) and (is_lasting(error) or isinstance(error, ShortageError | WorkerDiedError))

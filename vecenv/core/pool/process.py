@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, StateError, WorkerTimeoutError
+from ...statistics import time_text
 from ..advice.auto import choose_options
 from ..advice.sizing import Setting
 from ..advice.waiting import WaitingCheck
@@ -51,18 +52,23 @@ from ..system.start_process import standard_descriptors
 from .death import Supervisor
 from .monitor import WorkerTable, announce
 from .pool import Pool
+from .spreading import Spreading
+from .waiting_constructors import room_for
 from .worker_starts import WorkerStarts, compare_spaces, note_place
 
 __all__ = ["ProcessEngine", "ProcessPool", "measure_first_env"]
 
+_LOG = logging.getLogger("vecenv")
 #: The parent spins for shorter waits than the workers do, until one of them has done its share. While it spins alone on
 #: a core, two workers may stay on the other one for long: all three look busy, so the system moves none of them. On two
 #: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping one; 8 null envs took
 #: 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
-_LOG = logging.getLogger("vecenv")
-#: Slots in reserve for envs that get a worker of their own; each costs 128 KiB of shared memory.
-_MOST_SPARES = 8
+#: Slots in reserve for envs that get a worker of their own because they fail, or because envs wait. Each costs 128 KiB
+#: of shared memory.
+_MOST_ISOLATED, _MOST_ADDED = 8, 128
+#: Envs that wait move to further workers if that saves more than a constructor takes within this number of seconds.
+_MINUTE = 60.0
 #: Seconds that the measurement of an env may take, without its constructor.
 _MEASURE_SECONDS = 30.0
 
@@ -129,6 +135,8 @@ class ProcessEngine(Engine):
         self._waiter: Waiter | None = None
         self._starts: WorkerStarts | None = None
         self._supervisor: Supervisor | None = None
+        self._waiting_check: WaitingCheck | None = None
+        self._spreading: Spreading | None = None
 
     def _count_workers(self) -> int:
         given = self.options.num_workers
@@ -248,7 +256,8 @@ class ProcessEngine(Engine):
     ) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
         num_used = self._slots.num_used
-        num_reserved = 0 if self.recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
+        most = _MOST_ADDED if self._may_add_workers else _MOST_ISOLATED
+        num_reserved = 0 if self.recovery is None else min(most, self.num_envs - num_used)
         self._slots.reserve(num_reserved)
         plan = spaces.plan_arena(self.num_envs, num_used + num_reserved, per_slot, self.options)
         try:
@@ -262,6 +271,7 @@ class ProcessEngine(Engine):
         if self._resume is not None:
             self._resume.write_records(plan, segment.memory)
         counters = self._group.create_counters(plan.counters.nbytes)
+        self._waiting_check = self._make_waiting_check(plan, counters)
         plan.counters.write_header(counters.memory, is_native=self._implementation == "native", opened_ns=now_ns())
         return OpenedEnvs(
             spaces=spaces,
@@ -275,8 +285,7 @@ class ProcessEngine(Engine):
             journal=self.journal,
             listener=None if self.recovery is None else self._note_report,
             dump_payload=functools.partial(messages.dump, known=self._known),
-            before_request=self._recycle if self.recovery is not None and self.options.failures.recycle_after else None,
-            waiting_check=self._make_waiting_check(plan, counters),
+            before_request=self._before_request,
             first_env_id=self._first_env_id,
         )
 
@@ -291,7 +300,11 @@ class ProcessEngine(Engine):
         if timings is None or self.options.choice or self._slots.num_used == self.num_envs:  # all envs have a slot
             return None
         setting = Setting(self.num_workers, self.options.threads_per_worker)
-        return WaitingCheck(timings, self._slots, setting, usable_cores())
+        return WaitingCheck(timings, self._slots, setting, usable_cores(), changes_pool=self._may_add_workers)
+
+    @property
+    def _may_add_workers(self) -> bool:
+        return self.recovery is not None and self.options.num_workers is None
 
     def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment, spin_ns: int) -> Hub:
         group = self._group
@@ -347,6 +360,7 @@ class ProcessEngine(Engine):
             raise
         finally:
             self._opened = self._waiter = self._supervisor = self._starts = None
+            self._waiting_check = self._spreading = None
         if self.recovery is not None:
             self.recovery.log_summary()
         for worker in workers:
@@ -385,8 +399,50 @@ class ProcessEngine(Engine):
     def restart(self, worker_id: int, new_envs: Sequence[int] | None = None) -> None:
         self._open_supervisor.restart(worker_id, new_envs)
 
-    def _recycle(self) -> None:
-        self._open_supervisor.recycle()
+    def _before_request(self) -> bool:
+        """Recycle workers, and add workers if envs wait; return whether to call this again."""
+        recycles = self.recovery is not None and bool(self.options.failures.recycle_after)
+        if recycles:
+            self._open_supervisor.recycle()
+        check = self._waiting_check
+        if check is not None and check.is_due():
+            self._waiting_check = None
+            self._follow(check)
+        if self._spreading is not None and not self._spreading.advance():
+            self._spreading = None
+            self.num_workers = len(self._group.workers)
+        return recycles or self._waiting_check is not None or self._spreading is not None
+
+    def _follow(self, check: WaitingCheck) -> None:
+        """Begin to move envs to further workers if they wait, or say why not and what else would help."""
+        found = check.find()
+        if found is None:
+            return
+        verdict, setting = found
+        assert self._opened is not None
+        if not self._may_add_workers:
+            check.warn(verdict)
+            return
+        count, reason = min(setting.num_workers - self.num_workers, self._slots.num_reserved), ""
+        room, limit = room_for(self._group.workers)
+        if room < count:
+            count, reason = room, f"their number is limited by {limit}"
+        timings = self._opened.plan.counters.timings(self._opened.counters)
+        construct = 0.0 if timings is None else float(timings["construct_ns"].max()) / 1e9
+        if construct > _MINUTE * (1 - 1 / verdict.gain):
+            count, reason = 0, f"a constructor takes {time_text(construct)}"
+        elif getattr(self._opened.properties.get("spec"), "nondeterministic", False):
+            count, reason = 0, "the spec of the env says that it is not deterministic"
+        if count <= 0:
+            check.warn(verdict, reason)
+            return
+        num_workers = self.num_workers + count
+        text = f"{verdict.cause}; {num_workers} workers for {self.num_envs} envs{reason and f', {reason}'}"
+        self.options = dataclasses.replace(self.options, choice=text)
+        assert self._waiter is not None
+        per_worker = -(-self.num_envs // num_workers)
+        supervisor, inbox = self._open_supervisor, self._waiter.inbox
+        self._spreading = Spreading(per_worker, verdict.cause, supervisor, self._opened, inbox)
 
     @property
     def _open_supervisor(self) -> Supervisor:

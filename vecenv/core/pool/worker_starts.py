@@ -472,17 +472,40 @@ class WorkerStarts:
             Exception: as `Engine.open`.
         """
         assert old.boot is not None
-        report = self.await_reports([self.spawn(dataclasses.replace(old.boot, reports_all_files=True), old.slots)])[0]
-        self._attach_built(old, report, jobs)
-        self.await_ready([old], jobs)
-        return self.present([old])[0]
+        boot = dataclasses.replace(old.boot, reports_all_files=True)
+        return self.attach_built([old], self.build([boot], [old.slots], jobs))[0]
 
-    def _attach_built(self, old: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> None:
-        """Check the report of the successor of a worker, and hand the arena to it."""
+    def build(
+        self, boots: Sequence[Boot], slots: Sequence[list[int]], jobs: Mapping[int, RestoreJob]
+    ) -> dict[int, RestoreJob]:
+        """Start workers beside those that serve, and wait until they have built their envs; return their jobs.
+
+        Args:
+            boots, slots: of each worker.
+            jobs: how to restore envs; {}: they are new.
+
+        Raises:
+            WorkerTimeoutError, Exception: as `start_successor`.
+        """
+        workers = [self.spawn(boot, mine) for boot, mine in zip(boots, slots)]
+        checked: dict[int, RestoreJob] = {}
+        for worker, report in zip(workers, self.await_reports(workers)):
+            checked |= self._check_built(worker, report, jobs)
+        return checked
+
+    def _check_built(self, old: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> dict[int, RestoreJob]:
+        """Compare the worker that now has a worker_id with the first workers; return its jobs."""
         assert self._spaces is not None
         [worker] = self.present([old])
         compare_spaces(self._spaces, worker, report)
-        self.attach(worker, self.check_files(worker, report, jobs))
+        return self.check_files(worker, report, jobs)
+
+    def attach_built(self, workers: Sequence[Worker], jobs: Mapping[int, RestoreJob]) -> list[Worker]:
+        """Hand the arena to workers that have built their envs; return them, or their successors, once they serve."""
+        for worker in self.present(workers):
+            self.attach(worker, jobs)
+        self.await_ready(workers, jobs)
+        return self.present(workers)
 
     def attach(self, worker: Worker, jobs: Mapping[int, RestoreJob]) -> None:
         """Hand the arena and its slots to a worker, and the way to restore its envs, by env_id."""
@@ -514,8 +537,8 @@ class WorkerStarts:
                 worker.next_message()
             except EOFError:
                 report = self.await_reports([self.start_again(worker)])[0]
-                self._attach_built(worker, report, jobs)
                 [started[worker.worker_id]] = self.present([worker])
+                self.attach(started[worker.worker_id], self._check_built(worker, report, jobs))
                 waiting.append(started[worker.worker_id])
         if self._recovery is not None:
             self._recovery.note_built([env_id for worker in workers for env_id in worker.env_ids])

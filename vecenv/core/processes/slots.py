@@ -25,6 +25,11 @@ class SlotTable:
         return len(self._workers)
 
     @property
+    def num_reserved(self) -> int:
+        """How many slots of the arena, behind those that are used, are in reserve."""
+        return self._num_reserved
+
+    @property
     def by_env(self) -> tuple[int, ...]:
         """The slot of each env."""
         return tuple(self._slots)
@@ -53,7 +58,7 @@ class SlotTable:
         return assigned
 
     def reserve(self, count: int) -> None:
-        """Keep `count` slots of the arena, behind those that are used, for envs that get a worker alone."""
+        """Keep `count` slots of the arena, behind those that are used, for workers that are added."""
         self._num_reserved = count
 
     def worker_of(self, slot: int) -> int:
@@ -88,13 +93,14 @@ class SlotTable:
         """
         return self.served_by(self._slots[env_id], env_ids) != [env_id]
 
-    def take_reserve(self, env_id: int) -> int:
-        """Move an env to the first slot in reserve, which still belongs to the env's worker; return the slot."""
+    def take_reserve(self, env_ids: Sequence[int], worker_id: int) -> int:
+        """Give the first slot in reserve to a worker, and these envs to that slot; return it."""
         assert self._num_reserved > 0
         slot = len(self._workers)
         self._num_reserved -= 1
-        self._workers.append(self.worker_of_env(env_id))
-        self._slots[env_id] = slot
+        self._workers.append(worker_id)
+        for env_id in env_ids:
+            self._slots[env_id] = slot
         return slot
 
     def give_to(self, slot: int, worker_id: int) -> None:

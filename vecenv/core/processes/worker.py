@@ -18,7 +18,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ...errors import (
@@ -135,6 +135,13 @@ class Worker:
     def first_env_id(self) -> int:
         """Number of the pool's env 0 in messages."""
         return 0 if self.boot is None else self.boot.first_env_id
+
+    def drop_env(self, env_id: int) -> None:
+        """Note that an env has left this worker, so that a successor does not build it."""
+        assert self.boot is not None
+        self.env_ids = [one for one in self.env_ids if one != env_id]
+        by_thread = [[one for one in share if one != env_id] for share in self.boot.env_ids_by_thread]
+        self.boot = replace(self.boot, env_ids=self.env_ids, env_ids_by_thread=by_thread)
 
     def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
         """Add this worker and its present operation to an error; return the error.

@@ -37,7 +37,7 @@ from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
 
-__all__ = ["COUNTS", "Recovery", "StartFailures", "append_message"]
+__all__ = ["COUNTS", "Recovery", "RestoreProgress", "StartFailures", "append_message"]
 
 _LOG = own_logger()
 _NS = 1_000_000_000
@@ -82,15 +82,27 @@ _POOL_FACTOR = 10
 
 
 @dataclass
-class _RestoreProgress:
-    """Envs of one worker that are still being restored, for the log line about the result."""
+class RestoreProgress:
+    """Envs that are restored together, for the log line about the result.
+
+    Attributes:
+        what, done: start of that line, and what has happened to the workers or envs.
+        waiting: the envs that are not restored yet.
+        outcomes: of the others.
+    """
 
     what: str
+    done: str
     began_ns: int
     is_failure: bool
     env_ids: list[int]
     waiting: set[int]
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all envs that were restored have repeated their commands with equal answers."""
+        return all(outcome.kind in ("replayed", "fresh") for outcome in self.outcomes)
 
 
 class StartFailures:
@@ -163,7 +175,7 @@ class Recovery:
         self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
         self._failure_weights: Counter[int] = Counter()  # sums over all failures, by env_id
         self._budget = FailureBudget(policy.max_restarts, policy.restart_window)  # env_id -1: no env is to blame
-        self._progress_of: dict[int, _RestoreProgress] = {}  # keys: env_id
+        self._progress_of: dict[int, RestoreProgress] = {}  # keys: env_id
         self._counts = Counter[str]()
         self._num_lost: Counter[int] = Counter()  # episodes that were not restored, by env_id
         self._starts = StartFailures()
@@ -433,20 +445,30 @@ class Recovery:
     # ---- results -----------------------------------------------------------------------------
 
     def begin_restoring(
-        self, what: str, began_ns: int, restore_jobs: dict[int, RestoreJob], *, is_failure: bool = True
-    ) -> None:
-        """Record that these envs are being restored.
+        self,
+        what: str,
+        began_ns: int,
+        restore_jobs: dict[int, RestoreJob],
+        *,
+        count: str = "restarts",
+        number: int = 1,
+        done: str = "replaced",
+    ) -> RestoreProgress:
+        """Record that these envs are being restored; return the progress, which later outcomes change.
 
         Args:
-            what: start of the log line about the result.
+            what, done: see `RestoreProgress`.
             began_ns: when the failure was noticed, on the monotonic clock.
             restore_jobs: the result of `plan`.
-            is_failure: False if a healthy worker was recycled.
+            count, number: the one of `COUNTS` that is increased, and by how much: 'restarts' after a failure.
         """
-        progress = _RestoreProgress(what, began_ns, is_failure, list(restore_jobs), set(restore_jobs))
+        progress = RestoreProgress(what, done, began_ns, count == "restarts", list(restore_jobs), set(restore_jobs))
         for env_id in restore_jobs:
+            if env_id in self._progress_of:  # its worker has failed before the env was restored
+                self._progress_of[env_id].waiting.discard(env_id)
             self._progress_of[env_id] = progress
-        self._counts["restarts" if is_failure else "recycled"] += 1
+        self._counts[count] += number
+        return progress
 
     def note_report(self, reply: Reply, is_answered: bool) -> None:
         """Record the report of a worker about an env: a restore point, an outcome or the effect of a call."""
@@ -519,13 +541,13 @@ class Recovery:
         return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
 
 
-def _summary(progress: _RestoreProgress) -> str:
+def _summary(progress: RestoreProgress) -> str:
     seconds = (now_ns() - progress.began_ns) / _NS
     steps = sum(outcome.num_steps for outcome in progress.outcomes)
     counts = Counter(outcome.kind for outcome in progress.outcomes)
     lost = ", ".join(f"{counts[kind]} {what}" for kind, what in _LOSSES.items() if counts[kind])
     end = f"of {len(progress.outcomes)} episodes {lost}" if lost else "nothing was lost"
-    return f"{progress.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
+    return f"{progress.what}; {progress.done}, {steps} commands repeated, {end} ({seconds:.3g} s)"
 
 
 def _insert(error: WorkerError, addition: str) -> str:
