@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import pytest
 
 from vecenv import VectorEnv
+from vecenv.core.advice.sizing import Setting
+from vecenv.core.advice.waiting import WaitingCheck
 from vecenv.core.layout.commands import Entry
 from vecenv.core.operations.engine import OpenedEnvs
 from vecenv.core.operations.requests import Requests
 from vecenv.core.operations.waiter import Waiter
+from vecenv.core.pool import process
 from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
 from vecenv.core.system import fork_server
 from vecenv.envs.remote import CallEnvMethod
+from vecenv.report import Verdict
 
 # ---- pools ---------------------------------------------------------------------------------
 
@@ -55,6 +61,25 @@ def timings_of(pool: Pool) -> np.ndarray[Any, Any] | None:
     """Return the counted times of each env in the pool's memory; None with `timings=False`."""
     envs = opened_envs(pool)
     return envs.plan.counters.timings(envs.counters)
+
+
+def force_spreading(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let pools without `num_workers` begin with two workers, and find at a later request that their envs wait.
+
+    Args:
+        after: number of requests before that one.
+    """
+    requests: WeakKeyDictionary[WaitingCheck, int] = WeakKeyDictionary()
+
+    def is_due(check: WaitingCheck) -> bool:
+        requests[check] = requests.get(check, 0) + 1
+        return requests[check] > after
+
+    verdict = Verdict("waiting envs", "the envs wait for 99% of their time", 0.99, "share", "num_workers=...", 50.0)
+    monkeypatch.setattr(process, "usable_cores", lambda: 2)
+    monkeypatch.setattr(WaitingCheck, "is_due", is_due)
+    monkeypatch.setattr(WaitingCheck, "find", lambda check: (verdict, Setting(1000)))
+    monkeypatch.setattr("vecenv.core.pool.spreading._PAUSE_NS", 0)
 
 
 def hub_of(pool: Pool) -> Any:

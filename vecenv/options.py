@@ -185,7 +185,7 @@ class EngineOptions(_Options):
             built again by itself, so that its random values do not depend on other envs. 'serial': one env after the
             other, for constructors that must not run at the same time; constructors that wait get no further workers.
         timings: count in the workers how long each step and reset takes, see `statistics`. Costs about 10 ns each.
-            Default: True. If False, `statistics()` has no times, and no PerformanceWarning finds envs that wait.
+            Default: True. If False, `statistics()` has no times, and envs that wait are not found.
         monitor: write a small file by which `vecenv top` finds this pool, with mode 0600 below XDG_RUNTIME_DIR or the
             temporary folder. It costs nothing while `vecenv top` does not run. Default: True.
         worker_output: the output of workers. 'once' (default): equal lines that workers print while envs are built,

@@ -195,7 +195,7 @@ class Statistics(Mapping[str, Any]):
         steps: steps of envs.
         restarts: workers that were replaced because they died or hung.
         recycled: workers that were replaced because of `recycle_after`.
-        workers_added: for envs that failed so often that they got a worker of their own.
+        workers_added: for envs that failed so often that they got a worker of their own, and for envs that wait.
         replayed, unproven, truncated: episodes that were restored after a crash, restored from a state that may be
             incomplete, or ended.
         steps_replayed, replay_seconds: the cost of that.
@@ -204,7 +204,7 @@ class Statistics(Mapping[str, Any]):
         num_workers, threads_per_worker: at the start, 0 and 1 if the envs live in this process.
         exceptions: exceptions of envs that have ended an episode, or made the env be built again, see
             `FailurePolicy.on_exception`; 0 with `timings=False`.
-        choice: the reason why 'auto' has chosen them, or why there are more because constructors wait; else ''.
+        choice: the reason why 'auto' has chosen them, or why there are more because envs wait; else ''.
         shards_replaced: with `backend="ray"`: shards that were replaced because they died or hung.
         shard_calls, bytes_up, bytes_down: with `backend="ray"`: requests to shards, and the bytes sent and received.
         envs: times of each env.

@@ -27,8 +27,7 @@ from gymnasium import spaces
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults.traces import Traces, frozen, kill, recovering_pool
-from tests.inside import engine_of
-from tests.spreading import force_spreading
+from tests.inside import engine_of, force_spreading
 from vecenv.core.layout.flags import Autoreset, Op
 from vecenv.core.layout.native import load as load_native
 from vecenv.core.options import PoolFailurePolicy, PoolOptions

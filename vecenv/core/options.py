@@ -98,7 +98,7 @@ class PoolOptions:
     """Options of a pool, the same for both engines.
 
     Attributes:
-        num_workers: worker processes; None: min(num_envs, usable cores), and more if constructors wait; 'auto': env 0
+        num_workers: worker processes; None: min(num_envs, usable cores), and more if envs wait; 'auto': env 0
             is measured in a worker of its own, and workers and threads are chosen.
         threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
             stay on that core while their envs mostly wait; processes that envs start may run on any core.

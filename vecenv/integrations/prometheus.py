@@ -44,7 +44,7 @@ _COUNTERS: _Table = (
     ("vecenv_env_steps", "Steps of envs.", "steps"),
     ("vecenv_worker_restarts", "Workers that were replaced because they died or hung.", "restarts"),
     ("vecenv_workers_recycled", "Workers that were replaced because of recycle_after.", "recycled"),
-    ("vecenv_workers_added", "Workers that were added for envs that fail often.", "workers_added"),
+    ("vecenv_workers_added", "Workers that were added for envs that fail often or wait.", "workers_added"),
     ("vecenv_episodes_replayed", "Episodes that were restored after a failure.", "replayed"),
     ("vecenv_episodes_unproven", "Episodes that were restored from a state that may be incomplete.", "unproven"),
     ("vecenv_episodes_truncated", "Episodes that a failure ended.", "truncated"),

@@ -141,9 +141,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
                 a hang of one does not end. 'ray', or a `vecenv.RayOptions`: workers on the nodes of a Ray cluster, see
                 docs/ray.md.
             num_workers: number of processes. None (default): one per usable core, at most one per env; with spare envs
-                one per env, N + S, so that a slow reset delays no step. Constructors that wait, for a server or a
-                licence, get further workers, up to one per env; see docs/workers.md. Envs with process-wide state, such
-                as a module-level counter or globals of a C library, disturb each other in one process: they need
+                one per env, N + S, so that a slow reset delays no step. Envs whose constructors or steps wait get
+                further workers, up to one per env; see docs/workers.md. Envs with process-wide state, such as a
+                module-level counter or globals of a C library, disturb each other in one process: they need
                 `num_workers=num_envs`. `vecenv check` finds them.
                 'auto': env 0 is built in a worker of its own first, reset, stepped 100 times with random actions, and
                 closed; then workers and threads are chosen (no threads for an env that draws from global random

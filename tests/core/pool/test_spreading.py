@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.traces import play, recovering_pool, undisturbed
-from tests.spreading import force_spreading
+from tests.faults.traces import kill, play, recovering_pool, undisturbed
+from tests.inside import force_spreading, opened_envs, timings_of
 from vecenv import PerformanceWarning, VectorEnv
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.pool import process
@@ -66,6 +66,21 @@ class OnceEnv(toys.CountEnv):
             if sign:
                 os.kill(os.getpid(), sign)
             raise OSError("the port is in use")
+
+
+class AlarmError(Exception):
+    """Raised by the handler of a signal."""
+
+
+class SignalingEnv(toys.CountEnv):
+    """Sends a signal to the program at its second construction; a file counts the constructions."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        super().__init__(5)
+        with path.open("a") as file:
+            file.write("x")
+        if path.stat().st_size == 2:
+            os.kill(pid, signal.SIGUSR1)
 
 
 class DriftingEnv(toys.ToyEnv):
@@ -124,9 +139,9 @@ def test_envs_stay_with_a_warning_that_says_why(reason: str, monkeypatch: pytest
         pool.start()
         if reason == "not deterministic":
             spec = types.SimpleNamespace(nondeterministic=True)
-            monkeypatch.setitem(pool._envs.properties, "spec", spec)
+            monkeypatch.setitem(opened_envs(pool).properties, "spec", spec)
         elif reason == "a constructor takes":
-            monkeypatch.setattr(process, "_MINUTE", 1e-9)
+            timings_of(pool)["construct_ns"] = 100e9
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -215,6 +230,34 @@ def test_worker_that_dies_while_it_builds_a_moved_env_is_started_again(
     assert traces.rows == expected.rows and not any(traces.marks)
 
 
+def test_handler_that_raises_during_a_move_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ring(signum: int, frame: Any) -> None:
+        raise AlarmError
+
+    def call_again(call: Any, *args: Any) -> Any:
+        try:
+            return call(*args)
+        except AlarmError:
+            alarms.append(call.__name__)
+            return call_again(call, *args)
+
+    alarms: list[str] = []
+    expected = undisturbed([functools.partial(toys.CountEnv, 5)] * 4, 20)
+    force_spreading(monkeypatch, 3)
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with recovering_pool(with_files(SignalingEnv, tmp_path, pid=os.getpid()), num_workers=None) as pool:
+            for name in ("send", "recv"):
+                monkeypatch.setattr(pool, name, functools.partial(call_again, getattr(pool, name)))
+            traces = play(pool, 20)
+            assert len(pool.worker_pids) == 4
+            monkeypatch.undo()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert alarms
+    assert traces.rows == expected.rows and not any(traces.marks)
+
+
 def test_only_the_first_env_moves_if_its_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     force_spreading(monkeypatch, 3)
     with recovering_pool([DriftingEnv] * 6, num_workers=None) as pool:
@@ -242,7 +285,7 @@ def test_attributes_that_were_set_move_with_the_env(monkeypatch: pytest.MonkeyPa
 def test_killed_workers_of_moved_envs_lose_nothing(killed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill_one(pool: Any, number: int) -> None:
         if number in (2, 4, 5, 8, 12):
-            os.kill(pool.worker_pids[killed % len(pool.worker_pids)], signal.SIGKILL)
+            kill(pool, killed % len(pool.worker_pids))
 
     expected = undisturbed(count_env_fns(), 20)
     force_spreading(monkeypatch, 4)

@@ -9,8 +9,9 @@ processes and `SerialEngine` use this same class.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, STEP_BEGINS, STEP_WITH_SNAPSHOT, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
-__all__ = ["Host", "close_all", "close_here"]
+__all__ = ["CloseHere", "Host", "close_all"]
 
 #: Limit of seeds that fit the column; larger ones are used too, but reported as unknown.
 _MANY_SEEDS = 2**63
@@ -47,6 +48,21 @@ _THREADED_DRAW = (
     "envs draw from the global random generators while several threads of their worker step envs at once: their "
     "random values depend on each other. Draw from self.np_random, or use threads_per_worker=1"
 )
+
+
+@dataclass(frozen=True)
+class CloseHere:
+    """Requests the close of an env that is about to move to another worker; the host handles this call.
+
+    Attributes:
+        pid: the worker. Its successor, which may get the same command, keeps the env.
+    """
+
+    pid: int
+
+    def __call__(self, env: Any) -> bool:
+        """Raise InternalError: no env is called."""
+        raise InternalError("a request to close an env has reached it")
 
 
 class Host:
@@ -339,8 +355,9 @@ class Host:
         env_id, _, step_id = self._executor.command
         function = payload.function
         assert function is not None
-        if function is close_here:
-            self._slot.send_message(self._dump_reply(messages.Reply(step_id, env_id, value=self._close_here(env_id))))
+        if isinstance(function, CloseHere):
+            is_closed = function.pid == os.getpid() and self._close_here(env_id)
+            self._slot.send_message(self._dump_reply(messages.Reply(step_id, env_id, value=is_closed)))
             self._slot.finish()
             return
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
@@ -372,7 +389,7 @@ class Host:
         if env_id in self._marks or env_id in self._abandoned or env_id in self._executor.fresh_seeds:
             return False
         env = self._envs.pop(env_id)
-        self._slot.host(env_id, close_here)  # it gets no command any more
+        self._slot.host(env_id, CloseHere(0))  # it gets no command any more
         self._rngs.call_swapped(env_id, env.close)
         return True
 
@@ -559,11 +576,6 @@ class Host:
         if not is_wanted(self._infos, is_end):
             return {}
         return fitting(info) if self._infos == Infos.COLUMNS else info
-
-
-def close_here(env: Any) -> bool:
-    """Request the close of an env that is about to move to another worker; the host handles it."""
-    raise InternalError("a call of `close_here` reached an env")
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:

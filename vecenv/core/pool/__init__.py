@@ -8,6 +8,7 @@ process         an engine with the envs in worker processes
 starting        time limits and log lines while envs are built
 worker_starts   starts workers, the first ones and successors, and hands the arena to them
 waiting_constructors   finds constructors that wait, and the room for further workers
+spreading       moves envs that wait to further workers
 death           the death or hang of a worker, from its notice to its successor
 monitor         announces a pool to `vecenv top`
 """

@@ -13,12 +13,12 @@ thread watches the workers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import ShortageError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
 from ...own_log import own_logger
-from ..host.host import close_here
+from ..host.host import CloseHere
 from ..host.replay import RestoreJob
 from ..layout.commands import Command, Commands
 from ..layout.flags import Op
@@ -30,6 +30,7 @@ from ..parent.hub import Event, SlotState
 from ..processes.slots import SlotTable
 from ..processes.worker import Worker, any_ready, death_of
 from ..processes.worker_group import WorkerGroup
+from ..processes.worker_main import Boot
 from ..recovery.policy import Recovery, RestoreProgress, append_message
 from ..recovery.recycling import Recycler
 from ..recovery.reproducer import describe
@@ -319,6 +320,11 @@ class Supervisor:
             self._inbox.poll()  # it may have answered before an interrupt came
         self._waiter.request_check()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether workers wait for their replacement, which `repair` starts."""
+        return bool(self._failed)
+
     # ---- more workers ------------------------------------------------------------------------
 
     def add_workers(self, groups: Sequence[list[int]], reason: str) -> RestoreProgress | None:
@@ -332,64 +338,71 @@ class Supervisor:
             reason: for the log.
 
         Returns:
-            The progress of restoring the envs; None if no env has moved. If that is because of an error, it was logged.
+            The progress of restoring the envs that have moved. Some may not: their next answers need their old worker.
+            None if an error was logged, and no env has moved.
         """
         assert self._recovery is not None
         began_ns, num_workers = now_ns(), len(self._group.workers)
         old = {env_id: self._group.workers[self._slots.worker_of_env(env_id)] for group in groups for env_id in group}
+        progress: RestoreProgress | None = None
         try:
             closed = self._close_envs(list(old))
-            groups = [mine for group in groups if (mine := [env_id for env_id in group if env_id in closed])]
             if any(self._group.workers[worker.worker_id] is not worker for worker in old.values()):
                 raise StateError("a worker died meanwhile")
+            groups = [mine for group in groups if (mine := [env_id for env_id in group if env_id in closed])]
             jobs = {env_id: self._requests.new_job(env_id, None) for group in groups for env_id in group}
             self._recovery.plan(jobs, Commands.listed(()), marks_recovery=False)
-            boots, slots = [], []
-            for number, group in enumerate(groups):
-                boot = old[group[0]].boot
-                assert boot is not None
-                boot = dataclasses.replace(boot, worker_id=num_workers + number, env_ids=group)
-                boots.append(dataclasses.replace(boot, env_ids_by_thread=[group], reports_all_files=True))
-                slots.append([self._slots.num_used + number])
+            boots = [
+                self._boot_of(old[group[0]], worker_id, group) for worker_id, group in enumerate(groups, num_workers)
+            ]
+            slots = [[self._slots.num_used + number] for number in range(len(groups))]
             jobs = self._starts.build(boots, slots, jobs)
-        except BaseException as error:
-            self._take_back(old.values(), num_workers, began_ns)
-            if not _is_of_start(error):
-                raise
-            # Only text is logged: a log record that is kept must not keep the pool alive.
-            _LOG.warning("envs could not be moved to further workers, and stay in theirs: %s", str(error))
-            self._replace_failed()
-            return None
-        if not groups:
-            return None
-        added = self._group.workers[num_workers:]
-        name = f"{len(jobs)} envs were moved to {len(groups)} further workers"
-        with signals_deferred():
-            for worker, group in zip(added, groups):
-                slot = self._slots.take_reserve(group, worker.worker_id)
-                self._failed[worker.worker_id] = WorkerFailure(f"{name}, one of which failed", began_ns, False)
-                for env_id in group:
-                    self._hub.move(env_id, slot)
-                    old[env_id].drop_env(env_id)
-            progress = self._recovery.begin_restoring(
-                f"{name}, because {reason}", began_ns, jobs, count="workers_added", number=len(added), done="restored"
-            )
-        try:
+            added = self._group.workers[num_workers:]
+            with signals_deferred():
+                for worker in added:
+                    self._hand_over(worker, old, began_ns)
+                progress = self._recovery.begin_restoring(
+                    f"{len(jobs)} envs were moved to {len(added)} further workers, because {reason}",
+                    began_ns,
+                    jobs,
+                    count="workers_added",
+                    number=len(added),
+                    done="restored",
+                )
             for worker in self._starts.attach_built(added, jobs):
                 with signals_deferred():
                     self._admit(worker)
         except BaseException as error:
-            for worker in self._starts.present(added):
+            if progress is None:
+                self._take_back(old.values(), num_workers, began_ns)
+            for worker in self._group.workers[num_workers:]:
                 if worker.worker_id in self._failed:
                     self._give_up(worker, error)
             if not _is_of_start(error):
                 raise
+            # Only text is logged: a log record that is kept must not keep the pool alive.
+            _LOG.warning("envs could not be moved to further workers: %s", str(error))
             self._replace_failed()
         return progress
 
+    def _boot_of(self, old: Worker, worker_id: int, env_ids: list[int]) -> Boot:
+        assert old.boot is not None
+        boot = dataclasses.replace(old.boot, worker_id=worker_id, env_ids=env_ids, env_ids_by_thread=[env_ids])
+        return dataclasses.replace(boot, reports_all_files=True)
+
+    def _hand_over(self, worker: Worker, old: Mapping[int, Worker], began_ns: int) -> None:
+        """Give a new worker the envs that it has built; until it serves, it counts as failed."""
+        message = f"{worker.name} has failed before it served"
+        self._failed[worker.worker_id] = WorkerFailure(message, began_ns, is_failure=False)
+        slot = self._slots.take_reserve(worker.env_ids, worker.worker_id)
+        for env_id in worker.env_ids:
+            self._hub.move(env_id, slot)
+            old[env_id].drop_env(env_id)
+
     def _close_envs(self, env_ids: Sequence[int]) -> set[int]:
         """Close envs in their workers; return those that were closed. Exceptions that they raise are logged."""
-        self._requests.submit_calls([close_here] * len(env_ids), env_ids, True, None)
+        workers = [self._group.workers[self._slots.worker_of_env(env_id)] for env_id in env_ids]
+        self._requests.submit_calls([CloseHere(worker.pid) for worker in workers], env_ids, True, None)
         try:
             replies = self._waiter.wait_for_calls(len(env_ids), None)
         finally:

@@ -53,7 +53,7 @@ class Spreading:
         Raises:
             Exception: as `Supervisor.add_workers`.
         """
-        if now_ns() < self._next_look_ns:
+        if now_ns() < self._next_look_ns or self._supervisor.has_failed:
             return True
         asked = self._asked_to_move()
         room = self._slots.num_reserved

@@ -20,7 +20,7 @@ from .starting import running_constructors
 
 __all__ = ["ConstructorWatch", "room_for"]
 
-#: Envs are given to other workers if the rest of a worker's constructors would wait for this time, in nanoseconds.
+#: Envs are given to other workers if the constructors that a worker has not begun would wait for this many nanoseconds.
 _LEAST_GAIN_NS = 5_000_000_000
 #: Shortest time between two measurements of a worker, in nanoseconds.
 _LEAST_NS = 50_000_000

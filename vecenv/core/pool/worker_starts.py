@@ -392,7 +392,7 @@ class WorkerStarts:
     def _spread(self, waiting: Sequence[Worker]) -> Iterator[Worker]:
         """Start further workers for the next envs of those whose constructors wait; yield each of them.
 
-        The envs are divided evenly, one for each worker if the system has room for so many. Envs are taken from the end
+        The envs are divided evenly, one for each worker if the system has room for these. Envs are taken from the end
         of the share of a worker, and only those that it has not begun to build.
         """
         if self._watch is None or not self._has_descriptors:
