@@ -12,37 +12,22 @@ from gymnasium import spaces
 
 from benchmarks import rows
 from benchmarks.rows import Effort
-from vecenv.envs.toys import ToyEnv
+from vecenv.envs.toys import FixedSleepEnv
 from vecenv.measurement.machine import cpu_seconds
 from vecenv.measurement.measure import Mode, Window
 from vecenv.measurement.target import action_batches
 
-__all__ = ["AlfMode", "SlowReset", "spare_env_gain"]
+__all__ = ["AlfMode", "SLOW_RESET", "spare_env_gain"]
 
-#: Durations of the envs with slow resets: a step, and a reset that loads data.
-_STEP_SECONDS, _RESET_SECONDS = 1e-3, 50e-3
-_EPISODE_STEPS = 25
-
-
-class SlowReset(ToyEnv):
-    """Sleeps 1 ms a step and 50 ms a reset; episodes have from 20 to 30 steps."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        time.sleep(_RESET_SECONDS)
-        result = super().reset(seed=seed, options=options)
-        self.length = int(self.np_random.integers(_EPISODE_STEPS - 5, _EPISODE_STEPS + 6))
-        return result
-
-    def step(self, action: Any) -> Any:
-        time.sleep(_STEP_SECONDS)
-        return super().step(action)
+#: An env whose reset loads data: 1 ms a step and 50 ms a reset.
+SLOW_RESET = functools.partial(FixedSleepEnv, 1.0, 50.0)
 
 
 def make_slow(env_id: int) -> Any:
     """Make one as an ALF environment."""
     from vecenv.alf import AlfGymWrapper
 
-    return AlfGymWrapper(SlowReset(), env_id)
+    return AlfGymWrapper(SLOW_RESET(), env_id)
 
 
 def spare_env_gain(num_envs: int, num_spares: int, effort: Effort) -> list[float]:

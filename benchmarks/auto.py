@@ -25,19 +25,11 @@ from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
 from vecenv.core.advice.sizing import SERIAL, Setting
 from vecenv.core.processes.worker import usable_cores
-from vecenv.envs.toys import BusyEnv, NullEnv
+from vecenv.envs.toys import BusyEnv, FixedSleepEnv
 from vecenv.measurement.measure import AsyncMode, Mode, SyncMode, VecenvSyncMode
 from vecenv.tuning.candidates import Candidate, full_grid, settings
 
 _ASKED = 0.95
-
-
-class NapEnv(NullEnv):
-    """Sleeps for a millisecond at each step."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.001)
-        return self._result
 
 
 class SlowReset(BusyEnv):
@@ -70,7 +62,7 @@ _KINDS: dict[str, tuple[int, Callable[[], Any]]] = {
     "cheetah": (32, functools.partial(gymnasium.make, "HalfCheetah-v5")),
     "pong": (16, _pong),
     "busy-50us": (64, functools.partial(BusyEnv, 50.0)),
-    "sleep-1ms": (64, NapEnv),
+    "sleep-1ms": (64, FixedSleepEnv),
     "reset-50ms": (16, SlowReset),
 }
 

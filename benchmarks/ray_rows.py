@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import SimulatedCluster
 from vecenv import Collector, RayOptions
-from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv
+from vecenv.envs.toys import BusyEnv, FixedSleepEnv, FrameEnv
 from vecenv.measurement import measure
 from vecenv.measurement.measure import Mode, Window
 from vecenv.measurement.target import EnvFn, action_batches, registered_env
@@ -46,23 +46,9 @@ NODE_CPUS = 3
 _CARTPOLE = registered_env("CartPole-v1")
 #: Steps between two deaths, so that there is something to repeat.
 _ROUNDS_BETWEEN = 50
-_SLEEP_SECONDS = 1e-3
 
 #: One reading per repeat, for each row.
 Readings = tuple[list[float], ...]
-
-
-class FixedSleepEnv(NullEnv):
-    """Sleeps for the same time at each step: an env that uses the core of another machine."""
-
-    def __init__(self, sleep_seconds: float = _SLEEP_SECONDS, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sleep_seconds = sleep_seconds
-
-    def step(self, action: Any) -> Any:
-        """Sleep, and return the same result again."""
-        time.sleep(self.sleep_seconds)
-        return self._result
 
 
 class Bench:
@@ -221,7 +207,7 @@ def growth(bench: Bench) -> Readings:
 
 def async_gain(bench: Bench) -> Readings:
     """Return the speed of `recv(32)` of 48 envs in 3 shards, one ten times slower, divided by that of lockstep."""
-    slow = functools.partial(FixedSleepEnv, 10 * _SLEEP_SECONDS)
+    slow = functools.partial(FixedSleepEnv, 10.0)
     env_fns = [slow] * 16 + [FixedSleepEnv] * 32
     options = RayOptions(num_shards=3, cpus_per_shard=1)
     first = functools.partial(measure.vecenv_async, env_fns, wait_num=32, name="async", backend=options)

@@ -84,13 +84,8 @@ for _ in range(2):
 """
 
 
-class PongInfoEnv(NullEnv):
-    """A null env with the info dict that ale-py's Pong returns at every step."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        info = {"lives": 0, "episode_frame_number": 1234, "frame_number": 56789}
-        self._result = (*self._result[:4], info)
+#: A null env with the info dict that ale-py's Pong returns at every step.
+_PONG_INFOS = functools.partial(NullEnv, info={"lives": 0, "episode_frame_number": 1234, "frame_number": 56789})
 
 
 class Readings(NamedTuple):
@@ -202,7 +197,7 @@ def info_cost_us(num_envs: int, effort: Effort) -> list[float]:
         rounds = []
         for infos in ("none", "all"):
             envs = stack.enter_context(
-                contextlib.closing(VectorEnv([PongInfoEnv] * num_envs, backend="serial", infos=infos))
+                contextlib.closing(VectorEnv([_PONG_INFOS] * num_envs, backend="serial", infos=infos))
             )
             envs.reset(seed=0)
             rounds.append(functools.partial(envs.step, np.zeros(num_envs, np.int64)))

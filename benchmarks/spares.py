@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from benchmarks import rows
-from benchmarks.alf import SlowReset
+from benchmarks.alf import SLOW_RESET
 from benchmarks.rows import Effort
 from vecenv.measurement.measure import Mode, SyncMode
 
@@ -24,5 +24,5 @@ def vector_spare_env_gain(num_envs: int, num_spares: int, effort: Effort) -> lis
 def _mode(num_envs: int, num_spares: int) -> Mode:
     from vecenv import VectorEnv
 
-    envs = VectorEnv([SlowReset] * num_envs, num_spare_envs=num_spares, num_workers=num_envs + num_spares)
+    envs = VectorEnv([SLOW_RESET] * num_envs, num_spare_envs=num_spares, num_workers=num_envs + num_spares)
     return SyncMode(f"{num_spares} spare envs", envs, envs.worker_pids)

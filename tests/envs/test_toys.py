@@ -22,7 +22,8 @@ from tests.programs import run_python
 from tests.spaces import ALL_SPACES
 from vecenv.envs import toys
 
-WELL_BEHAVED = [toys.ToyEnv, toys.CountEnv, toys.KeepsAction, toys.KeepsOptions, toys.SpaceEnv, toys.LeaksMemory]
+WELL_BEHAVED = [toys.ToyEnv, toys.CountEnv, toys.FixedSleepEnv, toys.KeepsAction, toys.KeepsOptions]
+WELL_BEHAVED += [toys.SpaceEnv, toys.LeaksMemory]
 CACHED = [toys.NullEnv, toys.FrameEnv, toys.BusyEnv, toys.SleepEnv]
 CLASSES = [
     item
@@ -148,6 +149,26 @@ def test_sleep_env_duration_follows_its_seed(monkeypatch):
     assert asked[:200] == asked[200:]
     assert np.mean(asked) == pytest.approx(0.02, rel=0.3)
     assert env.total_sleep > 0
+
+
+def test_fixed_sleep_env_sleeps_in_steps_and_resets(monkeypatch):
+    asked: list[float] = []
+    monkeypatch.setattr(time, "sleep", asked.append)
+    env = toys.FixedSleepEnv(10.0, 100.0)
+    lengths = []
+    for seed in (0, None, None):
+        env.reset(seed=seed)
+        lengths.append(1)
+        while not env.step(0)[2]:
+            lengths[-1] += 1
+    assert 1 <= lengths[0] <= 30 and all(20 <= length <= 30 for length in lengths[1:])
+    assert asked.count(0.1) == 3 and asked.count(0.01) == sum(lengths)
+
+
+def test_null_env_returns_its_info_at_each_step():
+    env = toys.NullEnv(info={"lives": 3})
+    env.reset(seed=0)
+    assert env.step(0)[4] == {"lives": 3}
 
 
 def test_keeps_action_describes_its_action():

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["BusyEnv", "CountEnv", "FrameEnv", "NullEnv", "SleepEnv", "ToyEnv"]
+__all__ = ["BusyEnv", "CountEnv", "FixedSleepEnv", "FrameEnv", "NullEnv", "SleepEnv", "ToyEnv"]
 
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 
@@ -131,14 +131,14 @@ class CountEnv(ToyEnv):
 
 
 class NullEnv(ToyEnv):
-    """Return one cached tuple at each step, at almost no cost; episodes never end."""
+    """Return one cached tuple at each step, at almost no cost; episodes never end. `info` is that of each step."""
 
-    def __init__(self, length: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, length: int | None = None, *, info: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if length is not None:
             raise ValueError("a null env has no state, hence no episode length")
         super().__init__(None, **kwargs)
         self._obs = self.make_obs()
-        self._result: StepResult = (self._obs, 1.0, False, False, {})
+        self._result: StepResult = (self._obs, 1.0, False, False, info or {})
 
     def make_obs(self) -> Any:
         """Make the observation that all calls return."""
@@ -194,3 +194,27 @@ class SleepEnv(NullEnv):
         time.sleep(self.np_random.exponential(self.mean_ms) / 1000.0)
         self.total_sleep += time.perf_counter() - start
         return self._result
+
+
+class FixedSleepEnv(ToyEnv):
+    """Sleep for `step_ms` at each step and for `reset_ms` at each reset, like an env behind a network.
+
+    Episodes have from 20 to 30 steps, and never end if a reset takes no time. The episode after a seed has from 1 to
+    30 steps, so envs that start together do not reset together.
+    """
+
+    def __init__(self, step_ms: float = 1.0, reset_ms: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(None, **kwargs)
+        self.step_ms = step_ms
+        self.reset_ms = reset_ms
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        if self.reset_ms:
+            time.sleep(self.reset_ms / 1000.0)
+            self.length = int(self.np_random.integers(20 if seed is None else 1, 31))
+        return result
+
+    def step(self, action: Any) -> StepResult:
+        time.sleep(self.step_ms / 1000.0)
+        return super().step(action)
