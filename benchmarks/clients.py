@@ -15,20 +15,21 @@ import contextlib
 import functools
 import statistics
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks.peer_modes import PEERS, Task
-from benchmarks.peer_process import PeerProcess
+from benchmarks.peer_modes import PEERS, Peer, Task
+from benchmarks.peer_process import PeerProcess, open_peers
 from benchmarks.peers import find_installed, machine_line, parse_measuring
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file
 from vecenv.envs.toys import BusyEnv
-from vecenv.errors import ConfigError
 from vecenv.measurement import machine, measure, report
-from vecenv.measurement.measure import Mode
 from vecenv.measurement.report import TableColumn
 from vecenv.measurement.target import registered_env
+
+#: Peers by name, each with its interpreter.
+InstalledPeers: TypeAlias = dict[str, tuple[Peer, str]]
 
 _NUM_ENVS = 16
 #: The tasks, by the name for --row.
@@ -241,16 +242,13 @@ def main() -> None:
     if options.json:
         check_file("--json", options.json)
     clients = [client for client in CLIENTS if _is_chosen(client, options)]
-    names = {name for client in clients if client.ours for name in (client.ours, *client.theirs)}
-    pythons = {
-        peer.name: python for peer, python in find_installed([one for one in PEERS if one.name in names], options)
-    }
+    peers = find_peers(clients, options)
     about = machine.describe_machine()
     versions: dict[str, None] = {}
     found: list[Comparison] = []
     for task in (_TASKS[name] for name in options.row or _TASKS):
         report.print_text(f"{task.title}; {about['processor']}, {about['usable_cores']} usable cores")
-        rows = [row for client in clients for row in _measure(client, task, pythons, options, versions)]
+        rows = [row for client in clients for row in _measure(client, task, peers, options, versions)]
         print("", *report.table_lines(rows, report.width_of(sys.stdout), _COLUMNS), "", sep="\n", flush=True)
         found += rows
     if options.markdown:
@@ -263,26 +261,28 @@ def _is_chosen(client: Client, options: argparse.Namespace) -> bool:
     return not options.framework or any(part.lower() in client.framework.lower() for part in options.framework)
 
 
+def find_peers(clients: Iterable[Client], options: argparse.Namespace) -> InstalledPeers:
+    """Return the peers of these frameworks by name; print those that are missing."""
+    names = {name for client in clients if client.ours for name in (client.ours, *client.theirs)}
+    return {found[0].name: found for found in find_installed([one for one in PEERS if one.name in names], options)}
+
+
+def open_client(client: Client, task: Task, peers: InstalledPeers, stack: contextlib.ExitStack) -> list[PeerProcess]:
+    """Return vecenv's mode, then those of the framework; [] unless two or more are measured. `stack` closes them."""
+    names = (client.ours, *client.theirs)
+    modes = open_peers([peers[name] for name in names if name in peers], task, stack)
+    return modes if len(modes) > 1 and modes[0].name == client.ours else []
+
+
 def _measure(
-    client: Client, task: Task, pythons: dict[str, str], options: argparse.Namespace, versions: dict[str, None]
+    client: Client, task: Task, peers: InstalledPeers, options: argparse.Namespace, versions: dict[str, None]
 ) -> list[Comparison]:
     rates: dict[str, list[float]] = {}
-    peers = {peer.name: peer for peer in PEERS if peer.name in pythons and peer.is_for(task)}
     with contextlib.ExitStack() as stack:
-        modes: list[Mode] = []
-        for name in (client.ours, *client.theirs):
-            if name not in peers:
-                continue
-            try:
-                mode = PeerProcess(peers[name], task, pythons[name])
-            except ConfigError as error:
-                report.print_text(f"left out: {error}")
-                continue
-            stack.callback(mode.close)
-            modes.append(mode)
-            versions[mode.version] = None
-        if len(modes) < 2 or modes[0].name != client.ours:
+        modes = open_client(client, task, peers, stack)
+        if not modes:
             return []
+        versions |= dict.fromkeys(mode.version for mode in modes)
         with report.progress(len(modes) * options.rounds) as advance:
             for name, window in measure.interleave(modes, options.seconds / options.rounds, options.rounds):
                 rates.setdefault(name, []).append(window.rate)

@@ -101,6 +101,7 @@ class VecEnvMode(Mode):
         self._pids = [pid for pid in pids if pid]
         self._actions = action_batches(envs.action_space, envs.num_envs)
         try:
+            envs.seed(0)
             envs.reset()
         except BaseException:
             self.close()

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ import psutil
 
 from benchmarks.peer_modes import PEERS, Peer, Task
 from vecenv.errors import ConfigError, describe_exit
+from vecenv.measurement import report
 from vecenv.measurement.machine import cpu_seconds
 from vecenv.measurement.measure import Mode, Window
 
-__all__ = ["PeerProcess", "serve"]
+__all__ = ["PeerProcess", "open_peers", "serve"]
 
 #: Seconds that a library has to build its envs, to answer after a window, and to end.
 _BUILD_SECONDS, _REPLY_SECONDS, _END_SECONDS = 300.0, 60.0, 20.0
@@ -116,6 +118,28 @@ class PeerProcess(Mode):
         if isinstance(reply, str):
             raise ConfigError(f"{self.name}: {reply}")
         return reply
+
+
+def open_peers(peers: Iterable[tuple[Peer, str]], task: Task, stack: contextlib.ExitStack) -> list[PeerProcess]:
+    """Start the peers that have the envs of the task, and print the reasons of those that cannot build them.
+
+    Args:
+        peers: each with its interpreter.
+        task: the envs.
+        stack: closes the peers.
+    """
+    modes = []
+    for peer, python in peers:
+        if not peer.is_for(task):
+            continue
+        try:
+            mode = PeerProcess(peer, task, python)
+        except ConfigError as error:
+            report.print_text(f"left out: {error}")
+            continue
+        stack.callback(mode.close)
+        modes.append(mode)
+    return modes
 
 
 def serve(descriptor: int) -> None:

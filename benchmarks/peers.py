@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peer_modes import PEERS, Peer, Task
-from benchmarks.peer_process import PeerProcess
+from benchmarks.peer_process import open_peers
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.envs.toys import BusyEnv
-from vecenv.errors import ConfigError
 from vecenv.measurement import machine, measure, report
 from vecenv.measurement.measure import Mode, Result, Window
 from vecenv.measurement.target import check_env, registered_env
@@ -94,17 +93,9 @@ def _measure(
         for build in (measure.plain_loop, measure.ceiling_loops):
             modes.append(build(task.env_fns))
             stack.callback(modes[-1].close)
-        for peer, python in peers:
-            if not peer.is_for(task):
-                continue
-            try:
-                mode = PeerProcess(peer, task, python)
-            except ConfigError as error:
-                report.print_text(f"left out: {error}")
-                continue
-            stack.callback(mode.close)
-            modes.append(mode)
-            versions[mode.version] = None
+        processes = open_peers(peers, task, stack)
+        modes += processes
+        versions |= dict.fromkeys(mode.version for mode in processes)
         with report.progress(len(modes) * options.rounds) as advance:
             for name, window in measure.interleave(modes, options.seconds / options.rounds, options.rounds):
                 windows.setdefault(name, []).append(window)
@@ -151,7 +142,9 @@ def parse_measuring(parser: argparse.ArgumentParser) -> argparse.Namespace:
         help="another interpreter for the modes of a library, such as ding=.venv-ding/bin/python",
     )
     parser.add_argument("--seconds", type=seconds, default=5.0, help="time for each mode (default: %(default)s)")
-    parser.add_argument("--rounds", type=count, default=10, help="windows per mode, by turns (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", "--repeats", type=count, default=10, help="windows per mode, by turns (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     options = parser.parse_args()
     options.python = dict(options.python)
