@@ -33,7 +33,7 @@ from vecenv.measurement import machine, report
 from vecenv.measurement.target import EnvFn, check_env, registered_env
 
 _LEAST_RATIO = 0.97
-_FIRST_SECONDS, _WARM_UP_SECONDS = 5.0, 0.1
+FIRST_SECONDS, _WARM_UP_SECONDS = 5.0, 0.1
 #: Least number of rounds, and of episodes that end, in a window. Envs that sleep have fewer and longer windows.
 _LEAST_ROUNDS, _SLEEPING_WINDOWS = 10, 3
 _FIRST = ", first 5 s"
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
     episode: int = 0
 
 
-_KINDS = {
+KINDS = {
     "cartpole": Kind(registered_env("CartPole-v1")),
     "busy-50us": Kind(functools.partial(BusyEnv, busy_us=50)),
     "busy-200us": Kind(functools.partial(BusyEnv, busy_us=200)),
@@ -67,10 +67,10 @@ _NUM_ENVS = (1, 2, 4, 8, 16, 64)
 #: (name of the kind, number of envs)
 Place = tuple[str, int]
 
-_ALL_PLACES: tuple[Place, ...] = tuple((name, num_envs) for name in _KINDS for num_envs in _NUM_ENVS)
+_ALL_PLACES: tuple[Place, ...] = tuple((name, num_envs) for name in KINDS for num_envs in _NUM_ENVS)
 _THREE_PLACES: tuple[Place, ...] = (("cartpole", 8), ("busy-50us", 16), ("sleep-1ms", 16))
 #: The grid, by the framework of `benchmarks.clients`.
-_GRID = {
+GRID = {
     "Gymnasium": _ALL_PLACES,
     "Stable-Baselines3": _ALL_PLACES,
     **dict.fromkeys(("TorchRL", "Tianshou", "RLlib", "PufferLib", "DI-engine, LightZero"), _THREE_PLACES),
@@ -99,7 +99,7 @@ def main() -> None:
     options = _parse()
     if options.json:
         check_file("--json", options.json)
-    chosen = {client: _choose(client, options) for client in CLIENTS if client.framework in _GRID}
+    chosen = {client: _choose(client, options) for client in CLIENTS if client.framework in GRID}
     chosen = {client: places for client, places in chosen.items() if places}
     if not chosen:
         raise ConfigError("no cell of the grid has this framework, this kind of env and this number of envs")
@@ -127,8 +127,8 @@ def main() -> None:
 def _choose(client: Client, options: argparse.Namespace) -> list[Place]:
     if options.face and not any(part.lower() in client.framework.lower() for part in options.face):
         return []
-    names, counts = options.row or _KINDS, options.envs or _NUM_ENVS
-    return [(name, num_envs) for name, num_envs in _GRID[client.framework] if name in names and num_envs in counts]
+    names, counts = options.row or KINDS, options.envs or _NUM_ENVS
+    return [(name, num_envs) for name, num_envs in GRID[client.framework] if name in names and num_envs in counts]
 
 
 def _check_kinds(names: Iterable[str]) -> dict[str, EnvFn]:
@@ -136,7 +136,7 @@ def _check_kinds(names: Iterable[str]) -> dict[str, EnvFn]:
     env_fns: dict[str, EnvFn] = {}
     for name in dict.fromkeys(names):
         try:
-            env_fns[name] = check_env(_KINDS[name].env_fn, name)
+            env_fns[name] = check_env(KINDS[name].env_fn, name)
         except (ConfigError, DependencyError) as error:
             report.print_text(f"{name} is not measured: {error}")
     return env_fns
@@ -152,7 +152,7 @@ def _measure(
     versions: dict[str, None],
 ) -> dict[str, Comparison | None]:
     """Return the cells of one place by their titles; None stands for one that cannot be measured."""
-    kind, title = _KINDS[name], _title(name, num_envs)
+    kind, title = KINDS[name], _title(name, num_envs)
     cells: dict[str, Comparison | None] = {title: None}
     if kind.sleeps:
         cells = {title + _FIRST: None, **cells}
@@ -162,7 +162,7 @@ def _measure(
             return cells
         versions |= dict.fromkeys(mode.version for mode in modes)
         start, steal = time.monotonic(), machine.StealMeter()
-        first = {mode.name: mode.run(_FIRST_SECONDS if kind.sleeps else _WARM_UP_SECONDS) for mode in modes}
+        first = {mode.name: mode.run(FIRST_SECONDS if kind.sleeps else _WARM_UP_SECONDS) for mode in modes}
         num_windows = min(options.rounds, _SLEEPING_WINDOWS) if kind.sleeps else options.rounds
         least_steps = _LEAST_ROUNDS * max(num_envs, kind.episode)
         rates: dict[str, list[float]] = {mode.name: [] for mode in modes}
@@ -203,7 +203,7 @@ def _table(client: Client, places: Sequence[Place], cells: dict[str, Comparison 
     counts = sorted({num_envs for _, num_envs in places})
     lines = [f"| {client.framework} | {' | '.join(map(str, counts))} |", "|---" + "|--:" * len(counts) + "|"]
     for name in dict.fromkeys(name for name, _ in places):
-        for part in (_FIRST, "") if _KINDS[name].sleeps else ("",):
+        for part in (_FIRST, "") if KINDS[name].sleeps else ("",):
             titles = [_title(name, num_envs) + part for num_envs in counts]
             texts = [_text(client, cells[title]) if title in cells else "" for title in titles]
             lines.append(f"| {name}{part} | {' | '.join(texts)} |")
@@ -223,8 +223,8 @@ def _parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--face", action="append", metavar="PART", help="only frameworks whose name contains PART")
-    kinds = f"measure this kind of env only; may be repeated: {' '.join(_KINDS)}"
-    add("--row", action="append", choices=_KINDS, metavar="KIND", help=kinds)
+    kinds = f"measure this kind of env only; may be repeated: {' '.join(KINDS)}"
+    add("--row", action="append", choices=KINDS, metavar="KIND", help=kinds)
     counts = f"measure this number of envs only; may be repeated: {' '.join(map(str, _NUM_ENVS))}"
     add("--envs", action="append", type=int, choices=_NUM_ENVS, metavar="N", help=counts)
     add("--busy", type=natural, default=0, metavar="N", help="run N busy loops of other programs (default: 0)")

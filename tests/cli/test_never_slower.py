@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_never_slower_prints_ratios_and_the_number_of_slower_cells(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(never_slower, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(never_slower, "FIRST_SECONDS", 0.2)
     file = tmp_path / "grid.json"
     cells = ["--face", "gymnasium", "--row", "cartpole", "--row", "sleep-1ms", "--envs", "1", "--envs", "2"]
     run(monkeypatch, *cells, "--seconds", "0.2", "--rounds", "2", "--busy", "1", "--json", str(file))
@@ -62,7 +62,7 @@ def test_cells_of_a_missing_framework_are_listed_with_its_command(
 def test_kind_of_env_that_cannot_be_built_is_listed_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(never_slower._KINDS, "cheetah", Kind(registered_env("NoSuchEnv-v0")))
+    monkeypatch.setitem(never_slower.KINDS, "cheetah", Kind(registered_env("NoSuchEnv-v0")))
     run(monkeypatch, "--face", "gymnasium", "--row", "cheetah", "--envs", "8")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("cheetah is not measured: ") and "NoSuchEnv" in lines[0]
@@ -76,7 +76,7 @@ def test_choice_without_a_cell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_grid_has_the_classes_of_each_framework() -> None:
     clients = {client.framework: client for client in CLIENTS}
-    for framework, places in never_slower._GRID.items():
+    for framework, places in never_slower.GRID.items():
         client = clients[framework]
         assert client.ours and client.processes and client.loop
         assert len(places) in (3, 42)
