@@ -231,6 +231,9 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "saved_rows or deferred_rows is smaller than a block");
         goto fail;
     }
+    vecenv_backoff *backoff = &self->arena.control->backoff;
+    self->waiter.spin_policy.backoff = self->waiter.soon_spin_policy.backoff = backoff;
+    self->waiter.late_caller_spin_policy.backoff = backoff;
     self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
     self->sender.ring = self->waiter.ring = &self->ring;
     self->ring.strays = &self->strays;

@@ -99,6 +99,12 @@ enum {
     VECENV_K_WORDS
 };
 
+/* The pause that all waits of a pool make after contention. */
+typedef struct {
+    vecenv_word backoff_ns; /* for how long no wait spins after the last contended one */
+    vecenv_word resume_ns;  /* monotonic clock when a spin is tried again */
+} vecenv_backoff;
+
 /* Line 0: `open` is the row_ref (see below) of the next row to claim. Claimers and the parent
  *         advance it.
  * Line 1: the wait that the parent registers before it sleeps. `waiting` is its kind
@@ -106,7 +112,8 @@ enum {
  *         the rows.
  * Line 2: `stop`, written by the parent.
  * Line 3: `num_info_keys`, written by the parent. `has_notice`: a worker stores 1 when it has sent a
- *         message over its socket; the parent stores 0 before it reads the sockets. */
+ *         message over its socket; the parent stores 0 before it reads the sockets. `backoff`: every
+ *         thread that finds contention stores there, see spin.h. */
 typedef struct {
     vecenv_word open;
     uint8_t pad0[VECENV_LINE - 8];
@@ -122,7 +129,8 @@ typedef struct {
     uint8_t pad2[VECENV_LINE - 4];
     vecenv_word32 num_info_keys;
     vecenv_word32 has_notice;
-    uint8_t pad3[VECENV_LINE - 8];
+    vecenv_backoff backoff;
+    uint8_t pad3[VECENV_LINE - 24];
 } vecenv_control;
 
 /* A slot is a thread of control in a worker. `tail` is both the end of its queue and its doorbell:

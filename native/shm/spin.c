@@ -6,18 +6,15 @@
 
 #include "shm/clock.h"
 
-/* How long a wait spins even under contention. */
-#define CONTENDED_SPIN_NS INT64_C(100000)
 /* A yield takes 350 ns if no other thread runs. After a yield this long, the number of context
  * switches is read, which takes 300 ns: an interrupt or the hypervisor also makes yields long. */
 #define LONG_YIELD_NS 10000
 /* A wait is contended if other threads had the core for longer than this and for more than half of
  * the wait. The caller's own work between two rounds is usually shorter, so its worker still spins
- * when the next command comes. */
+ * when the next command comes. A busy thread keeps the core for a whole slice, which is 3 ms. */
 #define CONTENTION_NS INT64_C(150000)
-/* Number of waits without a long spin after a contended wait; doubled each time. */
-#define MIN_BACKOFF 8
-#define MAX_BACKOFF 512
+/* The longest backoff: to try a spin beside a busy thread costs 3 ms, which is 1.5 % of it. */
+#define MAX_BACKOFF_NS 200000000
 
 static int64_t
 shorter(int64_t one, int64_t other)
@@ -34,16 +31,30 @@ count_switches(void)
     return usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
+/* Return whether resume_ns lies ahead, at most MAX_BACKOFF_NS: any value may be stored there. */
+static int
+is_backing_off(const vecenv_backoff *backoff, int64_t now_ns)
+{
+    uint64_t left_ns = load_acquire(&backoff->resume_ns) - (uint64_t)now_ns;
+    return left_ns - 1 < MAX_BACKOFF_NS; /* false for 0 */
+}
+
+int
+vecenv_backs_off(const vecenv_spin_policy *spin_policy)
+{
+    return load_acquire(&spin_policy->backoff->resume_ns) != 0
+           && is_backing_off(spin_policy->backoff, vecenv_now_ns());
+}
+
 vecenv_spin
 vecenv_begin_spin(const vecenv_spin_policy *spin_policy, int64_t now_ns)
 {
-    int64_t spin_limit_ns = spin_policy->backoff_left > 0
-                                ? shorter(spin_policy->spin_limit_ns, CONTENDED_SPIN_NS)
-                                : spin_policy->spin_limit_ns;
+    int may_spin = spin_policy->average_ns <= spin_policy->spin_limit_ns
+                   && !is_backing_off(spin_policy->backoff, now_ns);
     return (vecenv_spin){
         .began_ns = now_ns,
         .now_ns = now_ns,
-        .spin_limit_ns = spin_policy->average_ns <= spin_limit_ns ? spin_limit_ns : 0,
+        .spin_limit_ns = may_spin ? spin_policy->spin_limit_ns : 0,
         .num_switches = -1,
     };
 }
@@ -71,7 +82,27 @@ vecenv_spin_once(vecenv_spin *spin)
     } else if (spin->num_switches < 0 && waited >= LONG_YIELD_NS) {
         spin->num_switches = count_switches();
     }
-    return waited < spin->spin_limit_ns && (waited < CONTENDED_SPIN_NS || !is_contended(spin));
+    return waited < spin->spin_limit_ns && !is_contended(spin);
+}
+
+/* Back off after a contended spin, twice as long as the last time. After as long a time of spins
+ * without contention, the last backoff is forgotten. */
+static void
+update_backoff(vecenv_backoff *backoff, const vecenv_spin *spin)
+{
+    int64_t spun_ns = spin->now_ns - spin->began_ns;
+    int64_t last_ns = (int64_t)load_acquire(&backoff->backoff_ns);
+    last_ns = last_ns < 0 ? 0 : shorter(last_ns, MAX_BACKOFF_NS);
+    if (!is_contended(spin)) {
+        if (last_ns > 0 && spun_ns > 0) {
+            store_release(&backoff->backoff_ns, (uint64_t)(last_ns - shorter(spun_ns, last_ns)));
+        }
+    } else if (!is_backing_off(backoff, spin->now_ns)) { /* else another thread found it first */
+        int64_t next_ns = 2 * last_ns < spin->contention_ns ? spin->contention_ns : 2 * last_ns;
+        next_ns = shorter(next_ns, MAX_BACKOFF_NS);
+        store_release(&backoff->backoff_ns, (uint64_t)next_ns);
+        store_release(&backoff->resume_ns, (uint64_t)(spin->now_ns + next_ns));
+    }
 }
 
 void
@@ -82,15 +113,5 @@ vecenv_spin_policy_update(vecenv_spin_policy *spin_policy, const vecenv_spin *sp
      * limited, so it takes several. */
     int64_t sample = shorter(waited_ns, 2 * spin_policy->spin_limit_ns);
     spin_policy->average_ns += (sample - spin_policy->average_ns) / 4;
-    if (spin_policy->backoff_left > 0) {
-        spin_policy->backoff_left--;
-    } else if (spin->spin_limit_ns > CONTENDED_SPIN_NS && waited_ns > CONTENDED_SPIN_NS) {
-        if (is_contended(spin)) {
-            int64_t doubled = shorter(2 * (int64_t)spin_policy->backoff, MAX_BACKOFF);
-            spin_policy->backoff = doubled < MIN_BACKOFF ? MIN_BACKOFF : (uint32_t)doubled;
-            spin_policy->backoff_left = spin_policy->backoff;
-        } else {
-            spin_policy->backoff /= 2;
-        }
-    }
+    update_backoff(spin_policy->backoff, spin);
 }

@@ -184,7 +184,8 @@ wait_for_others(vecenv_waiter *self, const vecenv_wait_condition *condition, int
 {
     int64_t woken_ns = vecenv_now_ns();
     vecenv_spin spin = vecenv_begin_spin(&self->soon_spin_policy, woken_ns);
-    if (spin.spin_limit_ns < self->spin_policy.spin_limit_ns) {
+    if (spin.spin_limit_ns < self->spin_policy.spin_limit_ns
+        && !vecenv_backs_off(&self->spin_policy)) {
         spin.spin_limit_ns = self->spin_policy.spin_limit_ns; /* the rows will come very soon */
     }
     int outcome = spin_for(self, condition, &spin, deadline_ns)

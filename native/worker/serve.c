@@ -379,8 +379,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
                 END_STRAY("the head of a queue");
             }
             Py_BEGIN_ALLOW_THREADS
-            /* slots spin only if there are enough cores: at most one slot per core */
-            if (self->spin_policy.spin_limit_ns > 0) {
+            /* slots spin only if there are enough cores: at most one slot per core, no contention */
+            if (self->spin_policy.spin_limit_ns > 0 && !vecenv_backs_off(&self->spin_policy)) {
                 vecenv_wake_parent_early(&self->arena, self->event_fd);
             }
             vecenv_slot_park(&self->arena, self->slot, &self->spin_policy, &self->affinity,

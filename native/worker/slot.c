@@ -154,6 +154,7 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         || vecenv_attach(&self->arena, &self->mapping, &self->counters) < 0) {
         goto fail;
     }
+    self->spin_policy.backoff = &self->arena.control->backoff;
     if (slot >= self->arena.num_slots) {
         PyErr_SetString(PyExc_ValueError, "slot out of range");
         goto fail;

@@ -27,7 +27,8 @@ serve(void *argument)
     const worker_args *self = argument;
     const vecenv_arena *arena = self->arena;
     vecenv_slot_lines *lines = &arena->slots[self->slot];
-    vecenv_spin_policy spin_policy = {.spin_limit_ns = self->spin_ns};
+    vecenv_spin_policy spin_policy = {.spin_limit_ns = self->spin_ns,
+                                      .backoff = &arena->control->backoff};
     vecenv_affinity affinity = {0};
     while (!load_acquire32(&arena->control->stop)) {
         uint32_t head = load_acquire32(&lines->head);
@@ -170,7 +171,8 @@ test_wake_up_is_never_lost(uint32_t kind, int64_t spin_ns)
 static void *
 park_once(void *argument)
 {
-    vecenv_spin_policy spin_policy = {.spin_limit_ns = 0};
+    const vecenv_arena *arena = argument;
+    vecenv_spin_policy spin_policy = {.backoff = &arena->control->backoff};
     vecenv_affinity affinity = {0};
     CHECK(vecenv_slot_park(argument, 0, &spin_policy, &affinity, LOST_NS));
     return NULL;

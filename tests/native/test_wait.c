@@ -9,7 +9,7 @@
 #include "harness.h"
 #include "shm/wait.h"
 
-enum { SLOTS = 2 };
+enum { SLOTS = 2, BACKOFF_NS = 100000000 };
 
 static const arena_sizes sizes = {SLOTS, SLOTS, 4, SLOTS, 8, 64};
 
@@ -18,14 +18,16 @@ static uint64_t up_read[SLOTS];
 static vecenv_waiter
 make_waiter(const vecenv_arena *arena, vecenv_ring *ring)
 {
+    vecenv_backoff *backoff = &arena->control->backoff;
     return (vecenv_waiter){
         .arena = arena,
         .ring = ring,
         .up_read = up_read,
         .event_fd = -1,
         .epoll_fd = -1,
-        .spin_policy = {.spin_limit_ns = 1, .average_ns = 2}, /* too long to spin */
-        .late_caller_spin_policy = {.spin_limit_ns = LOST_NS},
+        .spin_policy = {.spin_limit_ns = 1, .average_ns = 2, .backoff = backoff}, /* too long to spin */
+        .soon_spin_policy = {.backoff = backoff},
+        .late_caller_spin_policy = {.spin_limit_ns = LOST_NS, .backoff = backoff},
     };
 }
 
@@ -133,6 +135,25 @@ test_late_caller_needs_finished_worker_and_wait_for_all(void)
     free(arena.base);
 }
 
+static void
+test_caller_that_backs_off_sleeps_at_once(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    test_ring *made = make_test_ring(&arena, 2);
+    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
+    request_both(&made->ring);
+    serve(&arena, made->ring.assigned);
+
+    int64_t began = vecenv_now_ns();
+    waiter.spin_policy.spin_limit_ns = LOST_NS;
+    store_release(&arena.control->backoff.resume_ns, (uint64_t)(began + BACKOFF_NS));
+    CHECK(wait_for_all(&waiter, began + LOST_NS) != RECV_BATCH); /* the sleep fails */
+    CHECK(vecenv_now_ns() - began < LOST_NS);
+
+    free_test_ring(made);
+    free(arena.base);
+}
+
 /* Sleep until a condition of this kind is true; returns the outcome. */
 static int
 sleep_for(vecenv_waiter *waiter, uint32_t kind, int *descriptor)
@@ -204,5 +225,6 @@ main(void)
     test_late_caller_spins();
     test_late_caller_spin_ends_at_limit_and_deadline();
     test_late_caller_needs_finished_worker_and_wait_for_all();
+    test_caller_that_backs_off_sleeps_at_once();
     return 0;
 }

@@ -117,7 +117,7 @@ class PoolOptions:
         num_threads: threads that numeric libraries may use in a worker, unless the environment variables of these
             libraries (`OMP_NUM_THREADS` and others) are set.
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few polls; only while recent
-            waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
+            waits were shorter, and only on a core that no other process needs. 0: never spin.
         debug: overwrite expired batches, and let `Batch.is_valid` find them. Refuse actions outside their space.
         warns_of_views: in debug mode, warn if observations of an expired batch are still referenced when its memory is
             used again; for callers that refer to a batch only until the next one has been received.
