@@ -143,6 +143,13 @@ def seed_of(env: Any) -> tuple[Any, Any]:
 # ---- journals ------------------------------------------------------------------------------
 
 
+def journal_of(pool: Pool) -> Journal:
+    """Return the journal of an open pool that recovers its workers."""
+    journal = opened_envs(pool).journal
+    assert journal is not None, "the pool does not recover its workers"
+    return journal
+
+
 def entries_of(journal: Journal, env_id: int, first: int = 1) -> list[Entry]:
     """Return the commands of an env that are kept, from step_id `first` on."""
     return journal._entries(env_id, first)

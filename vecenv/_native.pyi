@@ -1,7 +1,7 @@
 """Types of the C extension. The contracts are in its docstrings, the rules across files in native/README.md."""
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer
@@ -105,7 +105,8 @@ class Hub:
     ) -> Hub: ...
     def send(
         self, leaves: tuple[NDArray[Any], ...], env_ids: NDArray[Any] | None, ordered: bool, flags: int, /
-    ) -> tuple[str, int] | None: ...
+    ) -> tuple[str, int] | Literal[True] | None: ...
+    def record_in(self, columns: tuple[NDArray[Any], ...], words: NDArray[Any], /) -> None: ...
     def command(
         self, op: int, env_ids: NDArray[Any] | None, arguments: NDArray[Any], flags: NDArray[Any], ordered: bool, /
     ) -> int | tuple[str, int]: ...

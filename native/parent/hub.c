@@ -15,6 +15,9 @@ hub_dealloc(PyObject *op)
     for (uint32_t block = 0; block < num_ranges; block++) {
         Py_XDECREF(self->block_ranges[block]);
     }
+    if (self->page.columns != NULL) {
+        vecenv_hub_release_page(self);
+    }
     Py_XDECREF(self->array_type);
     Py_XDECREF(self->views);
     Py_XDECREF(self->row_range_type);
@@ -23,6 +26,7 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->saved_columns);
     PyMem_Free(self->leaves);
     PyMem_Free(self->dtypes);
+    PyMem_Free(self->page.columns);
     PyMem_Free(self->block_ranges);
     PyMem_Free(self->sender.slot_of);
     PyMem_Free(self->sender.ops);
@@ -101,6 +105,7 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     self->saved_columns = PyMem_Calloc((size_t)num_saved_columns + 1, sizeof *self->saved_columns);
     self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
     self->dtypes = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->dtypes);
+    self->page.columns = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->page.columns);
     self->block_ranges = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
     self->sender.slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->sender.slot_of);
     self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
@@ -120,7 +125,7 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     ring->wanted = PyMem_Calloc(arena->num_envs, sizeof *ring->wanted);
     ring->seen = PyMem_Calloc(arena->num_envs, sizeof *ring->seen);
     if (self->columns == NULL || self->saved_columns == NULL || self->leaves == NULL
-        || self->dtypes == NULL
+        || self->dtypes == NULL || self->page.columns == NULL
         || self->block_ranges == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
         || self->sender.touched == NULL || self->sender.has_cancelled == NULL
@@ -254,6 +259,7 @@ fail:
 
 static PyMethodDef hub_methods[] = {
     {"send", (PyCFunction)(void (*)(void))vecenv_hub_send, METH_FASTCALL, vecenv_hub_send_doc},
+    {"record_in", vecenv_hub_record_in, METH_VARARGS, vecenv_hub_record_in_doc},
     {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
     {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
     {"recv_envs", (PyCFunction)(void (*)(void))vecenv_hub_recv_envs, METH_FASTCALL,

@@ -29,6 +29,14 @@ typedef struct {
     size_t itemsize;
 } known_dtype;
 
+/* A page of the journal, where steps of all envs are recorded as they are sent; see
+ * vecenv_hub_record_in_doc. There is none if words.obj is NULL. */
+typedef struct {
+    Py_buffer *columns; /* one per leaf */
+    Py_buffer words;
+    int64_t num_requests; /* for how many it has room */
+} journal_page;
+
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
@@ -39,6 +47,7 @@ typedef struct {
     vecenv_column *columns, *saved_columns;
     action_leaf *leaves;
     known_dtype *dtypes; /* one per leaf */
+    journal_page page;
     Py_ssize_t num_leaves;
     PyTypeObject *array_type; /* arrays whose fields may be read, see ndarray.h; NULL: none */
     PyObject *views, *row_range_type, *event_type; /* the results of recv, see hub_doc */
@@ -58,6 +67,9 @@ typedef struct {
  * exception. */
 PyObject *vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t stop);
 
+/* Release the page of the journal, if there is one. */
+void vecenv_hub_release_page(Hub *self);
+
 /* Add the type to the module; -1 with an exception. */
 int vecenv_add_hub(PyObject *module);
 
@@ -70,6 +82,7 @@ int vecenv_add_hub(PyObject *module);
     extern const char vecenv_hub_##name##_doc[]
 
 HUB_QUICK_METHOD(send); /* hub_send.c */
+HUB_METHOD(record_in);
 HUB_METHOD(command);
 HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_QUICK_METHOD(recv_envs);

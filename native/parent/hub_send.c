@@ -37,12 +37,26 @@ get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *request, const H
     return 0;
 }
 
-/* Copy nbytes of actions into a column. -1 with an exception. */
+/* The words of a page: the number of its requests, the flags of requests that it takes (-1: none),
+ * the step_id after the last one, and the first step_id of each request. */
+enum { NUM_REQUESTS, OPEN_FLAGS, STOP, FIRST_STEP_IDS };
+
+/* Return whether the page takes a request of steps. */
 static int
-store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbytes,
+is_recorded(const Hub *self, const vecenv_request *request)
+{
+    const journal_page *page = &self->page;
+    const int64_t *words = page->words.buf;
+    return words != NULL && request->env_ids == NULL && words[OPEN_FLAGS] == request->flags
+           && words[NUM_REQUESTS] >= 0
+           && words[NUM_REQUESTS] < page->num_requests;
+}
+
+/* Copy nbytes of actions of a leaf into a column with a row for each env. -1 with an exception. */
+static int
+store_bytes(const action_leaf *leaf, uint8_t *to, const uint8_t *from, size_t nbytes,
             const vecenv_request *request)
 {
-    uint8_t *to = self->arena.base + leaf->offset;
     if (nbytes != leaf->nbytes * request->count) {
         PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
         return -1;
@@ -58,9 +72,10 @@ store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbyt
     return 0;
 }
 
-/* Copy one action leaf of a request into its column. -1 with an exception. */
+/* Copy one action leaf of a request into a column. -1 with an exception. */
 static int
-store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_request *request)
+store_actions(Hub *self, Py_ssize_t number, uint8_t *to, PyObject *values,
+              const vecenv_request *request)
 {
     const action_leaf *leaf = &self->leaves[number];
     known_dtype *known = &self->dtypes[number];
@@ -71,19 +86,41 @@ store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_reque
         for (int i = 0; i < array->ndim; i++) {
             nbytes *= (size_t)array->shape[i];
         }
-        return store_bytes(self, leaf, array->data, nbytes, request);
+        return store_bytes(leaf, to, array->data, nbytes, request);
     }
     Py_buffer buffer;
     if (PyObject_GetBuffer(values, &buffer, PyBUF_C_CONTIGUOUS) < 0) {
         return -1;
     }
-    int status = store_bytes(self, leaf, buffer.buf, (size_t)buffer.len, request);
+    int status = store_bytes(leaf, to, buffer.buf, (size_t)buffer.len, request);
     if (status == 0 && self->array_type != NULL && Py_IS_TYPE(values, self->array_type)) {
         Py_XSETREF(known->dtype, Py_NewRef(array->dtype));
         known->itemsize = (size_t)buffer.itemsize;
     }
     PyBuffer_Release(&buffer);
     return status;
+}
+
+/* Record a request that was sent, if the page takes it. It comes after the doorbells: the memory of
+ * the page is seldom in a cache. Returns whether it was recorded. */
+static int
+record(Hub *self, PyObject *leaves, const vecenv_request *request, int64_t first)
+{
+    if (!is_recorded(self, request)) {
+        return 0;
+    }
+    int64_t *words = self->page.words.buf;
+    size_t row = (size_t)words[NUM_REQUESTS] * request->count;
+    for (Py_ssize_t i = 0; i < self->num_leaves; i++) {
+        uint8_t *to = (uint8_t *)self->page.columns[i].buf + row * self->leaves[i].nbytes;
+        if (store_actions(self, i, to, PyTuple_GET_ITEM(leaves, i), request) < 0) {
+            PyErr_Clear(); /* the caller records it */
+            return 0;
+        }
+    }
+    words[FIRST_STEP_IDS + words[NUM_REQUESTS]++] = first;
+    words[STOP] = first + (int64_t)request->count;
+    return 1;
 }
 
 static int
@@ -127,14 +164,20 @@ vecenv_hub_send(PyObject *op, PyObject *const *args, Py_ssize_t count)
     int error = vecenv_refuse(&self->sender, &request, &refused_env);
     PyObject *result = NULL;
     for (Py_ssize_t i = 0; error == 0 && i < self->num_leaves; i++) {
-        if (store_actions(self, i, PyTuple_GET_ITEM(leaves, i), &request) < 0) {
+        uint8_t *to = self->arena.base + self->leaves[i].offset;
+        if (store_actions(self, i, to, PyTuple_GET_ITEM(leaves, i), &request) < 0) {
             goto done;
         }
     }
+    int64_t first = (int64_t)self->sender.next_step_id;
     if (error == 0) {
         error = vecenv_send(&self->sender, &request, &refused_env);
     }
-    result = error == 0 ? Py_NewRef(Py_None) : refusal(error, refused_env);
+    if (error != 0) {
+        result = refusal(error, refused_env);
+    } else {
+        result = Py_NewRef(record(self, leaves, &request, first) ? Py_True : Py_None);
+    }
 done:
     if (ids.obj != NULL) {
         PyBuffer_Release(&ids);
@@ -144,7 +187,8 @@ done:
 
 const char vecenv_hub_send_doc[] = PyDoc_STR(
 "send($self, leaves, env_ids, ordered, flags, /)\n--\n\n"
-"Send one step command per env; return None, or why the request was refused.\n\n"
+"Send one step command per env; return None, True, or why the request was refused.\n\n"
+"True: the request was also recorded in the page of `record_in`.\n"
 "leaves: one C-contiguous array (n, *S) of the leaf's dtype per action leaf, in request order; it\n"
 "is copied. env_ids: int64 (n,), or None for all envs. ordered: if true, the rows are in request\n"
 "order in a block of their own, else in finish order. flags: FORM_*, for scalar actions.\n\n"
@@ -155,6 +199,69 @@ const char vecenv_hub_send_doc[] = PyDoc_STR(
 "  'no_block'  no block is free\n"
 "  'no_room'   cancelled commands fill the queue of the env's slot\n"
 "Raises ValueError if the number or the size of the leaves is wrong. Never blocks.");
+
+void
+vecenv_hub_release_page(Hub *self)
+{
+    for (Py_ssize_t i = 0; i < self->num_leaves; i++) {
+        PyBuffer_Release(&self->page.columns[i]); /* no effect on one that is not set */
+    }
+    PyBuffer_Release(&self->page.words);
+    self->page.words.buf = NULL;
+}
+
+/* Get the buffers of a page. -1 with an exception. */
+static int
+open_page(Hub *self, PyObject *columns, PyObject *words)
+{
+    journal_page *page = &self->page;
+    if (PyTuple_GET_SIZE(columns) != self->num_leaves) {
+        PyErr_SetString(PyExc_ValueError, "wrong number of columns");
+        return -1;
+    }
+    int request = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
+    if (PyObject_GetBuffer(words, &page->words, request) < 0) {
+        return -1;
+    }
+    page->num_requests = page->words.len / 8 - FIRST_STEP_IDS;
+    for (Py_ssize_t i = 0; i < self->num_leaves; i++) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(columns, i), &page->columns[i], request) < 0) {
+            return -1;
+        }
+        size_t nbytes = self->leaves[i].nbytes * self->arena.num_envs;
+        if (page->num_requests < 1
+            || (size_t)page->columns[i].len != nbytes * (size_t)page->num_requests) {
+            PyErr_SetString(PyExc_ValueError, "the columns and the words of a page do not fit");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyObject *
+vecenv_hub_record_in(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *columns, *words;
+    if (!PyArg_ParseTuple(args, "O!O:record_in", &PyTuple_Type, &columns, &words)) {
+        return NULL;
+    }
+    vecenv_hub_release_page(self);
+    if (open_page(self, columns, words) < 0) {
+        vecenv_hub_release_page(self);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_record_in_doc[] = PyDoc_STR(
+"record_in($self, columns, words, /)\n--\n\n"
+"Record the next requests of `send` in a page of the journal, as far as they are for all envs, and\n"
+"while the page is open and has room.\n\n"
+"columns: writable memory for R requests per action leaf. words: writable int64 (3 + R,): how many\n"
+"requests the page has, the flags of requests for which it is open (-1: none), the step_id after its\n"
+"last row, and the step_id of the first row of each request.\n"
+"Raises ValueError if these do not fit the actions.");
 
 PyObject *
 vecenv_hub_command(PyObject *op, PyObject *args)

@@ -4,6 +4,7 @@ One step of all envs passes these files (files of native/ in brackets):
 
     operations/requests  check the actions, write them into the action rows  [parent/hub_send]
     parent/hub           queue one command per env and wake the workers      [shm/request, shm/park]
+    recovery/journal     record the actions; most requests to all envs are recorded as they are sent   [parent/hub_send]
     host/host            the worker takes the action and calls env.step      [worker/serve]
     host/slot            write the five values into a row and commit the row [worker/row, py/tree, shm/claim]
     operations/waiter    wait until enough rows are committed                [shm/wait, parent/hub_recv]

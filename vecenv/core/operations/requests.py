@@ -138,16 +138,18 @@ class Requests:
             self._send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
             return
         try:
-            refusal = self._hub.send(leaves, ids, ordered, form)
-            if refusal is None and self._journal is not None:
-                self._journal.note_steps(leaves, ids, form)
+            outcome = self._hub.send(leaves, ids, ordered, form)
+            if outcome is None and self._journal is not None:
+                page = self._journal.note_steps(leaves, ids, form)
+                if page is not None:
+                    self._hub.record_in(page.columns, page.words)
         except BaseException:  # also an exception of a signal handler after everything was sent
             if self._journal is not None:
                 first = 0 if ids is None else int(ids[0]) % self._num_envs
                 self._journal.note_interrupted(self._hub.owed(first)[1], leaves, ids, form)
             raise
-        if refusal is not None:
-            self._refuse("send", Refusal(*refusal))
+        if outcome is not None and outcome is not True:
+            self._refuse("send", Refusal(*outcome))
 
     def _would_round(self, actions: Any, count: int) -> bool:
         """Return whether the columns cannot hold the floats of these actions exactly."""

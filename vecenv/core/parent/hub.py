@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ __all__ = ["METHODS_OF_C", "Event", "Hub", "NativeHub", "Refusal", "SlotState"]
 
 #: Methods of a `NativeHub` that are those of `_native.Hub`, without a call in between.
 METHODS_OF_C = (
-    *("send", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
+    *("send", "record_in", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
     *("continue_from", "pending", "lend", "take_back", "stop", "take_stray_words", "reset_claims", "add_info_key"),
 )
 _NO_SHARDS = "these envs live in no shards, which tasks need"
@@ -78,7 +78,7 @@ class Hub:
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
-    ) -> tuple[str, int] | None:
+    ) -> tuple[str, int] | Literal[True] | None:
         """Send a step to each env; does not block.
 
         Args:
@@ -88,9 +88,16 @@ class Hub:
             form: the type in which envs receive actions of shape ().
 
         Returns:
-            None if the request was sent, else the fields of a `Refusal`.
+            None if the request was sent; True if it was recorded, too; else the fields of a `Refusal`.
         """
         raise NotImplementedError
+
+    def record_in(self, columns: tuple[Array, ...], words: Array, /) -> None:
+        """Record further steps of all envs, as they are sent, in this page; without C, the caller records them all.
+
+        Args:
+            columns, words: those of an `action_pages.Page`.
+        """
 
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         """Number commands of one operation and queue them; return a `Refusal` if nothing was queued."""

@@ -1,13 +1,15 @@
 """Store the actions of many steps for the journal.
 
     columns     one array (capacity, *S) per action leaf
-    starts      the first row of each request
+    words       in a page of requests to all envs: how many, the form for which the page is open (-1: for none), the
+                step_id after the last row, the first step_id of each request
+    starts      the first row of each request, if requests are for some envs only
     firsts      the step_id of that row; those of the next rows count up from it
-    env_ids     the env of each row, if requests are for some envs only
+    env_ids     the env of each row of such a request
     step_ids    the step_id of each row, in a page of selected rows; such a page has no requests
 
-Requests share a page, so recording one is a copy into existing memory. It creates no objects that the garbage
-collector would have to visit.
+While a page is open, `Hub.send` may record requests in it, at the same instant as it sends them. Requests share a page,
+so recording one is a copy into existing memory. It creates no objects that the garbage collector would have to visit.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ __all__ = ["Page"]
 _OVERHEAD_NBYTES = 600
 #: Size of a request beside its rows.
 _REQUEST_NBYTES = 16
+#: The words of a page, as `Hub.record_in` has them.
+_NUM_REQUESTS, _OPEN_FORM, _STOP, _FIRST_STEP_IDS = 0, 1, 2, 3
+_CLOSED = -1
 
 
 class Page:
@@ -32,14 +37,15 @@ class Page:
 
     Attributes:
         columns: one array (capacity, *S) per action leaf.
+        words: int64 (3 + R,), see above; R is the number of requests to all envs for which there is room.
         form: the type in which envs receive actions of shape ().
         nbytes: memory of the page, including rows that are not written yet.
         is_whole: whether each request has a row of every env.
     """
 
     __slots__ = (
-        "_env_ids", "_first_step_ids", "_most_requests", "_num_envs", "_num_rows", "_requests", "_first_rows",
-        "_step_ids", "columns", "form", "is_whole", "nbytes",
+        "_env_ids", "_first_rows", "_first_step_ids", "_num_envs", "_num_rows", "_requests", "_step_ids",
+        "columns", "form", "is_whole", "nbytes", "words",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +53,7 @@ class Page:
     ) -> None:
         self._num_envs = num_envs
         self._first_rows = array("q")  # the first row of each request for some envs
-        self._first_step_ids = array("q")  # the step_id of the first row of each request
+        self._first_step_ids = array("q")  # the step_id of the first row of each such request
         self._env_ids, self._step_ids = env_ids, step_ids
         self.columns = columns
         self.form = form
@@ -59,7 +65,9 @@ class Page:
             self._requests = [
                 column.reshape(len(column) // num_envs, num_envs, *column.shape[1:]) for column in columns
             ]
-        self._most_requests = len(self._requests[0]) if self._requests else 0
+        most_requests = len(self._requests[0]) if self._requests else 0
+        self.words: Array = np.zeros(_FIRST_STEP_IDS + most_requests, np.int64)
+        self.words[_OPEN_FORM] = _CLOSED
         rows = [part for part in (*columns, env_ids, step_ids) if part is not None]
         self.nbytes = _OVERHEAD_NBYTES + sum(part.nbytes for part in rows)
         if step_ids is None and rows:
@@ -89,13 +97,27 @@ class Page:
         """Return a full page with a copy of these rows."""
         return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, env_ids.copy(), step_ids.copy())
 
-    def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
-        """Record a request to all envs, copied; return whether there is room for another one."""
-        number = len(self._first_step_ids)
+    @property
+    def num_requests(self) -> int:
+        """Number of requests in a page of requests to all envs."""
+        return int(self.words[_NUM_REQUESTS])
+
+    def has_room(self) -> bool:
+        """Return whether there is room for another request to all envs."""
+        return self.num_requests < len(self.words) - _FIRST_STEP_IDS
+
+    def open(self, is_open: bool) -> None:
+        """Allow `Hub.send` to record requests here, or forbid it."""
+        self.words[_OPEN_FORM] = self.form if is_open else _CLOSED
+
+    def add(self, first: int, leaves: tuple[Array, ...]) -> None:
+        """Record a request to all envs, copied; there is room for it."""
+        number = self.num_requests
         for requests, leaf in zip(self._requests, leaves):
             requests[number] = leaf
-        self._first_step_ids.append(first)
-        return number + 1 < self._most_requests
+        self.words[_FIRST_STEP_IDS + number] = first
+        self.words[_STOP] = first + self._num_envs
+        self.words[_NUM_REQUESTS] = number + 1
 
     def clear(self, like: tuple[Array, ...], form: int) -> bool:
         """Empty a page of requests to all envs for reuse; return False if its columns do not fit such leaves."""
@@ -104,7 +126,7 @@ class Page:
             for column, leaf in zip(self.columns, like)
         )
         if fits:
-            del self._first_step_ids[:]
+            self.words[_NUM_REQUESTS] = 0
             self.form = form
         return fits
 
@@ -126,19 +148,19 @@ class Page:
     @property
     def num_rows(self) -> int:
         """Number of rows written."""
-        return len(self._first_step_ids) * self._num_envs if self.is_whole else self._num_rows
+        return self.num_requests * self._num_envs if self.is_whole else self._num_rows
 
     @property
     def stop(self) -> int:
         """The step_id after that of the last row."""
-        return self.step_id(self.num_rows - 1) + 1
+        return int(self.words[_STOP]) if self.is_whole else self.step_id(self.num_rows - 1) + 1
 
     def step_id(self, row: int) -> int:
         """Return the step_id of a row."""
         if self._step_ids is not None:
             return int(self._step_ids[row])
         if self.is_whole:
-            return self._first_step_ids[row // self._num_envs] + row % self._num_envs
+            return int(self.words[_FIRST_STEP_IDS + row // self._num_envs]) + row % self._num_envs
         request = bisect.bisect_right(self._first_rows, row) - 1
         return self._first_step_ids[request] + row - self._first_rows[request]
 
@@ -147,7 +169,8 @@ class Page:
         if self._step_ids is not None:
             return self._step_ids
         if self.is_whole:
-            return (np.array(self._first_step_ids, np.int64)[:, None] + np.arange(self._num_envs)).ravel()
+            firsts = self.words[_FIRST_STEP_IDS : _FIRST_STEP_IDS + self.num_requests]
+            return (firsts[:, None] + np.arange(self._num_envs)).ravel()
         starts = np.array(self._first_rows, np.int64)
         offsets = np.array(self._first_step_ids, np.int64) - starts
         counts = np.diff(starts, append=self.num_rows)
@@ -162,7 +185,7 @@ class Page:
     def num_steps(self) -> Array:
         """Return the number of rows of each env, int64 (num_envs,)."""
         if self.is_whole:
-            return np.full(self._num_envs, len(self._first_step_ids))
+            return np.full(self._num_envs, self.num_requests)
         return np.bincount(self.envs(), minlength=self._num_envs)
 
     def rows_of(self, env_id: int) -> list[int]:

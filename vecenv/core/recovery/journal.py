@@ -8,8 +8,10 @@ The journal is in the parent, outside the workers, so that it survives them:
     restore points         per env: a seeded reset, or a snapshot of its state, mostly between episodes
                            (`restore_points`)
 
-Recording a request of steps takes one copy per action leaf, for any number of envs. Pages that precede the
-restore points of all envs are dropped. After a crash, the rows of one env are gathered from the remaining pages.
+Recording a request of steps takes one copy per action leaf, for any number of envs. `Hub.send` records most requests
+to all envs itself, in the open page; no signal handler can come between the two. The journal records the others, such
+as the first step after a seeded reset, which confirms a restore point. Pages that precede the restore points of all
+envs are dropped. After a crash, the rows of one env are gathered from the remaining pages.
 """
 
 from __future__ import annotations
@@ -58,7 +60,6 @@ class Journal:
         gather_restore_points: called before old entries are dropped: unread messages may contain newer restore points.
 
     Attributes:
-        next_step_id: step_id of the next command.
         was_reset: by env: whether a reset was ever sent to it.
         calls: those that may have changed envs.
     """
@@ -68,7 +69,7 @@ class Journal:
         self._max_nbytes = max_nbytes
         self._most_page_nbytes = max_nbytes // _LEAST_PAGES
         self._pages: deque[Page] = deque()
-        self._open_page: Page | None = None  # last page of requests to all envs, while it has room
+        self._open_page: Page | None = None  # last page of requests to all envs
         self._open_mixed_page: Page | None = None  # the same for requests to some envs
         self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # resets, and steps with a payload
         self.calls = LastingCalls(max_nbytes)
@@ -81,7 +82,7 @@ class Journal:
         self._first_needed = np.zeros(num_envs, np.int64)
         #: step_id and payload of the last reset or step with a payload, by env_id; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
-        self.next_step_id = 1
+        self._next_step_id = 1  # at least; see `next_step_id`
         self._dropped_before = 0  # earlier commands of envs without a restore point may have been dropped
         self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
@@ -94,15 +95,24 @@ class Journal:
         """Bytes kept now."""
         return self._nbytes + self.calls.nbytes
 
+    @property
+    def next_step_id(self) -> int:
+        """The step_id of the next command."""
+        page = self._open_page  # `Hub.send` may have recorded requests there
+        return self._next_step_id if page is None else max(self._next_step_id, page.stop)
+
     # ---- writing -------------------------------------------------------------------------
 
-    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Record a request of steps that has just been sent.
+    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> Page | None:
+        """Record a request of steps that has just been sent, and that `Hub.send` did not record.
 
         Args:
             leaves: the actions, one array (n, *S) per leaf; copied.
             env_ids: int64 (n,); None for all envs.
             form: the type in which envs receive actions of shape ().
+
+        Returns:
+            A page in which `Hub.send` may record further requests with this form; None: the same as before.
         """
         self._is_noting = True
         if self._unconfirmed:
@@ -110,17 +120,31 @@ class Journal:
         if env_ids is not None:
             self._note_some(leaves, env_ids, form)
             self._is_noting = False
-            return
+            return None
+        first = self.next_step_id
         page = self._open_page
-        is_new = page is None or page.form != form
+        is_new = page is None or page.form != form or not page.has_room()
         if page is None or is_new:
-            page = self._open_page = self._new_page(leaves, form)
-        if not page.add(self.next_step_id, leaves):
-            self._open_page = None
-        self.next_step_id += self._num_envs
+            page = self._new_page(leaves, form)
+        page.add(first, leaves)
+        self._next_step_id = first + self._num_envs
         if is_new:
+            self._set_open_page(page)
             self._add(page)
         self._is_noting = False
+        page.open(page is self._open_page and not self._unconfirmed)
+        return page
+
+    def _set_open_page(self, page: Page | None) -> None:
+        self._next_step_id = self.next_step_id
+        if self._open_page is not None:
+            self._open_page.open(False)
+        self._open_page = page
+
+    def _close_pages(self) -> None:
+        """Begin a new page at the next request."""
+        self._set_open_page(None)
+        self._open_mixed_page = None
 
     def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Record a step request, as `note_steps`, if it had been sent before a signal handler interrupted it.
@@ -128,7 +152,7 @@ class Journal:
         `step_id`: the last command that was sent to the request's first env.
         """
         if self._is_noting:
-            self.next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
+            self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
             self._drop_transient()
         elif step_id >= self.next_step_id:
             self.note_steps(leaves, env_ids, form)
@@ -160,11 +184,12 @@ class Journal:
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
         page = self._open_mixed_page
-        is_old = page is not None and page.form == form and page.add_rows(self.next_step_id, leaves, env_ids)
+        first = self.next_step_id
+        is_old = page is not None and page.form == form and page.add_rows(first, leaves, env_ids)
         if not is_old:
             page = self._open_mixed_page = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
-            page.add_rows(self.next_step_id, leaves, env_ids)
-        self.next_step_id += len(env_ids)
+            page.add_rows(first, leaves, env_ids)
+        self._next_step_id = first + len(env_ids)
         if page is not None and not is_old:
             self._add(page)
 
@@ -179,7 +204,7 @@ class Journal:
         """Record a request of resets, calls, or steps with payloads, which the hub has numbered."""
         payloads = commands.payloads
         for step_id, env_id, op, flags, argument, effect, key, payload in commands:
-            self.next_step_id = step_id + 1
+            self._next_step_id = step_id + 1
             if op == Op.CALL:
                 if effect != Effect.NONE:
                     num_sharing = len(payloads) if payload is payloads[0] is payloads[-1] else 1
@@ -196,7 +221,7 @@ class Journal:
             self._nbytes += _nbytes_of(entry)
             self._points[env_id].note_reset(step_id, flags, effect == Effect.SEEDS)
             if effect == Effect.SEEDS:
-                self._unconfirmed.add(env_id)
+                self._await_confirmation(env_id)
         self._until_prune -= 1
         if self._until_prune <= 0 or self._is_over(1.0):
             self._prune()
@@ -242,6 +267,12 @@ class Journal:
         if env_id in self._unconfirmed:
             self._update(env_id, has_dropped=self._points[env_id].confirm())
 
+    def _await_confirmation(self, env_id: int) -> None:
+        """Note that the next step of an env confirms its pending restore point; so `Hub.send` must not record it."""
+        self._unconfirmed.add(env_id)
+        if self._open_page is not None:
+            self._open_page.open(False)
+
     def _update(self, env_id: int, *, has_dropped: bool) -> None:
         """Follow a change of an env's restore points.
 
@@ -249,7 +280,7 @@ class Journal:
         steps, whose pages are dropped later.
         """
         points = self._points[env_id]
-        (self._unconfirmed.discard if points.pending is None else self._unconfirmed.add)(env_id)
+        (self._unconfirmed.discard if points.pending is None else self._await_confirmation)(env_id)
         nbytes = points.nbytes
         self._nbytes += nbytes - self._state_nbytes[env_id]
         self._state_nbytes[env_id] = nbytes
@@ -269,8 +300,8 @@ class Journal:
     def continue_from(self, step_id: int) -> None:
         """Number the next command as the hub does after its `continue_from`; other envs may have had higher numbers."""
         if step_id < self.next_step_id:  # the numbers of a page increase
-            self._open_page = self._open_mixed_page = None
-        self.next_step_id = step_id
+            self._close_pages()
+        self._next_step_id = step_id
 
     def restore(self, histories: Mapping[int, History], next_step_id: int) -> None:
         """Continue the journal of another pool; called once, before anything else is recorded.
@@ -279,7 +310,7 @@ class Journal:
             histories: the result of its `history` for each env, without the commands that will be executed again.
             next_step_id: step_id of the next command.
         """
-        self.next_step_id = next_step_id
+        self._next_step_id = next_step_id
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # step_id, env_id and action, by form
         for env_id, history in histories.items():
             self.calls.restore(env_id, history.lasting_calls, history.lost_calls)
@@ -318,7 +349,8 @@ class Journal:
         # The last page has room for the next requests, so it stays. An earlier page with room must not keep the others.
         while len(pages) > 1 and pages[0].stop <= first_needed:
             page = pages.popleft()
-            self._open_page = None if page is self._open_page else self._open_page
+            if page is self._open_page:
+                self._set_open_page(None)
             self._open_mixed_page = None if page is self._open_mixed_page else self._open_mixed_page
             self._nbytes -= page.nbytes
             if page.is_whole:
@@ -354,7 +386,7 @@ class Journal:
 
     def _compact(self) -> None:
         """Keep only the rows of pages that an env still needs."""
-        self._open_page = self._open_mixed_page = None
+        self._close_pages()
         kept: deque[Page] = deque()
         while self._pages:  # each page is freed once it is copied; copying all first would need twice the memory
             page = self._pages.popleft()
