@@ -27,6 +27,8 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
 
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
+#: Columns of the results of every step.
+_COLUMNS = ("reward", "terminated", "truncated", "env_id")
 #: Largest number of row ranges whose views are cached; a ring has fewer blocks.
 _MAX_VIEWS = 64
 
@@ -62,6 +64,7 @@ class Results:
         self._leases = pool.lend(functools.partial(_make_views, has_statistics)) if copy else None
         self._copy_timer = pool.copy_timer
         self._last: Batch | _Merged | None = None
+        self._last_ids: Array | None = None  # env ids of the batch that was delivered last, a view of the ring
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
     def deliver(self, batch: Batch) -> Step:
@@ -77,6 +80,7 @@ class Results:
         if views is None:
             views = self._cached_views(batch)
         obs, rewards, terminations, truncations, env_ids, episode_counters = views
+        self._last_ids = env_ids
         if self.ended is not None:
             self.ended[env_ids] = terminations | truncations
         infos = self._infos.read(batch) if flags else {}
@@ -151,9 +155,8 @@ class Results:
             self._raise_env_errors(batch, None, deliver)
         result = self.deliver_marked(batch) if marks_autoreset else self.deliver(batch)
         self._last = None  # the rows of this batch are not those of all envs in order
-        views = self._views.get(batch.rows)
-        env_ids = batch.env_ids if views is None else views[4]
-        result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
+        assert self._last_ids is not None, "no batch was delivered"
+        result[4]["env_id"] = self._last_ids.copy() if self._copy else self._last_ids
         return result
 
     def forget_last(self, has_ended: Array, returns: Array | float) -> None:
@@ -171,7 +174,7 @@ class Results:
         """Drop all views of the ring. No other method may be called after this."""
         self._views.clear()
         self._leases = None
-        self._last = None
+        self._last = self._last_ids = None
 
     def _cached_views(self, batch: Batch) -> _Views:
         rows, views = batch.rows, _make_views(self.has_statistics, batch)
@@ -283,8 +286,9 @@ def concatenate_rows(space: Space[Any], obs: Any, count: int) -> Any:
 
 
 def _make_views(has_statistics: bool, batch: Batch) -> _Views:
+    rewards, terminated, truncated, env_ids = [column[:] for column in batch.rows.columns_of(_COLUMNS)]
     episode_counters = (batch.returns, batch.lengths, batch.seconds) if has_statistics else ()
-    return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, episode_counters
+    return batch.obs, rewards, terminated, truncated, env_ids, episode_counters
 
 
 def _rows_of(batch: Batch) -> slice:

@@ -18,6 +18,8 @@ __all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting"]
 _LOG = logging.getLogger("vecenv")
 #: Nanoseconds since the first steps for a verdict, and least steps of each env: if it changes the pool, if it warns.
 _SINCE_NS, _STEPS, _STEPS_TO_WARN = 200_000_000, 1, 20
+#: Nanoseconds between two looks at the times.
+_PAUSE_NS = 20_000_000
 #: The sums of timings that a workload consists of.
 _SUMS = (
     "num_steps", "step_ns", "reset_ns", "long_ns", "short_num", "short_wall_ns", "short_cpu_ns", "short_delay_ns",
@@ -51,6 +53,7 @@ class WaitingCheck:
         self._before_steps = timings.copy()
         self._has_steps = False
         self._first_ns = 0  # the last request before there were steps
+        self._next_look_ns = 0
 
     def is_due(self) -> bool:
         """Return whether enough is measured for a verdict, or nothing will be; called before requests."""
@@ -60,8 +63,10 @@ class WaitingCheck:
             if not self._has_steps:
                 self._before_steps, self._first_ns = before, now_ns()
                 return False
-        if now_ns() - self._first_ns < _SINCE_NS:
+        now = now_ns()
+        if now - self._first_ns < _SINCE_NS or now < self._next_look_ns:
             return False
+        self._next_look_ns = now + _PAUSE_NS
         num_steps = int(self._timings["num_steps"].sum()) / len(self._timings)
         return num_steps >= self._least_steps and (num_steps >= _MOST_STEPS or self._read() is not None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ class Rows:
     def column(self, name: str) -> Array:
         """Return a column, (B,) or (B, ...)."""
         return self.columns[name]
+
+    def columns_of(self, names: Sequence[str]) -> tuple[Array, ...]:
+        """Return several columns, to be read at once; they may be those that other rows use, too."""
+        return tuple([self.column(name) for name in names])
 
     def obs(self, leaf: int) -> Array:
         """Return an observation leaf, (B, *S)."""
@@ -132,6 +137,14 @@ class RowRange:
     def column(self, name: str) -> Array:
         """Return a column, (B,) or (B, ...)."""
         return self._rows.columns[name][self.start : self.stop]
+
+    def columns_of(self, names: Sequence[str]) -> tuple[Array, ...]:
+        """Return several columns, to be read at once; those of a whole block are the block's own."""
+        columns = self._rows.columns
+        if self.count == self._rows.count:
+            return tuple([columns[name] for name in names])
+        part = slice(self.start, self.stop)
+        return tuple([columns[name][part] for name in names])
 
     def obs(self, leaf: int) -> Array:
         """Return an observation leaf, (B, *S)."""

@@ -83,12 +83,12 @@ class Requests:
         self._plan, self._memory = envs.plan, envs.memory
         self._num_envs = envs.plan.num_envs
         self._ids = np.arange(self._num_envs, dtype=np.int64)
-        # dtype and shape of the actions of all envs, if they are one array
+        # dtype and shape of actions that are one array; else a shape that no array has
         self._plain_dtype: np.dtype[Any] | None = None
-        self._plain_shape: tuple[int, ...] = ()
+        self._plain_row: tuple[int, ...] = (-1,)
         if isinstance(self._spec.root, Leaf):
-            self._plain_dtype = self._spec.root.dtype
-            self._plain_shape = (self._num_envs, *self._spec.root.shape)
+            self._plain_dtype, self._plain_row = self._spec.root.dtype, self._spec.root.shape
+        self._plain_shape = (self._num_envs, *self._plain_row)
         self._has_object_steps = False  # whether any action was sent as a payload
         self._is_new = np.ones(self._num_envs, np.bool_)  # envs that were never reset
         self._bounds = Bounds(self._space) if checks_bounds else None
@@ -111,18 +111,16 @@ class Requests:
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
         if self._before_request is not None:
             self._call_before_request()
-        ids: Array | None = None
+        ids = None if env_ids is None else env_id_array(env_ids)
         if (
-            env_ids is None
-            and type(actions) is np.ndarray
+            type(actions) is np.ndarray
             and (actions.dtype is self._plain_dtype or actions.dtype == self._plain_dtype)
-            and actions.shape == self._plain_shape
+            and actions.shape == (self._plain_shape if ids is None else (len(ids), *self._plain_row))
             and actions.flags.c_contiguous
         ):  # the usual case, without further checks
             leaves: tuple[Array, ...] = (actions,)
             is_rounded = False
         else:
-            ids = None if env_ids is None else env_id_array(env_ids)
             some = self._ids if ids is None else ids
             is_flat = type(actions) is ActionLeaves
             if self._spec.num_objects and not is_flat:

@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import ConfigError, StateError, WorkerTimeoutError, WrongTypeError
 from ..layout.flags import Op, RowFlag
 from ..layout.messages import Reply
-from ..layout.rows import AnyRows
+from ..layout.rows import AnyRows, RowRange
 from ..layout.spec import Array
 from ..options import PoolOptions
 from ..parent.batch import Batch, TrackedRows
@@ -44,6 +44,8 @@ __all__ = [
 _PAYLOAD_POLL_NS = 1_000_000
 #: Number of receives of some rows after which the limits of operations are checked, if that is due.
 _MOST_UNCHECKED = 15
+#: Largest number of batches that are kept to be returned again.
+_MOST_BATCHES = 64
 #: Types of the arguments of `recv` that need no further check.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Result = TypeVar("_Result")
@@ -94,6 +96,8 @@ class Waiter:
         self._needs_check = False  # a plain receive is not enough: a worker may be dead, or a payload unfinished
         self._num_unchecked = 0  # receives of some rows since the last look at the clock
         self._next_check_ns = 0  # when the limits of operations are checked next, at the earliest
+        # Batches of whole blocks by their rows and flags: the next batch with these equals the one before.
+        self._plain_batches: dict[tuple[AnyRows, int], Batch] = {}
         self._leases: Leases[Any] | None = None
         self._num_valid = options.depth - 1 if options.debug else 0
         self._valid: deque[Batch] = deque()  # batches that have not expired, in debug mode
@@ -141,7 +145,8 @@ class Waiter:
                 if flags & _NEEDS_LOOK or self._num_valid:
                     return self._make_batch(rows, flags)
                 self.num_batches += 1
-                return Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
+                batch = self._plain_batches.get(got)
+                return self._new_batch(rows, flags) if batch is None else batch
             self._handle(got, Deadline(None))
         else:
             self._engine.repair()
@@ -176,6 +181,14 @@ class Waiter:
         self._num_unchecked += 1
         if self._num_unchecked > _MOST_UNCHECKED:
             self._check_limits_if_due()
+
+    def _new_batch(self, rows: AnyRows, flags: int) -> Batch:
+        """Make a batch without messages; keep it if it is of a whole block."""
+        batch = Batch(rows, flags, self._spec, self._infos, _NO_REPLIES)
+        is_whole_block = type(rows) is RowRange and rows.count == self._num_envs
+        if is_whole_block and len(self._plain_batches) < _MOST_BATCHES:
+            self._plain_batches[rows, flags] = batch
+        return batch
 
     def _make_batch(self, rows: AnyRows, flags: int) -> Batch:
         self.num_batches += 1
@@ -234,6 +247,7 @@ class Waiter:
         """Free the memory that the caller does not use any more; called once all workers have ended."""
         if self._leases is not None:
             self._leases.end()
+        self._plain_batches.clear()
         self._valid.clear()
         self._expired = None
 

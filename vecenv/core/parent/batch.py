@@ -105,7 +105,7 @@ class Batch:
         """Bool (B,), not a view: the rows of NEXT_STEP autoresets, which ignored their action."""
         if not self.flags & RowFlag.AUTORESET:
             return np.zeros(len(self), np.bool_)
-        found: Array = (self.row_flags & RowFlag.AUTORESET) != 0
+        found: Array = (self.rows.column("flags") & RowFlag.AUTORESET) != 0
         return found
 
     @property
