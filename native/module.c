@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "parent/hub.h"
+#include "py/info_cells.h"
 #include "py/timestep.h"
 #include "shm/layout.h"
 #include "shm/parent_watch.h"
@@ -126,6 +127,8 @@ PyDoc_STRVAR(counted_doc,
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
+    {"read_cells", (PyCFunction)(void (*)(void))vecenv_read_cells, METH_FASTCALL,
+     vecenv_read_cells_doc},
     {"common_type", vecenv_common_type, METH_O, common_type_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"counted", vecenv_counted, METH_VARARGS, counted_doc},

@@ -71,6 +71,15 @@ def timesteps(type: type[_T], obs: list[Any], rewards: list[Any], /) -> tuple[li
 def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
+def read_cells(
+    columns: tuple[NDArray[Any], ...],
+    flag: int,
+    signature: bytes,
+    fields: bytes,
+    values: NDArray[Any],
+    mask: NDArray[Any],
+    /,
+) -> bytes | Literal[True] | None: ...
 def common_type(values: list[Any], /) -> type | None: ...
 def counted(
     first: Any,

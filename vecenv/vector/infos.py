@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
+from ..core.fallback.info_cells import read_cells
 from ..core.layout.columns import FINAL_CELLS, INFO_CELLS, CellColumns
 from ..core.layout.flags import RowFlag
 from ..core.layout.info_cells import Column, dtype_of
+from ..core.layout.native import implementation, load
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch
 from ..errors import ConfigError
@@ -52,22 +54,22 @@ _EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
 _NUMBERS = "biufc"
 
 
-class _CellRun(NamedTuple):
-    """Adjacent cells with scalars of one dtype; `names` contains the keys (name, _name) of each."""
-
-    start: int
-    stop: int
-    unsigned: np.dtype[Any]
-    dtype: np.dtype[Any]
-    names: list[tuple[str, str]]
-
-
 class _Plan(NamedTuple):
-    """How to read a batch whose rows with an info all have the same tags, that is the same keys and types."""
+    """How to read a batch whose rows with an info all have the same tags, that is the same keys and types.
 
-    runs: list[_CellRun]
+    Attributes:
+        signature: these tags.
+        fields, values, mask: arguments of `read_cells`; it writes `values` and `mask` anew for each batch.
+        scalars: (key, key of its mask, its line of `values` in its dtype) of each number.
+        others: the other columns, and their tags.
+    """
+
+    signature: bytes
+    fields: bytes
+    values: Array
+    mask: Array
+    scalars: list[tuple[str, str, Array]]
     others: list[tuple[Column, int]]
-    num_masks: int
 
 
 class InfoReader:
@@ -75,9 +77,10 @@ class InfoReader:
 
     def __init__(self, space: Space[Any]) -> None:
         self._space = space
-        self._plans: dict[bytes, _Plan] = {}
-        self._ones = np.ones((0, 0), np.bool_)  # (masks, B), kept: a copy takes a fifth of the time of np.ones
-        self._full_flags = b""  # row flags of a batch whose rows all had cells
+        self._plans: dict[tuple[bytes, int], _Plan] = {}  # by signature and number of rows
+        self._last_signature = b""
+        native: Any = load() if implementation() == "native" else None
+        self._read_cells = read_cells if native is None else native.read_cells
 
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch: arrays of B rows in the order of the batch, with masks."""
@@ -116,63 +119,45 @@ class InfoReader:
 
     def _read_uniform(self, batch: Batch, where: CellColumns) -> Infos | None:
         """Return the infos if all rows that have one have the same keys and types of values, else None."""
-        tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
-        rows = self._rows_with_info(batch, where)
-        count = len(tags) if rows is None else len(rows)
-        if rows is not None:  # Often only rows that end an episode have an info.
-            tags, cells = tags[rows], cells[rows]
-        table = tags.tobytes()  # A comparison of bytes takes a tenth of the time of arrays.
-        signature = table[: tags.shape[1]]
-        if table != signature * count:
-            return None
-        plan = self._plans.get(signature)
-        if plan is None:
-            plan = _make_plan(batch.info_table, signature)
-            if len(self._plans) < _MAX_PLANS:
-                self._plans[signature] = plan
-        return self._read_by_plan(len(batch), plan, cells, rows)
-
-    def _rows_with_info(self, batch: Batch, where: CellColumns) -> Array | None:
-        """Return the rows that have an info in these cells, or None for all rows."""
-        flags = batch.row_flags
-        image = flags.tobytes()  # usually the same as in the last batch
-        if image == self._full_flags and where is INFO_CELLS:
-            return None
-        rows: Array = (flags & where.flag).nonzero()[0]
-        if len(rows) < len(flags):
-            return rows
-        if where is INFO_CELLS:
-            self._full_flags = image
-        return None
-
-    def _read_by_plan(self, count: int, plan: _Plan, cells: Array, rows: Array | None) -> Infos:
-        """Return the infos of a batch of `count` rows; only `rows` (None: all) have one, in these cells."""
+        columns = batch.rows.columns_of(("flags", where.tags, where.values))
+        count, found = len(columns[0]), self._last_signature
+        while True:
+            plan = self._plans.get((found, count)) or self._make_plan(batch, found)
+            got = self._read_cells(columns, where.flag, found, plan.fields, plan.values, plan.mask)
+            if got is None:
+                return None
+            if got is True:
+                break
+            found = self._last_signature = got
         infos: Infos = {}
-        if self._ones.shape != (plan.num_masks, count):
-            self._ones = np.ones((plan.num_masks, count), np.bool_)
-        mask_rows = self._ones.copy()
-        if rows is not None:
-            mask_rows[...] = False
-            mask_rows[:, rows] = True
-        masks = iter(mask_rows)
-        for run in plan.runs:
-            values = cells[:, run.start : run.stop].T.astype(run.unsigned, order="C")
-            if rows is not None:
-                own, values = values, np.zeros((len(values), count), run.unsigned)
-                values[:, rows] = own
-            for (name, mask), part, has_info in zip(run.names, values.view(run.dtype), masks):
-                infos[name] = part
-                infos[mask] = has_info
+        mask = plan.mask
+        for name, mask_name, values in plan.scalars:
+            infos[name] = values.copy()
+            infos[mask_name] = mask.copy()
+        if plan.others:
+            self._add_others(infos, plan, columns[2])
+        return infos
+
+    def _make_plan(self, batch: Batch, signature: bytes) -> _Plan:
+        plan = _make_plan(batch.info_table, signature, len(batch))
+        if len(self._plans) < _MAX_PLANS:
+            self._plans[signature, len(batch)] = plan
+        return plan
+
+    def _add_others(self, infos: Infos, plan: _Plan, cells: Array) -> None:
+        """Add the columns that are no plain numbers, from the cells of all rows."""
+        mask = plan.mask
+        rows = None if mask.all() else mask.nonzero()[0]  # Often only rows that end an episode have an info.
         for column, tag in plan.others:
             into = infos
             for key in column.path[:-1]:
                 if key not in into:
-                    into[key], into[f"_{key}"] = {}, next(masks)
+                    into[key], into[f"_{key}"] = {}, mask.copy()
                 into = into[key]
             key = column.path[-1]
-            value = _decode(column, cells, tag)
-            into[key], into[f"_{key}"] = value if rows is None else _spread(value, rows, count), next(masks)
-        return infos
+            value = _decode(column, cells if rows is None else cells[rows], tag)
+            into[key] = value if rows is None else _spread(value, rows, len(mask))
+            into[f"_{key}"] = mask.copy()
 
 
 class LegacyInfoReader(InfoReader):
@@ -212,28 +197,23 @@ def _separate_rows(infos: Infos, rows: list[Infos], order: list[int]) -> None:
                 infos[key] = _as_objects([one.get(key) for one in rows], infos[f"_{key}"])
 
 
-def _make_plan(table: list[Column], signature: bytes) -> _Plan:
-    runs: list[_CellRun] = []
-    others = []
-    masks: set[tuple[str, ...]] = set()
-    for column in table:
-        tag = signature[column.first]
-        if not tag:
-            continue
-        masks.update(column.path[:depth] for depth in range(1, len(column.path) + 1))
-        if len(column.path) > 1 or column.shape or tag >> 4 == _NUMPY_BOOL_KIND:
+def _make_plan(table: list[Column], signature: bytes, count: int) -> _Plan:
+    """Return the plan for `count` rows with these tags; b"" stands for rows without an info."""
+    used = [(column, signature[column.first]) for column in table] if signature else []
+    numbers, others = [], []
+    for column, tag in used:
+        if tag and (len(column.path) > 1 or column.shape or tag >> 4 == _NUMPY_BOOL_KIND):
             others.append((column, tag))
-            continue
-        dtype = dtype_of(tag)
-        name = column.path[0]
-        if runs and runs[-1].stop == column.first and runs[-1].dtype == dtype:
-            runs[-1] = runs[-1]._replace(stop=column.first + 1)
-            runs[-1].names.append((name, f"_{name}"))
-        else:
-            # a cell holds its value in its first bytes: the low ones, as the extension is little-endian only
-            unsigned = np.dtype(f"<u{dtype.itemsize}")
-            runs.append(_CellRun(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
-    return _Plan(runs, others, len(masks))
+        elif tag:
+            numbers.append((column, dtype_of(tag)))
+    fields = [(column.first, dtype.itemsize) for column, dtype in numbers]
+    lines = np.zeros((len(numbers), count), np.uint64)
+    scalars = [
+        (column.path[0], f"_{column.path[0]}", line.view(dtype)[:count])
+        for (column, dtype), line in zip(numbers, lines)
+    ]
+    mask = np.zeros(count, np.bool_)
+    return _Plan(signature, np.array(fields, np.uint32).tobytes(), lines, mask, scalars, others)
 
 
 def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Array) -> None:
