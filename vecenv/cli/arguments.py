@@ -16,7 +16,7 @@ __all__ = ["BENCH_MODES", "COMMANDS", "DEFAULT_ENV", "STDOUT", "Subcommand"]
 AddArgument: TypeAlias = Callable[..., argparse.Action]
 #: The environment of `vecenv bench` if none is given, and its modes.
 DEFAULT_ENV = "CartPole-v1"
-BENCH_MODES = ("plain", "ceiling", "gymnasium", "sync", "async")
+BENCH_MODES = ("plain", "ceiling", "gymnasium", "serial", "sync", "async")
 #: The value of `--json` that means standard output.
 STDOUT = "-"
 #: Types of `--envs`, `--workers` and `--rounds`; a pool sets the first two limits.
@@ -71,11 +71,13 @@ def _add_bench(add: AddArgument) -> None:
     about = f"registered id, or module:factory, a function or class that builds the env (default: {DEFAULT_ENV})"
     _add(add, "env", nargs="?", help=about)
     add("--env", dest="env_option", metavar="ENV", help="old form of ENV")
-    _add(add, "--envs", "--workers")
+    about = "worker processes (default: as many as fit one measured env)"
+    _add(add, "--envs")
+    _add(add, "--workers", help=about)
     about = "answers that the async mode waits for (default: half the envs)"
     add("--wait-num", type=count, metavar="K", help=about)
     add("--seconds", type=seconds, default=3.0, metavar="S", help="time for each mode (default: %(default)s)")
-    about = "windows per mode, in turns (default: %(default)s)"
+    about = "windows per mode, in turns (default: %(default)s); fewer ones of at least ten resets if resets are slow"
     add("--rounds", type=_NUM_ROUNDS, default=5, metavar="R", help=about)
     _add(add, "--env-kwarg", "--policy-ms")
     add("--atari", action="store_true", help="84x84 grey frames in stacks of 4, of a registered id")
@@ -160,8 +162,8 @@ COMMANDS = {
         "steps per second of an env: plain loop, Gymnasium's AsyncVectorEnv, vecenv",
         "Step an env in a plain loop, in gymnasium.vector.AsyncVectorEnv and in vecenv, in "
         "windows that take turns, and compare medians. The ceiling is one plain loop per usable core, all at once. "
-        "For one mode of vecenv alone, also print its times, and one line per cause of lost time: the measured number, "
-        "the setting to change, and the gain to expect.",
+        "For one mode of vecenv with workers alone, also print its times, and one line per cause of lost time: the "
+        "measured number, the setting to change, and the gain to expect.",
     ),
     "check": Subcommand(
         _add_check,

@@ -16,13 +16,18 @@ from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import check_workers
 from vecenv.cli.result_file import JsonOutput, ResultFile
 from vecenv.cli.verdict import ray_rule, verdict
+from vecenv.core.advice.sizing import Workload, choose_setting
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool.backends import measure_first_env
+from vecenv.core.processes.measure import Measurement
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.factory import EnvFactory
-from vecenv.errors import ConfigError, require
+from vecenv.envs.state.state import SNAPSHOTTER
+from vecenv.errors import ConfigError, VecenvError, require
 from vecenv.measurement import machine, measure, report
 from vecenv.measurement.env_names import find_env_fn
-from vecenv.measurement.target import check_env
-from vecenv.statistics import Statistics
+from vecenv.measurement.target import check_env, foreign_errors
+from vecenv.statistics import Statistics, time_text
 
 __all__ = ["run"]
 
@@ -32,6 +37,8 @@ _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 _MAX_SECONDS = 86_400.0
 #: A shorter window holds too few steps for a rate.
 _MIN_WINDOW_SECONDS = 0.001
+#: A window is at least as long as this number of resets.
+_RESETS = 10
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
         options.skip += ["plain", "ceiling"]
     _check(options)
     options.env = options.env or options.env_option or DEFAULT_ENV
-    options.workers = options.workers or min(options.envs, machine.usable_cores())
     options.wait_num = options.wait_num or max(1, options.envs // 2)
     with JsonOutput(options.json, overwrite=options.overwrite) as output:
         plot: ResultFile | None = None
@@ -53,12 +59,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile | None) -> None:
-    settings = {name: getattr(options, name) for name in _NAMES}
     env_fn = find_env_fn(options.env, options.env_kwargs, checks_results=True, atari=options.atari)
     # envs with old calls get Gymnasium's, so that every mode can step them
     factory = EnvFactory(check_env(env_fn, options.env), wrappers=(adapt_and_build,))
     about, text_file = machine.describe_machine(), output.text_file
+    found = _measure_env(factory)
+    options.workers = options.workers or _choose_workers(found, options.envs)
+    settings = {name: getattr(options, name) for name in _NAMES}
     report.print_header(settings, about, text_file)
+    seconds, resets = options.seconds / options.rounds, found.resets if found.resets.num else found.first_reset
+    reset_seconds = resets.means()[0] / 1e9
+    if seconds < _RESETS * reset_seconds:
+        seconds = _RESETS * reset_seconds
+        rounds = settings["rounds"] = max(1, min(options.rounds, int(options.seconds / seconds)))
+        text = f"A window takes {time_text(seconds)}, as long as {_RESETS} resets, and each mode has {rounds}."
+        report.print_text(text, text_file)
     skip = list(options.skip)
     if "gymnasium" not in skip and options.envs > measure.gymnasium_limit():
         skip.append("gymnasium")
@@ -74,15 +89,16 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
     with wrap_foreign_errors(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, factory, settings, skip)
         steal = machine.StealMeter()
-        with report.progress(len(modes) * options.rounds) as advance:
-            for name, window in measure.interleave(modes, options.seconds / options.rounds, options.rounds):
+        with report.progress(len(modes) * settings["rounds"]) as advance:
+            for name, window in measure.interleave(modes, seconds, settings["rounds"]):
                 windows.setdefault(name, []).append(window)
                 advance(name)
         about["stolen"] = steal.share()
-        if len(modes) == 1 and modes[0].implementation:  # with other modes, the caller's time contains theirs
-            statistics, found = modes[0].envs.statistics(), modes[0].envs.report()
-            more = {"statistics": {"choice": statistics.choice, **statistics.as_dict()}, **found.as_dict()}
-            causes = str(found).splitlines()
+        # with other modes, the caller's time contains theirs
+        if len(modes) == 1 and modes[0].implementation and modes[0].envs is not None:
+            statistics, verdicts = modes[0].envs.statistics(), modes[0].envs.report()
+            more = {"statistics": {"choice": statistics.choice, **statistics.as_dict()}, **verdicts.as_dict()}
+            causes = str(verdicts).splitlines()
     results = measure.summarise(modes, windows)
     sentences = {"verdict": verdict(results, settings), "ray_rule": ray_rule(results, settings)}
     text = report.results_json(settings, about, results, **sentences, **more)
@@ -103,6 +119,21 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
     output.write(lambda: text, show)
 
 
+def _measure_env(factory: EnvFactory) -> Measurement:
+    """Measure one env in a worker of its own. If it fails, the modes report that."""
+    with contextlib.suppress(VecenvError), foreign_errors("the env cannot be measured"):
+        return measure_first_env([factory], PoolOptions(), adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
+    return Measurement()
+
+
+def _choose_workers(found: Measurement, num_envs: int) -> int:
+    """Return a worker per usable core, or more if the env waits, but not more processes than Gymnasium may have."""
+    cores, per_step = machine.usable_cores(), found.per_step()
+    most = max(cores, measure.gymnasium_limit())
+    chosen = choose_setting(Workload(*(per_step or (0.0, 0.0))), num_envs, cores, may_thread=False)
+    return min(chosen.num_workers, most)
+
+
 def _open_modes(
     stack: contextlib.ExitStack, factory: EnvFactory, settings: dict[str, Any], skip: Sequence[str]
 ) -> list[measure.Mode]:
@@ -113,6 +144,9 @@ def _open_modes(
         "plain": lambda: measure.plain_loop(env_fns),
         "ceiling": lambda: measure.ceiling_loops(env_fns),
         "gymnasium": lambda: measure.gymnasium_async(env_fns, copy=settings["copy"]),
+        "serial": lambda: measure.vecenv_serial(
+            env_fns, copy=settings["copy"], policy=policy if settings["policy_ms"] else None
+        ),
         "sync": lambda: measure.vecenv_sync(env_fns, **own),
         "async": lambda: measure.vecenv_async(env_fns, wait_num=settings["wait_num"], **own),
     }

@@ -20,6 +20,7 @@ _LONG_ROUND_MS = 10.0
 _NAMES = {
     "plain loop": "the plain loop",
     "gymnasium async": "Gymnasium's AsyncVectorEnv",
+    "vecenv serial": "vecenv serial",
     "vecenv sync": "vecenv sync",
     "vecenv async": "vecenv async",
     "vecenv ray": "vecenv over Ray",
@@ -56,7 +57,8 @@ def verdict(results: Sequence[Result], settings: dict[str, Any]) -> str:
 
 def _explain(plain: Result, vecenv: Result | None, settings: dict[str, Any]) -> str:
     """Return the cause and the setting that `envs.report()` would name, if the plain loop is clearly faster."""
-    if vecenv is None or plain.steps_per_second < LEAST_GAIN * vecenv.steps_per_second:
+    is_serial = vecenv is None or vecenv.name == "vecenv serial"
+    if vecenv is None or is_serial or plain.steps_per_second < LEAST_GAIN * vecenv.steps_per_second:
         return ""
     found = cheap_envs(
         settings["envs"],
@@ -73,6 +75,8 @@ def _call(result: Result, settings: dict[str, Any]) -> str:
     """Return a mode of vecenv with the setting to write in a program."""
     if result.name == "vecenv ray":
         return "vecenv over Ray with backend='ray' and step()"
+    if result.name == "vecenv serial":
+        return f"vecenv serial with {SettingNames().serial}{UNPROTECTED}, and step()"
     workers = f"num_workers={settings['workers']}"
     if result.name == "vecenv async":
         return f"vecenv async with {workers}, send() and recv({settings['wait_num']})"
@@ -82,8 +86,6 @@ def _call(result: Result, settings: dict[str, Any]) -> str:
 def _compare(ratio: float, name: str) -> str:
     if abs(ratio - 1) < _NOISE:
         return f"about as fast as {name}"
-    if ratio < 1:  # medians of rounds and the median round can differ
-        return f"{ratio:.2f} x {name}"
     return f"{ratio:.1f} x {name}" if ratio >= 2 else f"{ratio:.2f} x {name}"
 
 

@@ -3,12 +3,14 @@
     parent --- start time, seconds ---> each process: (step, reset if done) over its envs until time is up
     parent <-- steps, seconds, CPU seconds, or the exception of an env --- each process
 
-One process is the plain loop; one process per core is the ceiling of the machine.
+One process is the plain loop; one process per core is the ceiling of the machine. A vector env without workers runs in
+such a process, too, so that an env that crashes does not end the program that measures it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import socket
@@ -58,18 +60,30 @@ class LoopProcesses:
     a terminal does not reach them.
     """
 
-    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, time_rounds: bool = False) -> None:
+    def __init__(
+        self,
+        shares: Sequence[Sequence[EnvFn]],
+        *,
+        store: bool = False,
+        time_rounds: bool = False,
+        make: Callable[[Sequence[EnvFn]], Any] | None = None,
+        what: str = "a plain loop",
+    ) -> None:
         """Start one process per share of env_fns and wait until their envs are built and reset.
 
         Args:
             store: write all results into batch arrays, the least that a serial vector env must do, with one array for
                 observations.
             time_rounds: measure each round of the envs, unless rounds take less than 20 us.
+            make: builds the loop of a process from its share; its method `run(seconds)` steps. None: a plain loop.
+            what: the name of the loop in errors.
 
         Raises:
             EnvError: an env could not be built or reset.
             WorkerDiedError, WorkerTimeoutError: a process has ended, or did not answer.
         """
+        make = make or functools.partial(_Loop, store=store, time_rounds=time_rounds)
+        self._what = what
         self._is_running = False
         ids = itertools.count()
         self._env_ids = [tuple(itertools.islice(ids, len(share))) for share in shares]
@@ -79,14 +93,16 @@ class LoopProcesses:
             for _ in shares:
                 self._start()
             for connection, share in zip(self._connections, shares):
-                _send(connection, (dump_with_main(list(share)), store, time_rounds))
+                _send(connection, dump_with_main((make, list(share))))
             self._collect(_REPLY_TIMEOUT)
         except BaseException:
             self.close()
             raise
 
-    def run(self, seconds: float) -> list[LoopResult]:
-        """Let all loops run at once for `seconds`; blocks until the last has answered. Raises as the constructor does.
+    def run(self, seconds: float) -> list[Any]:
+        """Let all loops run at once for `seconds`; return their results, a `LoopResult` of each plain loop.
+
+        It blocks until the last one has answered, and raises as the constructor does.
 
         After an exception, only `close` may follow.
         """
@@ -94,7 +110,7 @@ class LoopProcesses:
         start = time.monotonic() + _START_DELAY
         for connection in self._connections:
             _send(connection, (start, seconds))
-        results: list[LoopResult] = self._collect(_START_DELAY + seconds + _REPLY_TIMEOUT)
+        results = self._collect(_START_DELAY + seconds + _REPLY_TIMEOUT)
         self._is_running = False
         return results
 
@@ -131,16 +147,22 @@ class LoopProcesses:
         for worker_id, (connection, process) in enumerate(zip(self._connections, self._processes)):
             where: dict[str, Any] = {"worker_id": worker_id, "env_ids": self._env_ids[worker_id], "op": op}
             if not connection.poll(max(0.0, deadline - time.monotonic())):
-                late = WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
+                late = WorkerTimeoutError(f"{self._what} did not answer within {timeout:.0f} s", timeout=timeout)
                 raise locate(late, **where)
             try:
                 reply = connection.recv()
             except (EOFError, OSError):
-                raise locate(_death_of(process), **where) from None
+                raise locate(self._death_of(process), **where) from None
             if isinstance(reply, str):
-                raise locate(EnvError(f"an env of a plain loop raised {reply}"), **where)
+                raise locate(EnvError(f"an env of {self._what} raised {reply}"), **where)
             replies.append(reply)
         return replies
+
+    def _death_of(self, process: subprocess.Popen[bytes]) -> WorkerDiedError:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its end of the link is closed, so it is about to go
+            process.wait(_END_TIMEOUT)
+        code = process.returncode
+        return WorkerDiedError(f"the process of {self._what} died: {describe_exit(code)}", exitcode=code)
 
 
 def _send(connection: Connection, message: Any) -> None:
@@ -148,27 +170,22 @@ def _send(connection: Connection, message: Any) -> None:
         connection.send(message)
 
 
-def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
-    with contextlib.suppress(subprocess.TimeoutExpired):  # its end of the link is closed, so it is about to go
-        process.wait(_END_TIMEOUT)
-    return WorkerDiedError(
-        f"a plain loop's process died: {describe_exit(process.returncode)}", exitcode=process.returncode
-    )
-
-
 def serve(descriptor: int) -> None:
     """Run one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
     adopt_main()
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as connection:  # the parent closed or is gone
-        loop: _Loop | None = None
+        loop: Any = None
         while True:
             request = connection.recv()
-            reply: LoopResult | None = None
+            reply = None
             try:
                 if loop is None:
-                    loop = _Loop(*request)
+                    make, env_fns = load_with_main(request)
+                    loop = make(env_fns)
                 else:
-                    reply = loop.run(*request)
+                    start, seconds = request
+                    time.sleep(max(0.0, start - time.monotonic()))
+                    reply = loop.run(seconds)
             except BaseException as error:  # an env may raise SystemExit, too
                 connection.send(f"{type(error).__name__}: {error}")
                 return
@@ -176,10 +193,9 @@ def serve(descriptor: int) -> None:
 
 
 class _Loop:
-    """Step envs one after another with premade actions; the arguments are those of `LoopProcesses`, pickled."""
+    """Step envs one after another with premade actions; the arguments are those of `LoopProcesses`."""
 
-    def __init__(self, payload: bytes, store: bool, time_rounds: bool) -> None:
-        env_fns: list[EnvFn] = load_with_main(payload)
+    def __init__(self, env_fns: Sequence[EnvFn], *, store: bool, time_rounds: bool) -> None:
         envs = [env_fn() for env_fn in env_fns]
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(1)
@@ -195,9 +211,8 @@ class _Loop:
             self._rewards = np.zeros(len(envs))
             self._terminated, self._truncated = np.zeros((2, len(envs)), np.bool_)
 
-    def run(self, start: float, seconds: float) -> LoopResult:
-        """Wait for the monotonic time `start`, then step for `seconds`; resets are separate calls and do not count."""
-        time.sleep(max(0.0, start - time.monotonic()))
+    def run(self, seconds: float) -> LoopResult:
+        """Step for `seconds`; resets are separate calls and do not count."""
         clock = time.perf_counter
         is_timed = self._time_rounds
         if is_timed:

@@ -2,9 +2,9 @@
 
     round 1: plain | ceiling | gymnasium | sync | async     round 2: plain | ceiling | ...     medians
 
-A shared machine changes its speed from one second to the next. So ratios are formed inside a round, and the median
-round is reported. All modes are built before the first window. Steps that only reset an env (Gymnasium's NEXT_STEP
-autoreset) do not count.
+A shared machine changes its speed from one second to the next, so the median round of each mode is reported. Ratios are
+quotients of these medians. All modes are built before the first window. Steps that only reset an env (Gymnasium's
+NEXT_STEP autoreset) do not count.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
+from vecenv.core.layout.native import implementation
 from vecenv.errors import ConfigError
 from vecenv.measurement.loops import LoopProcesses
 from vecenv.measurement.machine import cpu_seconds, no_interrupts, usable_cores
+from vecenv.measurement.report import rate_digits
 from vecenv.measurement.target import EnvFn, action_batches, take_rows
 from vecenv.vector.env import VectorEnv
 
@@ -35,6 +37,7 @@ __all__ = [
     "BusyPolicy",
     "LoopMode",
     "Mode",
+    "ProcessMode",
     "SyncMode",
     "VecenvSyncMode",
     "Window",
@@ -46,6 +49,7 @@ __all__ = [
     "plain_loop",
     "summarise",
     "vecenv_async",
+    "vecenv_serial",
     "vecenv_sync",
 ]
 
@@ -128,6 +132,30 @@ class LoopMode(Mode):
             lockstep = self._num_envs / statistics.mean(slowest) / (steps / elapsed)
         cpu_seconds = sum(result.cpu_seconds for result in results)
         return Window(steps, steps / self._num_envs, elapsed, cpu_seconds, lockstep)
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+class ProcessMode(Mode):
+    """A mode without workers, in a process of its own: an env that crashes ends only that process.
+
+    Args:
+        make: builds the mode from the env_fns, in that process. It gives the mode its policy.
+        is_own: whether vecenv steps the envs.
+    """
+
+    def __init__(
+        self, name: str, env_fns: Sequence[EnvFn], make: Callable[[Sequence[EnvFn]], Mode], *, is_own: bool = True
+    ) -> None:
+        super().__init__(name)
+        self.implementation = implementation() if is_own else None
+        self._processes = LoopProcesses([env_fns], make=make, what=name)
+
+    def run(self, seconds: float) -> Window:
+        (window,) = self._processes.run(seconds)
+        assert isinstance(window, Window)
+        return window
 
     def close(self) -> None:
         self._processes.close()
@@ -327,6 +355,24 @@ def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs
     return VecenvSyncMode(name, envs, None if envs.shards() else envs.worker_pids)
 
 
+def vecenv_serial(
+    env_fns: Sequence[EnvFn],
+    *,
+    name: str = "vecenv serial",
+    policy: Callable[[int], object] | None = None,
+    **kwargs: Any,
+) -> ProcessMode:
+    """Build `vecenv.VectorEnv` with the serial backend, stepped by `step`; `kwargs` are its own."""
+    make = functools.partial(_make_serial, policy=policy, backend="serial", **kwargs)
+    return ProcessMode(name, env_fns, make)
+
+
+def _make_serial(env_fns: Sequence[EnvFn], policy: Callable[[int], object] | None, **kwargs: Any) -> Mode:
+    mode = vecenv_sync(env_fns, **kwargs)
+    mode.policy = policy
+    return mode
+
+
 def vecenv_async(env_fns: Sequence[EnvFn], *, wait_num: int, name: str = "vecenv async", **kwargs: Any) -> AsyncMode:
     """Build `vecenv.VectorEnv`, stepped by `send` and `recv`; `kwargs` are its own."""
     return AsyncMode(name, VectorEnv(env_fns, **kwargs), wait_num)
@@ -370,8 +416,8 @@ class Result:
 
 
 def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[Result]:
-    """Reduce each mode's windows to medians; ratios are medians over the rounds."""
-    plain, gymnasium, ceiling = (windows.get(name) for name in ("plain loop", "gymnasium async", "ceiling"))
+    """Reduce each mode's windows to medians. Ratios are quotients of the rates, which have the digits of the table."""
+    rates = {mode.name: _median_rate(windows[mode.name]) for mode in modes}
     results = []
     for mode in modes:
         own = windows[mode.name]
@@ -380,14 +426,14 @@ def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[R
             Result(
                 name=mode.name,
                 implementation=mode.implementation,
-                steps_per_second=statistics.median(window.rate for window in own),
+                steps_per_second=rates[mode.name],
                 us_per_batch=statistics.median(1e6 * window.seconds / window.batches for window in own),
-                ratio_to_plain=_median_ratio(own, plain),
-                ratio_to_ceiling=_median_ratio(own, ceiling),
+                ratio_to_plain=_ratio(rates, mode.name, "plain loop"),
+                ratio_to_ceiling=_ratio(rates, mode.name, "ceiling"),
                 cpu_seconds_per_1000_steps=None if math.isnan(cpu_seconds_per_step) else 1000 * cpu_seconds_per_step,
                 lockstep=_median([window.lockstep for window in own if window.lockstep is not None]),
                 rounds=[window.rate for window in own],
-                ratio_to_gymnasium=_median_ratio(own, gymnasium),
+                ratio_to_gymnasium=_ratio(rates, mode.name, "gymnasium async"),
             )
         )
     return results
@@ -397,9 +443,11 @@ def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _median_ratio(windows: list[Window], others: list[Window] | None) -> float | None:
-    if others is None:
-        return None
+def _median_rate(windows: Sequence[Window]) -> float:
+    rate = statistics.median(window.rate for window in windows)
+    return round(rate, rate_digits(rate))
+
+
+def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:
     # In a short window of slow envs, all steps may be resets: its rate is 0.
-    pairs = zip(windows, others, strict=True)
-    return _median([window.rate / other.rate for window, other in pairs if other.rate])
+    return rates[name] / rates[other] if rates.get(other) else None

@@ -27,6 +27,8 @@ __all__ = [
     "print_table",
     "print_text",
     "progress",
+    "rate_digits",
+    "rate_text",
     "table_lines",
     "width_of",
 ]
@@ -36,6 +38,10 @@ _EVEN = 0.9
 #: Below this stolen share of its cores' time, the numbers of a machine are good.
 _MOST_STOLEN = 0.02
 
+#: Most columns of a line of the table, in a file, too.
+_TABLE_WIDTH = 60
+#: A rate has at least so many digits, so that quotients of printed rates are exact to two decimals.
+_RATE_DIGITS = 4
 _GAP = "  "
 _OURS, _OTHERS = "tab:orange", "lightgray"
 #: Line length of the chart's title and notes.
@@ -116,7 +122,8 @@ def _text_progress(total: float) -> Iterator[Callable[..., None]]:
 def print_table(results: Sequence[Result], stolen: float = 0.0, file: TextIO | None = None) -> None:
     """Print one line per mode, and a note to repeat the run if the share `stolen` of the cores' time was lost."""
     file = file or sys.stdout
-    print("", *table_lines(results, width_of(file)), "", sep="\n", file=file, flush=True)
+    width = min(width_of(file) or _TABLE_WIDTH, _TABLE_WIDTH)
+    print("", *table_lines(results, width), "", sep="\n", file=file, flush=True)
     for result in results:
         if result.lockstep is not None and result.lockstep < _EVEN:
             print_text(
@@ -242,14 +249,20 @@ def number_text(value: float | None, digits: int) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
+def rate_digits(rate: float) -> int:
+    """Return how many decimals of a rate are printed: whole numbers from 1,000 on."""
+    return max(0, _RATE_DIGITS - 1 - math.floor(math.log10(rate))) if rate > 0 else 0
+
+
+def rate_text(rate: float) -> str:
+    """Return env steps per second as tables show them."""
+    return number_text(rate, rate_digits(rate))
+
+
 _COLUMNS = (
     TableColumn(("", "mode"), 0, lambda result: result.name),
-    TableColumn(("env steps", "per second"), 1, lambda result: number_text(result.steps_per_second, 0)),
-    TableColumn(("us per", "env step"), 4, lambda result: number_text(result.us_per_env_step, 2)),
-    TableColumn(("us per", "batch"), 6, lambda result: number_text(result.us_per_batch, 1)),
+    TableColumn(("env steps", "per second"), 1, lambda result: rate_text(result.steps_per_second)),
     TableColumn(("x plain", "loop"), 2, lambda result: number_text(result.ratio_to_plain, 2)),
     TableColumn(("x", "gymnasium"), 3, lambda result: number_text(result.ratio_to_gymnasium, 2)),
-    TableColumn(("x", "ceiling"), 5, lambda result: number_text(result.ratio_to_ceiling, 2)),
-    TableColumn(("implemen-", "tation"), 8, lambda result: result.implementation or "-"),
-    TableColumn(("CPU s per", "1000 steps"), 7, lambda result: number_text(result.cpu_seconds_per_1000_steps, 4)),
+    TableColumn(("x", "ceiling"), 4, lambda result: number_text(result.ratio_to_ceiling, 2)),
 )
