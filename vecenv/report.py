@@ -10,6 +10,9 @@ from typing import Any
 
 __all__ = ["Report", "Verdict"]
 
+#: A gain is known if the measured one is within this factor of the middle of its bounds.
+_MOST_OFF = 1.5
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -22,9 +25,8 @@ class Verdict:
         number: the measured number, in `unit`.
         unit: 's' (seconds), 'bytes', 'cores', 'threads', 'times' (a ratio) or 'share' (0 to 1).
         setting: the setting to change.
-        gain: the expected factor of steps per second from that alone. It is an estimate, and those of
-            several verdicts must not be multiplied. NaN if there is none.
-        is_limit: whether the gain is an upper limit.
+        gain_low, gain_high: bounds of the expected factor of steps per second from that alone. They are estimates, and
+            those of several verdicts must not be multiplied. NaN if they are not known.
     """
 
     name: str
@@ -32,13 +34,22 @@ class Verdict:
     number: float
     unit: str
     setting: str
-    gain: float = math.nan
-    is_limit: bool = False
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+
+    @property
+    def gain(self) -> float:
+        """The middle of both bounds. NaN if the gain is not known, since a bound is more than 1.5 times off."""
+        is_known = self.gain_high <= _MOST_OFF**2 * self.gain_low
+        return math.sqrt(self.gain_low * self.gain_high) if is_known else math.nan
 
     def __str__(self) -> str:
-        times = f"{'up to' if self.is_limit else 'about'} {self.gain:.2g} times as many steps per second"
-        expected = "" if math.isnan(self.gain) else f": expect {times}"
-        return f"{self.name}: {self.cause}. {self.setting}{expected}"
+        return f"{self.name}: {self.cause}. {self.setting}{self._expected()}"
+
+    def _expected(self) -> str:
+        if math.isnan(self.gain):
+            return ": the gain is not known"
+        return f": expect {self.gain_low:.2g} to {self.gain_high:.2g} times as many steps per second"
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,8 @@ class Report:
 
     Example:
         >>> from vecenv import Report, Verdict
-        >>> print(Report((Verdict("copies", "copies take half of the time", 0.5, "share", "copy=False", 2.0),)))
-        copies: copies take half of the time. copy=False: expect about 2 times as many steps per second
+        >>> print(Report((Verdict("copies", "copies take half of the time", 0.5, "share", "copy=False", 1.8, 2.2),)))
+        copies: copies take half of the time. copy=False: expect 1.8 to 2.2 times as many steps per second
 
     Attributes:
         verdicts: as said.
@@ -71,7 +82,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return {'verdicts': [{'name': ..., 'text': ..., ...}], 'note': ...}, ready for JSON; a NaN becomes None."""
-        verdicts = [{**dataclasses.asdict(one), "text": str(one)} for one in self.verdicts]
+        verdicts = [{**dataclasses.asdict(one), "gain": one.gain, "text": str(one)} for one in self.verdicts]
         for verdict in verdicts:
             verdict.update({key: None for key, value in verdict.items() if value != value})
         return {"verdicts": verdicts, "note": self.note}

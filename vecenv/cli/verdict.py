@@ -65,7 +65,7 @@ def _explain(plain: Result, vecenv: Result | None, settings: dict[str, Any]) -> 
         1 / plain.steps_per_second,
         1 / vecenv.steps_per_second,
         str(Setting(settings["workers"])),
-        plain.steps_per_second / vecenv.steps_per_second,
+        (plain.steps_per_second / vecenv.steps_per_second,) * 2,
         SettingNames().serial + UNPROTECTED,
     )
     return f": {found.cause}. Use {found.setting}"

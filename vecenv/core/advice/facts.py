@@ -17,7 +17,7 @@ class SettingNames:
     Attributes:
         serial, processes: envs in the caller's process, and in workers.
         overlap: stepping the envs that have answered, while others step; '' if the front end cannot, likewise below.
-        spare_envs: envs that are reset in advance.
+        spare_envs: envs that are reset in advance; "..." stands for their number.
         infos: infos without values that must be pickled.
         views: results without a copy.
         collect: calling the policy in the shards.
@@ -44,6 +44,8 @@ class PoolFacts:
         compute_threads: by worker, how many of its threads have computed.
         helper_share: the part of the CPU time of workers that was used by threads beyond `threads_per_worker`.
         pickled_infos: counts of the infos that were pickled; None if none can be.
+        callers_load: how many threads of other programs compete with the caller for the cores.
+        num_spares: how many of the envs are spare.
         resets_in_steps: whether steps that end an episode include the reset (autoreset mode SAME_STEP).
         names: settings of the front end.
     """
@@ -58,4 +60,6 @@ class PoolFacts:
     pickled_infos: PickledInfos | None = None
     resets_in_steps: bool = False
     num_shards: int = 0
+    num_spares: int = 0
+    callers_load: float = 0.0
     names: SettingNames = field(default_factory=SettingNames)

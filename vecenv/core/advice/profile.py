@@ -9,6 +9,8 @@ The caller's time of one env step consists of three parts:
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +18,8 @@ import numpy as np
 from ...statistics import Durations, Statistics, time_text
 from ..layout.spec import Array
 from .facts import PoolFacts
-from .sizing import SERIAL, Workload, round_ns
+from .sizing import CONSTANTS, ENDS, SERIAL, Gain, Setting, Workload, estimate_gain, load_of, round_ns, widened
+from .times import find_slow_operations
 
 __all__ = ["Profile", "make_profile"]
 
@@ -27,13 +30,17 @@ _NS = 1e9
 
 @dataclass(frozen=True)
 class Profile:
-    """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step."""
+    """One pool: its facts, and numbers that several rules need. Times are seconds of the caller per env step.
+
+    `load` is the number of threads of other programs that want its cores.
+    """
 
     statistics: Statistics
     facts: PoolFacts
     num_envs: int
     num_steps: int
     workload: Workload
+    load: float
     waiting: float
     copying: float
     outside: float
@@ -56,9 +63,32 @@ class Profile:
         """Whether the caller's times are measured; else they are estimated."""
         return self.statistics.caller.seconds > 0
 
+    @property
+    def num_rows(self) -> int:
+        """The number of envs that step, spare ones not counted."""
+        return self.num_envs - self.facts.num_spares
+
     def gain_of(self, waiting: float) -> float:
         """Return the gain if the caller waited only this number of seconds per env step."""
         return self.total / max(1e-9, waiting + self.copying + self.outside)
+
+    def gain_with(self, workload: Workload, setting: Setting) -> Gain:
+        """Return the gain if the caller waited as long as the model says for this setting."""
+        rounds = (
+            round_ns(workload, self.num_rows, setting, self.facts.cores, load, constants)
+            for load in {0.0, self.load}
+            for constants in CONSTANTS
+        )
+        return widened([self.gain_of(one / self.num_rows / _NS) for one in rounds])
+
+    def gain_by(self, setting: Setting) -> Gain:
+        """Return the gain if the waits changed as the model says for this setting, compared with the present one."""
+        facts = self.facts
+        now = Setting(facts.setting.num_workers, facts.setting.threads_per_worker, facts.num_spares)
+        measured_ns = max(1e-9, self.waiting) * self.num_rows * _NS if self.is_measured else math.nan
+        workload = dataclasses.replace(self.workload, ends=ENDS) if self.is_measured else self.workload
+        low, high = estimate_gain(workload, self.num_rows, now, setting, facts.cores, self.load, measured_ns)
+        return self.gain_of(self.waiting / low), self.gain_of(self.waiting / high)
 
     def by_worker(self, seconds: Array) -> Array:
         """Return the time of each worker for operations with these seconds in each env, float64 (W,)."""
@@ -99,13 +129,18 @@ def make_profile(statistics: Statistics, facts: PoolFacts) -> Profile | str:
     is_short = seconds < _SECONDS and facts.setting != SERIAL
     if num_steps < max(_STEPS, _STEPS_PER_ENV * num_envs) or is_short:
         return f"too little was measured: {num_steps:,} steps of {num_envs} envs in {time_text(seconds)}"
-    mean_ns = float(envs.step.sum.sum() + envs.reset.sum.sum()) / max(1, int(envs.step.num.sum())) * _NS
-    workload = facts.workload or Workload(mean_ns, mean_ns)
+    slow = find_slow_operations(envs.step, envs.reset)
+    seconds = float(envs.step.sum.sum() + envs.reset.sum.sum()) - slow.first_seconds
+    mean_ns = seconds / max(1, int(envs.step.num.sum())) * _NS
+    workload = facts.workload or Workload(mean_ns, mean_ns, 0.0, slow.seconds * _NS, slow.seconds * _NS, *slow[2:])
+    num_workers = min(facts.setting.num_workers, num_envs)
+    load = load_of(workload.busy_ns, workload.delay_ns, num_workers, facts.cores)
+    load = facts.callers_load if facts.setting == SERIAL else load
     waiting, copying, outside = (
         share * caller.seconds / num_steps
         for share in (caller.waiting_share, caller.copying_share, caller.outside_share)
     )
     if not caller.seconds:
-        waiting = round_ns(workload, num_envs, facts.setting, facts.cores) / num_envs / _NS
+        waiting = round_ns(workload, num_envs, facts.setting, facts.cores, load) / num_envs / _NS
         copying = outside = 0.0
-    return Profile(statistics, facts, num_envs, num_steps, workload, waiting, copying, outside)
+    return Profile(statistics, facts, num_envs, num_steps, workload, load, waiting, copying, outside)

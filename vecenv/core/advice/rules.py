@@ -17,7 +17,8 @@ from ...report import Report, Verdict
 from ...statistics import Statistics, time_text
 from .facts import PoolFacts
 from .profile import Profile, make_profile
-from .sizing import SERIAL, Setting, choose_setting, round_ns
+from .sizing import SERIAL, Gain, Setting, choose_setting, choose_spares, round_ns
+from .times import SLOW, typical_seconds
 from .waiting import LEAST_GAIN, advise, find_waiting
 
 __all__ = ["UNPROTECTED", "cheap_envs", "diagnose"]
@@ -32,8 +33,8 @@ _CHEAP_STEP = 200e-6
 _WORKERS_GAIN = 1.5
 #: Stragglers: p99 of steps over p50. Quicker ones than `_MIN_P99` seconds are noise of the system.
 _TAIL, _MIN_P99 = 4.0, 200e-6
-#: Least ratio of the times of a slow reset and a step.
-_SLOW_RESET = 3.0
+#: An upper limit of a gain is reached up to this factor, and a gain computed from measured times is exact up to that.
+_LIMIT, _MEASURED = 1.5, 1.15
 #: The share of the caller's time from which a policy is slow, and copies are expensive.
 _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
 #: Time of the front end itself in a round, at most: seconds, and seconds per env. The remaining time is the policy.
@@ -57,7 +58,7 @@ def diagnose(statistics: Statistics, facts: PoolFacts) -> Report:
     if isinstance(pool, str):
         return Report(note=pool)
     found = _find_in_shards(pool) if facts.num_shards else _find_in_workers(pool)
-    found.sort(key=lambda one: -one.gain)
+    found.sort(key=lambda one: -_middle(one.gain_low, one.gain_high))
     if found:
         return Report(tuple(found))
     step = time_text(float(pool.steps.together().mean[0]))
@@ -86,14 +87,29 @@ def _apply(rules: Sequence[_Rule], pool: Profile, least_gain: float = LEAST_GAIN
     """Return the verdicts of rules whose gain is large enough, or not known."""
     usable = [rule for rule in rules if pool.is_measured or rule in _ESTIMATING]
     found = [verdict for rule in usable if (verdict := rule(pool)) is not None]
-    return [verdict for verdict in found if not verdict.gain < least_gain]
+    return [verdict for verdict in found if _middle(verdict.gain_low, verdict.gain_high) >= least_gain]
+
+
+def _middle(low: float, high: float) -> float:
+    """Return the middle of the bounds of a gain; infinity if it is not known."""
+    return math.inf if math.isnan(low) else math.sqrt(low * high)
+
+
+def _up_to(gain: float) -> Gain:
+    """Return the bounds of a gain with this upper limit."""
+    return max(min(1.0, gain), gain / _LIMIT), gain
+
+
+def _about(gain: float) -> Gain:
+    """Return the bounds of a gain that follows from measured times."""
+    return gain / _MEASURED, gain * _MEASURED
 
 
 # ---- where envs live ----------------------------------------------------------------------------
 
 
 def cheap_envs(
-    num_envs: int, step_seconds: float, present_seconds: float, where: str, gain: float, setting: str
+    num_envs: int, step_seconds: float, present_seconds: float, where: str, gain: Gain, setting: str
 ) -> Verdict:
     """Return the verdict about envs whose steps cost less than the hand-over to workers.
 
@@ -101,13 +117,13 @@ def cheap_envs(
         num_envs: how many envs.
         step_seconds, present_seconds: time of a step of one env, and of an env step with workers for the caller.
         where: the workers, such as '2 workers'.
-        gain: env steps per second with the setting to recommend, over the present ones.
+        gain: bounds of the env steps per second with the setting to recommend, over the present ones.
         setting: that setting.
     """
     envs = "the env" if num_envs == 1 else f"the {num_envs} envs"
     present = f"{time_text(present_seconds)} with the hand-over to {where}"
     cause = f"a step of {envs} takes {time_text(step_seconds)}, and {present}"
-    return Verdict("cheap envs", cause, step_seconds, "s", setting, gain)
+    return Verdict("cheap envs", cause, step_seconds, "s", setting, *gain)
 
 
 def _find_cheap_envs(pool: Profile) -> Verdict | None:
@@ -118,7 +134,7 @@ def _find_cheap_envs(pool: Profile) -> Verdict | None:
     serial_ns, fewer_ns = (round_ns(own, pool.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
     if facts.setting.num_workers > facts.cores and fewer_ns < serial_ns:
         return None  # a worker per core is better still, see `_find_few_cores`
-    gain = pool.gain_of(serial_ns / pool.num_envs / _NS)
+    gain = pool.gain_with(own, SERIAL)
     setting = facts.names.serial + UNPROTECTED
     present = pool.waiting + pool.outside
     return cheap_envs(pool.num_envs, own.step_ns / _NS, present, pool.workers_text, gain, setting)
@@ -129,7 +145,7 @@ def _find_one_machine(pool: Profile) -> Verdict | None:
     facts, own = pool.facts, pool.workload_without_waits()
     seconds = own.step_ns / _NS
     best = choose_setting(own, pool.num_envs, facts.cores, may_thread=False, may_be_serial=True)
-    gain = pool.gain_of(round_ns(own, pool.num_envs, best, facts.cores) / pool.num_envs / _NS)
+    gain = pool.gain_with(own, best)
     if seconds > pool.waiting:
         return None
     setting = f"{facts.names.processes} on this machine, with {advise(best, pool.num_envs)}"
@@ -145,13 +161,13 @@ def _find_hand_over(pool: Profile) -> Verdict | None:
     num = np.maximum(1, steps.num + resets.num)
     stepping = float(pool.by_worker((steps.sum + resets.sum) / num).max())  # the slowest worker's time in a round
     waiting = pool.waiting * pool.num_envs
-    gain = pool.gain_of(min(waiting, stepping) / pool.num_envs)
+    gain = _up_to(pool.gain_of(min(waiting, stepping) / pool.num_envs))
     cause = (
         f"a round of all envs takes {time_text(waiting)}, and the slowest worker steps envs for "
         f"{time_text(stepping)} of it: the rest is the way to the shards and back"
     )
     setting = pool.facts.names.collect or "more envs per shard"
-    return Verdict("hand-over", cause, waiting - stepping, "s", setting, gain, is_limit=True)
+    return Verdict("hand-over", cause, waiting - stepping, "s", setting, *gain)
 
 
 def _find_one_process(pool: Profile) -> Verdict | None:
@@ -161,15 +177,15 @@ def _find_one_process(pool: Profile) -> Verdict | None:
     best = choose_setting(workload, pool.num_envs, cores, may_thread=workload.is_waiting)
     if best.num_workers < 2:
         return None
-    now, then = (round_ns(workload, pool.num_envs, one, cores) for one in (SERIAL, best))
-    if now < _WORKERS_GAIN * then:
+    gain = pool.gain_by(best)
+    if _middle(*gain) < _WORKERS_GAIN:
         return None
     cause = (
         f"the {pool.num_envs} envs step one after the other, {time_text(workload.step_ns / _NS)} each, and {cores} "
         "cores may be used"
     )
     setting = f"{pool.facts.names.processes} with {advise(best, pool.num_envs)}"
-    return Verdict("one process", cause, workload.step_ns / _NS, "s", setting, pool.gain_of(pool.waiting * then / now))
+    return Verdict("one process", cause, workload.step_ns / _NS, "s", setting, *gain)
 
 
 # ---- envs that differ ---------------------------------------------------------------------------
@@ -181,7 +197,7 @@ def _find_stragglers(pool: Profile) -> Verdict | None:
     if p99 < max(_MIN_P99, _TAIL * p50):
         return None
     used = min(1.0, float(pool.busy.mean()) / max(1e-9, pool.waited))
-    gain = pool.gain_of(pool.waiting * used)
+    gain = _up_to(pool.gain_of(pool.waiting * used))
     medians = pool.steps.p50
     slowest = int(np.nanargmax(medians))
     which = ""
@@ -192,7 +208,7 @@ def _find_stragglers(pool: Profile) -> Verdict | None:
         f"others wait for it: the workers step envs in {used:.0%} of that time{which}"
     )
     setting = pool.facts.names.overlap or "envs of equal speed: this front end waits for all of them"
-    return Verdict("stragglers", cause, p99 / p50, "times", setting, gain, is_limit=True)
+    return Verdict("stragglers", cause, p99 / p50, "times", setting, *gain)
 
 
 def _find_slow_core(pool: Profile) -> Verdict | None:
@@ -208,53 +224,51 @@ def _find_slow_core(pool: Profile) -> Verdict | None:
     if len(slow) != 1:
         return None
     one, median, reference = slow[0]
-    gain = pool.gain_of(pool.waiting * reference / median) if pool.is_measured else math.nan
+    gain = _about(pool.gain_of(pool.waiting * reference / median) if pool.is_measured else math.nan)
     pid = int(pool.statistics.workers.pid[one])
     cause = (
         f"steps of all envs of worker {one} take {time_text(median)} in the median, {median / reference:.2g} times "
         f"those of the other workers, {time_text(reference)}: its core is slow or shared, or these envs are others"
     )
     setting = f"look for other programs on the core of process {pid} (top, taskset -p {pid}), or leave that core out"
-    return Verdict("slow core", cause, median / reference, "times", setting, gain)
+    return Verdict("slow core", cause, median / reference, "times", setting, *gain)
 
 
 def _find_slow_resets(pool: Profile) -> Verdict | None:
-    resets = pool.statistics.envs.reset.together()
-    reset = float(resets.mean[0])
+    resets, facts = pool.statistics.envs.reset, pool.facts
+    reset = typical_seconds(resets.together())
     step = float(pool.steps.together().p50[0])
-    if not reset > _SLOW_RESET * step:  # NaN without a reset
+    if not reset > SLOW * step:  # NaN without a reset
         return None
-    if pool.facts.resets_in_steps:
-        is_long = pool.steps.bounds[:-1] >= reset / 2
-        num = pool.steps.buckets[:, is_long].sum(1).astype(np.float64)
-        in_steps = num * reset
+    if facts.resets_in_steps:
+        num = int(pool.steps.buckets[:, pool.steps.bounds[:-1] >= reset / 2].sum())
+        work = float(pool.steps.sum.sum())
     else:
-        num = np.maximum(0, pool.statistics.envs.reset.num - 1).astype(np.float64)  # the first one is the start
-        in_steps = np.zeros(pool.num_envs)
-    lost = float((num * reset).sum())
-    if not lost:
+        num = int(np.maximum(0, resets.num - 1).sum())  # the first one is the start
+        work = float(pool.steps.sum.sum()) + num * reset
+    if not num:
         return None
-    own_steps = np.maximum(0.0, pool.steps.sum - in_steps)
-    longest = float(pool.by_worker(own_steps).max())  # the slowest worker's time without any reset
-    computing = float(own_steps.sum() + lost) * (1 - pool.workload.waiting) / pool.facts.cores
-    waited = max(0.0, pool.waited - reset)  # no setting saves the first resets
-    least = max(longest, waited - lost, computing)
-    gain = (pool.total * pool.num_steps - reset) / max(1e-9, least + (pool.total - pool.waiting) * pool.num_steps)
-    share = lost / float(own_steps.sum() + lost)
     cause = (
         f"a reset takes {time_text(reset)}, as long as {reset / step:,.0f} steps, and all envs wait for it: resets are "
-        f"{share:.0%} of the work"
+        f"{min(1.0, num * reset / work):.0%} of the work"
     )
-    setting = pool.facts.names.spare_envs or "quicker resets: this front end has no spare envs"
-    return Verdict("slow resets", cause, reset, "s", setting, gain, is_limit=True)
+    if not facts.names.spare_envs:
+        return Verdict("slow resets", cause, reset, "s", "quicker resets: this front end has no spare envs")
+    best = choose_spares(pool.workload, pool.num_rows, facts.cores)
+    setting = facts.names.spare_envs.replace("...", str(best.num_spares))
+    gain = (math.nan, math.nan) if facts.num_shards else pool.gain_by(best)  # the cores of the shards are not known
+    return Verdict("slow resets", cause, reset, "s", setting, *gain)
 
 
 # ---- workers, threads and cores -----------------------------------------------------------------
 
 
 def _find_waiting_envs(pool: Profile) -> Verdict | None:
-    found = find_waiting(pool.workload, pool.num_envs, pool.facts.setting, pool.facts.cores)
-    return found and dataclasses.replace(found, gain=pool.gain_of(pool.waiting / found.gain))
+    found = find_waiting(pool.workload, pool.num_rows, pool.facts.setting, pool.facts.cores, pool.load)
+    if found is None:
+        return None
+    low, high = (pool.gain_of(pool.waiting / one) for one in (found.gain_low, found.gain_high))
+    return dataclasses.replace(found, gain_low=low, gain_high=high)
 
 
 def _find_threads(pool: Profile) -> Verdict | None:
@@ -263,7 +277,8 @@ def _find_threads(pool: Profile) -> Verdict | None:
     all_threads = sum(facts.compute_threads)
     if most <= facts.setting.threads_per_worker or all_threads <= facts.cores:
         return None
-    gain = pool.gain_of(pool.waiting * (1 - facts.helper_share))
+    # threads that compute for the env save nothing, and those that spin save all their time
+    gain = (1.0, pool.gain_of(pool.waiting * (1 - facts.helper_share)))
     cause = (
         f"{all_threads} threads compute in {facts.setting}, up to {most} in one, and {_cores(facts.cores)} may be "
         f"used. {facts.helper_share:.0%} of the CPU time is that of threads which the envs or their libraries start"
@@ -272,7 +287,7 @@ def _find_threads(pool: Profile) -> Verdict | None:
         "one thread per worker, by torch.set_num_threads(1), cv2.setNumThreads(1) or "
         "threadpoolctl.threadpool_limits(1) in the constructor of the env"
     )
-    return Verdict("too many threads", cause, float(all_threads), "threads", setting, gain, is_limit=True)
+    return Verdict("too many threads", cause, float(all_threads), "threads", setting, *gain)
 
 
 def _find_few_cores(pool: Profile) -> Verdict | None:
@@ -280,8 +295,7 @@ def _find_few_cores(pool: Profile) -> Verdict | None:
     num_workers = min(facts.setting.num_workers, pool.num_envs)
     if num_workers <= facts.cores or workload.is_waiting:
         return None
-    now, then = (round_ns(workload, pool.num_envs, one, facts.cores) for one in (facts.setting, Setting(facts.cores)))
-    gain = pool.gain_of(pool.waiting * min(1.0, then / now))
+    gain = pool.gain_by(Setting(facts.cores))
     shared = f"{num_workers} workers share {_cores(facts.cores)}"
     cause = f"{shared}, and a step takes {time_text(workload.step_ns / _NS)}"
     setting = f"num_workers={facts.cores}"
@@ -292,8 +306,8 @@ def _find_few_cores(pool: Profile) -> Verdict | None:
             limit = f"the limit of {facts.core_limit}; the machine has {facts.machine_cores}"
             cause = f"{shared}, {limit}. On average {ready:.2g} workers compute or wait for a core"
             setting = f"a limit of {min(num_workers, facts.machine_cores)} cores (docker --cpus, taskset, Slurm)"
-            gain = higher
-    return Verdict("too few cores", cause, float(facts.cores), "cores", setting, gain)
+            gain = _up_to(higher)
+    return Verdict("too few cores", cause, float(facts.cores), "cores", setting, *gain)
 
 
 # ---- the caller ---------------------------------------------------------------------------------
@@ -311,9 +325,9 @@ def _find_policy(pool: Profile) -> Verdict | None:
     )
     if overlapped >= LEAST_GAIN and pool.facts.names.overlap:
         setting = f"{pool.facts.names.overlap}, so that some envs step while the policy computes for the others"
-        return Verdict("slow policy", cause, share, "share", setting, overlapped, is_limit=True)
+        return Verdict("slow policy", cause, share, "share", setting, *_up_to(overlapped))
     setting = "a quicker policy, or more envs per batch: with half of that time per env step"
-    return Verdict("slow policy", cause, share, "share", setting, pool.total / (pool.total - pool.outside / 2))
+    return Verdict("slow policy", cause, share, "share", setting, *_about(pool.total / (pool.total - pool.outside / 2)))
 
 
 def _find_pickled_infos(pool: Profile) -> Verdict | None:
@@ -331,7 +345,7 @@ def _find_pickled_infos(pool: Profile) -> Verdict | None:
     )
     less = "an info of numbers, and arrays of up to 8 numbers"
     setting = f"{pool.facts.names.infos}, or {less}" if pool.facts.names.infos else less
-    return Verdict("pickled infos", cause, nbytes, "bytes", setting, gain)
+    return Verdict("pickled infos", cause, nbytes, "bytes", setting, *_about(gain))
 
 
 def _find_copies(pool: Profile) -> Verdict | None:
@@ -341,7 +355,7 @@ def _find_copies(pool: Profile) -> Verdict | None:
     cause = f"copies of observations take {share:.0%} of the caller's time"
     views = pool.facts.names.views
     setting = f"{views}, whose arrays stay valid for a few steps" if views else "smaller observations, such as uint8"
-    return Verdict("copies", cause, share, "share", setting, 1 / (1 - share))
+    return Verdict("copies", cause, share, "share", setting, *_about(1 / (1 - share)))
 
 
 #: Rules that work with estimated times of the caller, too.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,15 +16,39 @@ from ..layout.flags import Op
 from ..layout.spec import Array
 from ..parent.hub import SlotState
 from ..system.clock import now_ns
-from .sizing import Workload
+from ..system.run_delay import open_run_delay, read_run_delay
+from .sizing import ENDS, Workload, load_of
 
-__all__ = ["read_caller", "read_envs", "read_threads", "read_workers", "read_workload", "rss_of", "running_of"]
+__all__ = [
+    "SLOW",
+    "SlowOperations",
+    "find_slow_operations",
+    "read_caller",
+    "read_callers_load",
+    "read_envs",
+    "read_threads",
+    "read_workers",
+    "read_workload",
+    "rss_of",
+    "running_of",
+    "typical_seconds",
+]
 
 _NS = 1e9
 #: A class of operations without a measured one has no CPU share, above this part of an env's time.
 _UNMEASURED_SHARE = 0.2
 #: Least measured operations of all envs for a workload.
 _MEASURED = 5
+#: Ratio of the times of a slow reset or step and a median step.
+SLOW = 3.0
+#: Other patterns of episode ends are excluded if they are less likely than this.
+_UNLIKELY = 0.05
+#: Ratio of a mean and a median from which a few operations are the reason.
+_FAR = 1.25
+#: Variance of the numbers of episodes over their mean, below and above which ends are regular, and random.
+_REGULAR, _RANDOM = 0.15, 0.6
+#: An operation of this time belongs to the class of long ones, in nanoseconds; see native/shm/timing.h.
+_LONG_NS = 1_000_000
 #: Least CPU time of a thread that has computed, in seconds, and as a part of that of the busiest thread.
 _LEAST_SECONDS, _LEAST_PART = 0.03, 0.1
 
@@ -35,6 +62,9 @@ def _make_bounds() -> Array:
 
 _BOUNDS = _make_bounds()
 _NO_TIMES = np.zeros(0)
+_RESETS = "num_resets", "reset"
+#: Mean of a quarter of an octave, over its lower bound.
+_MIDDLE_OF_BUCKET = 1.08
 
 
 def read_envs(timings: Array | None, worker_of: Sequence[int]) -> EnvTimes:
@@ -48,7 +78,7 @@ def read_envs(timings: Array | None, worker_of: Sequence[int]) -> EnvTimes:
         nothing = Durations(np.zeros(0, np.int64), _NO_TIMES, _NO_TIMES, np.zeros((0, NUM_BUCKETS), np.int64), _BOUNDS)
         return EnvTimes(nothing, nothing, _NO_TIMES, _NO_TIMES, np.zeros(0, np.int64))
     step = _read_durations(timings, "num_steps", "step")
-    reset = _read_durations(timings, "num_resets", "reset")
+    reset = _read_durations(timings, *_RESETS)
     ended_ns = timings["ended_ns"].copy()
     age = np.maximum(0.0, (now_ns() - ended_ns) / _NS)  # an operation that ends between the two reads ends in future
     age[ended_ns == 0] = math.nan
@@ -85,8 +115,61 @@ def _read_cpu_share(timings: Array) -> Array:
     return np.where(is_known, cpu_ns / np.maximum(1.0, known_ns), math.nan)
 
 
+class SlowOperations(NamedTuple):
+    """The resets and steps of a pool that take much longer than a median step.
+
+    Attributes:
+        first_seconds: time of the first reset of all envs, which belongs to the start.
+        seconds: mean time of a slow operation, 0.0 without one.
+        share: how many there are per step, 0 to 1.
+        ends: as in `Workload`.
+    """
+
+    first_seconds: float
+    seconds: float
+    share: float
+    ends: tuple[str, ...]
+
+
+def find_slow_operations(steps: Durations, resets: Durations) -> SlowOperations:
+    """Return the slow resets and steps of all envs. In SAME_STEP mode a slow reset is a slow step."""
+    all_resets = resets.together()
+    step = float(steps.together().p50[0])
+    reset = typical_seconds(all_resets)
+    later = np.maximum(0, resets.num - 1)
+    first_seconds = float((np.minimum(1, resets.num) * resets.sum / np.maximum(1, resets.num)).sum())
+    counts = np.where(reset > SLOW * step, later, 0)
+    seconds = float(counts.sum()) * reset if counts.any() else 0.0
+    is_slow = steps.bounds[:-1] >= SLOW * step
+    by_bucket = steps.buckets.sum(0) * steps.bounds[:-1]
+    in_steps = float(by_bucket[is_slow].sum()) * _MIDDLE_OF_BUCKET
+    if in_steps > seconds:  # the other ones are a part of the mean
+        counts, seconds = steps.buckets[:, is_slow].sum(1), in_steps
+    if not counts.any():
+        return SlowOperations(first_seconds, 0.0, 0.0, ENDS)
+    return SlowOperations(
+        first_seconds, seconds / int(counts.sum()), min(1.0, counts.sum() / steps.num.sum()), _find_ends(counts)
+    )
+
+
+def typical_seconds(resets: Durations) -> float:
+    """Return the mean of the resets of all envs, or the median if a few, such as the first ones, took much longer."""
+    mean, median = float(resets.mean[0]), float(resets.p50[0])
+    return mean if mean < _FAR * median else median
+
+
+def _find_ends(counts: Array) -> tuple[str, ...]:
+    """Return the patterns that fit the numbers of episodes of all envs, whose steps were equally many."""
+    mean = float(counts.mean())
+    if not np.ptp(counts):  # equal ones by chance: about 0.28 / sqrt(mean) for two envs
+        is_chance = (0.28 / math.sqrt(mean)) ** (len(counts) - 1) > _UNLIKELY
+        return ENDS if is_chance else ENDS[:1]
+    spread = float(counts.var(ddof=1)) / mean
+    return ENDS[1:2] if spread < _REGULAR else ENDS[2:] if spread > _RANDOM else ENDS[1:]
+
+
 def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[[int], int]) -> Workload | None:
-    """Return the mean cost of a step, resets included; None if too little was measured.
+    """Return the mean cost of a step, resets but the first ones included; None if too little was measured.
 
     The threads of one worker wait for each other when they compute. So a worker counts as waiting only while none of
     its threads computes.
@@ -115,9 +198,15 @@ def read_workload(timings: Array, slot_of: tuple[int, ...], worker_of: Callable[
         worker_id = worker_of(slot)
         worker_wall_ns[worker_id] = max(worker_wall_ns.get(worker_id, 0.0), float(slot_ns))
     busy_share = float(busy_ns.sum()) / max(1.0, sum(worker_wall_ns.values()))
-    step_ns = float(wall_ns.sum()) / num_steps
+    slow = find_slow_operations(_read_durations(timings, "num_steps", "step"), _read_durations(timings, *_RESETS))
+    step_ns = max(0.0, float(wall_ns.sum()) - slow.first_seconds * _NS) / num_steps
     busy_step_ns = min(1.0, busy_share) * step_ns
-    return Workload(step_ns, busy_step_ns, min(busy_step_ns, delayed_ns / num_steps))
+    slow_ns = slow.seconds * _NS
+    name = "long" if slow_ns >= _LONG_NS else "short"
+    slow_busy = float(timings[f"{name}_cpu_ns"].sum() + timings[f"{name}_delay_ns"].sum())
+    slow_busy_ns = slow_ns * min(1.0, slow_busy / max(1.0, float(timings[f"{name}_wall_ns"].sum())))
+    delay_ns = min(busy_step_ns, delayed_ns / max(1.0, float(wall_ns.sum())) * step_ns)
+    return Workload(step_ns, busy_step_ns, delay_ns, slow_ns, slow_busy_ns, slow.share, slow.ends)
 
 
 def read_workers(
@@ -200,6 +289,16 @@ def read_caller(first_wait_ns: int, waited_ns: int, copied_ns: int) -> CallerTim
     waiting = min(1.0, waited_ns / since_ns)
     copying = min(1.0 - waiting, copied_ns / since_ns)
     return CallerTimes(since_ns / _NS, waiting, copying, 1.0 - waiting - copying)
+
+
+def read_callers_load(cores: int) -> float:
+    """Return how many threads of other programs compete with this thread for the cores; 0.0 if that is not counted."""
+    file = open_run_delay()
+    if file is None:
+        return 0.0
+    with contextlib.closing(file):
+        delay_ns = read_run_delay(file) or 0
+    return load_of(time.thread_time_ns() + delay_ns, delay_ns, 1, cores)
 
 
 def running_of(states: Sequence[SlotState]) -> dict[int, SlotState]:

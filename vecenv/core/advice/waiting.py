@@ -10,7 +10,7 @@ from ...statistics import time_text
 from ..layout.spec import Array
 from ..processes.slots import SlotTable
 from ..system.clock import now_ns
-from .sizing import Setting, Workload, choose_setting, round_ns
+from .sizing import Setting, Workload, choose_setting, choose_spares, estimate_gain
 from .times import read_workload
 
 __all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting"]
@@ -99,17 +99,25 @@ class WaitingCheck:
         return read_workload(since, self._slots.by_env, self._slots.worker_of)
 
 
-def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int) -> Verdict | None:
-    """Return the verdict about envs that wait, with the gain if the caller waits for them all the time; else None."""
+def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int, load: float = 0.0) -> Verdict | None:
+    """Return the verdict about envs that wait, with the gain if the caller waits for them all the time; else None.
+
+    Where a lockstep waits for resets, its setting also names the number of spare envs.
+    """
     if not workload.is_waiting:
         return None
     best = choose_setting(workload, num_envs, cores, may_thread=True)
-    now, then = (round_ns(workload, num_envs, one, cores) for one in (setting, best))
+    spares = choose_spares(workload, num_envs, cores)
+    further, _ = estimate_gain(workload, num_envs, best, spares, cores, load)
     cause = (
         f"the envs wait for {workload.waiting:.0%} of their time: {time_text(workload.step_ns / 1e9)} a step with its "
         f"share of the resets, {time_text(workload.busy_ns / 1e9)} of that is work"
     )
-    return Verdict("waiting envs", cause, workload.waiting, "share", advise(best, num_envs), now / then)
+    gain = estimate_gain(workload, num_envs, setting, best, cores, load)
+    text = advise(best, num_envs)
+    if further >= LEAST_GAIN:
+        text += f" (more with num_spare_envs={spares.num_spares}, where steps do not wait for resets)"
+    return Verdict("waiting envs", cause, workload.waiting, "share", text, *gain)
 
 
 def advise(best: Setting, num_envs: int) -> str:

@@ -32,7 +32,15 @@ from ...statistics import ShardInfo, Statistics
 from ..advice.facts import PoolFacts, SettingNames
 from ..advice.rules import diagnose
 from ..advice.sizing import SERIAL, Setting
-from ..advice.times import read_caller, read_envs, read_threads, read_workers, read_workload, running_of
+from ..advice.times import (
+    read_caller,
+    read_callers_load,
+    read_envs,
+    read_threads,
+    read_workers,
+    read_workload,
+    running_of,
+)
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
@@ -775,6 +783,8 @@ class Pool:
             pickled_infos=infos,
             resets_in_steps=options.autoreset == Autoreset.SAME_STEP,
             num_shards=len(shards),
+            callers_load=read_callers_load(usable_cores()),
+            num_spares=self._engine.num_envs - self.num_envs,
             names=names,
         )
 
