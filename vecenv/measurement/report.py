@@ -40,7 +40,7 @@ _MOST_STOLEN = 0.02
 
 #: Most columns of a line of the table, in a file, too.
 _TABLE_WIDTH = 60
-#: A rate has at least so many digits, so that quotients of printed rates are exact to two decimals.
+#: A rate has at least this number of digits, so that quotients of printed rates are exact to two decimals.
 _RATE_DIGITS = 4
 _GAP = "  "
 _OURS, _OTHERS = "tab:orange", "lightgray"

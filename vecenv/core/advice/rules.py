@@ -41,8 +41,6 @@ _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
 _FRONT_END, _FRONT_END_PER_ENV = 50e-6, 5e-6
 #: The share of steps whose info is pickled from which infos are a cause, and the least gain of the caller's settings.
 _MANY_INFOS, _CALLER_GAIN = 0.1, 1.05
-#: Ratio of the time in which a worker copies and pickles an info, and that of unpickling.
-_PICKLING = 2.0
 #: Least ratio of the times of envs on a slow core and on others. Below `_MIN_STEP` seconds that is noise.
 _SLOW_CORE, _MIN_STEP = 1.5, 50e-6
 _NS = 1e9
@@ -336,8 +334,8 @@ def _find_pickled_infos(pool: Profile) -> Verdict | None:
     if infos is None or largest is None or infos.num < _MANY_INFOS * pool.num_steps:
         return None
     load = infos.load_ns / _NS / pool.num_steps
-    in_workers = _PICKLING * load / min(pool.facts.cores, pool.facts.setting.num_workers)
-    gain = pool.gain_of(max(0.0, pool.waiting - in_workers) - load)
+    own = dataclasses.replace(pool.workload, delay_ns=0.0)
+    gain = pool.gain_with(own, pool.facts.setting, load)
     key, nbytes = largest
     cause = (
         f"{infos.num / pool.num_steps:.0%} of the infos are pickled, {infos.nbytes / infos.num:,.0f} bytes each; key "
@@ -345,7 +343,7 @@ def _find_pickled_infos(pool: Profile) -> Verdict | None:
     )
     less = "an info of numbers, and arrays of up to 8 numbers"
     setting = f"{pool.facts.names.infos}, or {less}" if pool.facts.names.infos else less
-    return Verdict("pickled infos", cause, nbytes, "bytes", setting, *_about(gain))
+    return Verdict("pickled infos", cause, nbytes, "bytes", setting, *gain)
 
 
 def _find_copies(pool: Profile) -> Verdict | None:

@@ -126,7 +126,7 @@ def round_ns(
     all_busy_ns = workload.busy_ns - workload.delay_ns
     busy_ns = max(0.0, all_busy_ns - share * slow_busy_ns)
     wait_ns = max(0.0, workload.step_ns - workload.busy_ns - share * slow_wait_ns)
-    turns = max(1.0, (min(num_workers, cores) + load) / cores)  # a program that computes takes so many times as long
+    turns = max(1.0, (min(num_workers, cores) + load) / cores)  # the factor of the time that computing takes
     if not setting.num_workers:
         step_ns = wait_ns + turns * all_busy_ns + share * slow_wait_ns + constants * _SERIAL_COMMAND_NS
         return constants * _SERIAL_ROUND_NS + num_envs * step_ns
@@ -176,7 +176,7 @@ def _with_spares(workload: Workload, num_envs: int, num_spares: int, steps_ns: f
     most_ns = found_ns + num_envs * share * slow_ns
     for _ in range(_HALVINGS):
         middle_ns = (found_ns + most_ns) / 2
-        # these rows have no spare env left if so many of their episodes end within one reset
+        # these rows have no spare env left if that number of episodes ends within one reset
         missing = _poisson_tail(least, num_rows * share * slow_ns / middle_ns)
         if steps_ns + num_envs * share * missing * slow_ns / (least + 1) > middle_ns:
             found_ns = middle_ns
@@ -186,7 +186,7 @@ def _with_spares(workload: Workload, num_envs: int, num_spares: int, steps_ns: f
 
 
 def _poisson_tail(least: int, mean: float) -> float:
-    """Return the chance of at least so many events, where `mean` of them are expected."""
+    """Return the chance of at least `least` events, where `mean` of them are expected."""
     below, exactly = 0.0, math.exp(-mean)
     for number in range(least):
         below += exactly

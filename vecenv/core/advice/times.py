@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,8 +22,8 @@ __all__ = [
     "SLOW",
     "SlowOperations",
     "find_slow_operations",
+    "measure_load",
     "read_caller",
-    "read_callers_load",
     "read_envs",
     "read_threads",
     "read_workers",
@@ -62,6 +61,7 @@ def _make_bounds() -> Array:
 
 _BOUNDS = _make_bounds()
 _NO_TIMES = np.zeros(0)
+_PROBE_NS = 20_000_000
 _RESETS = "num_resets", "reset"
 #: Mean of a quarter of an octave, over its lower bound.
 _MIDDLE_OF_BUCKET = 1.08
@@ -291,14 +291,17 @@ def read_caller(first_wait_ns: int, waited_ns: int, copied_ns: int) -> CallerTim
     return CallerTimes(since_ns / _NS, waiting, copying, 1.0 - waiting - copying)
 
 
-def read_callers_load(cores: int) -> float:
-    """Return how many threads of other programs compete with this thread for the cores; 0.0 if that is not counted."""
+def measure_load(cores: int) -> float:
+    """Compute for 20 ms; return how many threads of other programs want the cores, 0.0 if that is not counted."""
     file = open_run_delay()
     if file is None:
         return 0.0
     with contextlib.closing(file):
-        delay_ns = read_run_delay(file) or 0
-    return load_of(time.thread_time_ns() + delay_ns, delay_ns, 1, cores)
+        began_ns, before_ns = now_ns(), read_run_delay(file) or 0
+        while now_ns() - began_ns < _PROBE_NS:
+            pass
+        delay_ns = (read_run_delay(file) or 0) - before_ns
+        return load_of(now_ns() - began_ns, delay_ns, 1, cores)
 
 
 def running_of(states: Sequence[SlotState]) -> dict[int, SlotState]:

@@ -33,8 +33,8 @@ from ..advice.facts import PoolFacts, SettingNames
 from ..advice.rules import diagnose
 from ..advice.sizing import SERIAL, Setting
 from ..advice.times import (
+    measure_load,
     read_caller,
-    read_callers_load,
     read_envs,
     read_threads,
     read_workers,
@@ -783,7 +783,7 @@ class Pool:
             pickled_infos=infos,
             resets_in_steps=options.autoreset == Autoreset.SAME_STEP,
             num_shards=len(shards),
-            callers_load=read_callers_load(usable_cores()),
+            callers_load=0.0 if num_workers else measure_load(usable_cores()),
             num_spares=self._engine.num_envs - self.num_envs,
             names=names,
         )
