@@ -114,7 +114,7 @@ def _choose_tune(num_envs: int, env_fn: Callable[[], Any]) -> tuple[Candidate, s
     best, found = result.best, result.best.options
     setting = None if best.backend == "gymnasium" else SERIAL
     if best.backend == "process":
-        setting = Setting(found["num_workers"], found.get("threads_per_worker", 1))
+        setting = Setting(found["num_workers"], found.get("threads_per_worker", 1), found.get("num_spare_envs", 0))
     chosen = Candidate(setting, best.min_count, found.get("copy", True), found.get("infos", "all"))
     return chosen, f"{result}\n{result.elapsed:.0f} s"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
+import sys
 import time
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 import vecenv
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload
 from vecenv.envs.toys import NullEnv, RaiseAtInit, RaiseAtReset, RaiseAtStep, RaiseSystemExit, ToyEnv
-from vecenv.errors import ConfigError
+from vecenv.errors import ConfigError, WorkerDiedError
 from vecenv.measurement.measure import Mode, Window
 from vecenv.tuning import search
 from vecenv.tuning.candidates import Candidate, calls, full_grid, likely_settings, settings, variants
@@ -89,6 +92,30 @@ def test_sleeping_envs_get_many_slots_and_beat_the_plain_loop():
     assert f"{result.ratio_to_plain:.2f} x the plain loop" in " ".join(str(result).split())
 
 
+class SlowResets(NullEnv):
+    """Sleeps for 1 ms at each step, and for 60 ms in a reset; each step ends the episode with a chance of 1 in 20."""
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(0.06)
+        self._random = random.Random(seed or id(self))
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        time.sleep(0.001)
+        return self._obs, 1.0, self._random.random() < 0.05, False, {}
+
+
+@pytest.mark.extended
+def test_slow_resets_get_spare_envs():
+    """Spare envs were never tried, with which plain `step` was twice as fast as the setting that was found."""
+    result = vecenv.tune(SlowResets, 8, lockstep=True, options={"infos": "all", "copy": True}, **SHORT)
+    assert result.options["num_spare_envs"] in (4, 8)
+    assert "num_spare_envs=" in result.call and "spare envs" in str(result)
+    others = [one for one in result.candidates if one.ratio < 1]
+    assert all("num_spare_envs" in one.options or one.ratio < 0.8 for one in others)
+    assert all(one.seconds >= 1 for one in result.candidates if one.ratio > 0), "shorter ones have no rank"
+
+
 @pytest.mark.extended
 def test_envs_that_draw_from_global_generators_get_no_threads():
     result = vecenv.tune(NapsAndDraws, 8, **{**SHORT, "seconds": 3.0})
@@ -122,6 +149,9 @@ def test_result_has_every_candidate(result: vecenv.TuneResult):
     measured = [one for one in result.candidates if not one.failure]
     assert all(one.steps_per_second > 0 and one.seconds > 0 for one in measured)
     assert {one.backend for one in measured} == {"process", "serial", "gymnasium"}
+    assert all(one.seconds >= 1 for one in measured if one.ratio > 0)
+    for one in measured:
+        assert not one.ratio > 0 or one.ratio == pytest.approx(one.steps_per_second / result.best.steps_per_second)
     with pytest.raises(AttributeError):
         result.options = {}
     content = json.loads(json.dumps(result.as_dict(), allow_nan=False))
@@ -246,12 +276,52 @@ class FakeMode(Mode):
         pass
 
 
+def never(*_: Any) -> None:
+    raise AssertionError("no candidate fails")
+
+
+class CrashingMode(FakeMode):
+    """Its worker dies in the second window."""
+
+    def run(self, seconds: float) -> Window:
+        if self._log:
+            raise WorkerDiedError("killed by SIGSEGV")
+        return super().run(seconds)
+
+
+def test_candidate_that_crashes_drops_out_with_all_calls_of_its_envs():
+    dropped: list[str] = []
+    crashing = [OpenCandidate(Candidate(Setting(2), count), CrashingMode(9.0, [])) for count in (None, 1)]
+    entries = [*crashing, OpenCandidate(Candidate(Setting(3)), FakeMode(1.0, []))]
+    halving = Halving(lambda name: None, lambda entries: None, lambda one, _: dropped.append(str(one.candidate)))
+    assert halving.run(entries, 1.0) == entries[2:]
+    assert dropped == ["2 workers, step", "2 workers, recv(1)"]
+    assert Halving(lambda name: None, lambda entries: None, lambda one, _: None).run(entries[:2], 1.0) == []
+
+
+def test_last_rung_is_long_enough_for_a_rank():
+    """Rows were ranked by single windows of 0.1 s, without a reset."""
+    log: list[tuple[float, float]] = []
+    entries = [OpenCandidate(Candidate(Setting(count)), RealTimeMode(float(count), log)) for count in (1, 2, 3, 4)]
+    found = Halving(lambda name: None, lambda entries: None, never, reset_seconds=0.5).run(entries, 1.0)
+    assert all(entry.seconds >= 5.0 for entry in found) and len(found) == 2
+    assert all(seconds >= 0.5 for _, seconds in log[4:])
+
+
+class RealTimeMode(FakeMode):
+    """Has windows of the length that is asked for."""
+
+    def run(self, seconds: float) -> Window:
+        self._log.append((self._rate, seconds))
+        return Window(round(self._rate * seconds * 1e6), 1.0, seconds, 0.0)
+
+
 def test_better_half_goes_on_with_longer_windows():
     log: list[tuple[float, float]] = []
     left: list[int] = []
     rates = [3.0, 8.0, 1.0, 5.0, 7.0, 2.0, 6.0, 4.0]
     entries = [OpenCandidate(Candidate(Setting(int(rate))), FakeMode(rate, log)) for rate in rates]
-    halving = Halving(lambda name: None, lambda entries: left.append(len(entries)))
+    halving = Halving(lambda name: None, lambda entries: left.append(len(entries)), never)
     found = halving.run(entries, 30.0)
     assert [entry.candidate.setting for entry in found] == [Setting(8), Setting(7)]
     assert left == [4, 2]
@@ -267,7 +337,7 @@ def test_fastest_setting_with_step_stays_to_the_end():
     log: list[tuple[float, float]] = []
     recv = [OpenCandidate(Candidate(Setting(2), count), FakeMode(100.0 + count, log)) for count in (1, 2, 3, 4, 5)]
     step = [OpenCandidate(Candidate(Setting(count)), FakeMode(float(count), log)) for count in (1, 2)]
-    found = Halving(lambda name: None, lambda entries: None).run([*step, *recv], 1.0)
+    found = Halving(lambda name: None, lambda entries: None, never).run([*step, *recv], 1.0)
     assert found[0].candidate.min_count == 5 and step[1] in found and step[0] not in found
 
 
@@ -276,7 +346,7 @@ def test_small_gain_is_not_worth_a_change_of_the_program():
     plain = OpenCandidate(Candidate(Setting(2)), FakeMode(1000.0, log))
     views = OpenCandidate(Candidate(Setting(2), copy=False), FakeMode(1010.0, log))
     much = OpenCandidate(Candidate(Setting(2), infos="none"), FakeMode(1030.0, log))
-    halving = Halving(lambda name: None, lambda entries: None)
+    halving = Halving(lambda name: None, lambda entries: None, never)
     assert halving.run([views, plain], 1.0)[0] is plain
     assert halving.run([much, plain], 1.0)[0] is much
 
@@ -323,8 +393,27 @@ class FailsLater(NullEnv):
 
 @pytest.mark.extended
 def test_exception_in_a_window_closes_all_envs():
-    with pytest.raises(ConfigError, match="'FailsLater' cannot be measured: ValueError: it is too late"):
+    with pytest.raises(ConfigError, match="'FailsLater' cannot be measured: .*ValueError: it is too late"):
         vecenv.tune(FailsLater, 2, **SHORT)
+
+
+class CrashesWithoutWorkers(NullEnv):
+    """Ends the process of a plain loop at the 100th step."""
+
+    def step(self, action):
+        self._num_steps = getattr(self, "_num_steps", 0) + 1
+        if self._num_steps == 100 and any("measurement.loops" in word for word in sys.orig_argv):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+
+@pytest.mark.extended
+def test_crash_of_an_env_does_not_end_the_search():
+    """It ended the program, since the serial backend lived there."""
+    result = vecenv.tune(CrashesWithoutWorkers, 2, lockstep=True, options={"infos": "all", "copy": True}, **SHORT)
+    assert result.best.backend == "process"
+    failures = {one.backend: one.failure for one in result.candidates if "SIGSEGV" in one.failure}
+    assert failures.keys() == {"serial", "gymnasium"}
 
 
 @pytest.mark.extended

@@ -16,6 +16,7 @@ from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import check_workers
 from vecenv.cli.result_file import JsonOutput, ResultFile
 from vecenv.cli.verdict import ray_rule, verdict
+from vecenv.core.advice.auto import workload_of
 from vecenv.core.advice.sizing import Workload, choose_setting
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.backends import measure_first_env
@@ -128,9 +129,9 @@ def _measure_env(factory: EnvFactory) -> Measurement:
 
 def _choose_workers(found: Measurement, num_envs: int) -> int:
     """Return a worker per usable core, or more if the env waits, but not more processes than Gymnasium may have."""
-    cores, per_step = machine.usable_cores(), found.per_step()
+    cores, workload = machine.usable_cores(), workload_of(found) or Workload(0.0, 0.0)
     most = max(cores, measure.gymnasium_limit())
-    chosen = choose_setting(Workload(*(per_step or (0.0, 0.0))), num_envs, cores, may_thread=False)
+    chosen = choose_setting(workload, num_envs, cores, may_thread=False)
     return min(chosen.num_workers, most)
 
 

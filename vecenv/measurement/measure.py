@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from vecenv.core.layout.native import implementation
 from vecenv.errors import ConfigError
@@ -45,6 +45,7 @@ __all__ = [
     "ceiling_loops",
     "gymnasium_async",
     "gymnasium_limit",
+    "gymnasium_sync",
     "interleave",
     "plain_loop",
     "summarise",
@@ -323,6 +324,19 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
     return SyncMode("gymnasium async", envs, [process.pid for process in envs.processes if process.pid])
 
 
+def gymnasium_sync(
+    env_fns: Sequence[EnvFn], *, name: str, policy: Callable[[int], object] | None = None
+) -> ProcessMode:
+    """Build Gymnasium's `SyncVectorEnv` in a process of its own."""
+    return ProcessMode(name, env_fns, functools.partial(_make_sync, policy=policy), is_own=False)
+
+
+def _make_sync(env_fns: Sequence[EnvFn], policy: Callable[[int], object] | None) -> Mode:
+    mode = SyncMode("SyncVectorEnv", SyncVectorEnv(env_fns), ())
+    mode.policy = policy
+    return mode
+
+
 def gymnasium_limit() -> int:
     """Return the largest number of envs for which Gymnasium's `AsyncVectorEnv` is measured in this process."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -363,7 +377,7 @@ def vecenv_serial(
     **kwargs: Any,
 ) -> ProcessMode:
     """Build `vecenv.VectorEnv` with the serial backend, stepped by `step`; `kwargs` are its own."""
-    make = functools.partial(_make_serial, policy=policy, backend="serial", **kwargs)
+    make = functools.partial(_make_serial, policy=policy, **{**kwargs, "backend": "serial"})
     return ProcessMode(name, env_fns, make)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload, round_ns
 
-__all__ = ["Candidate", "calls", "full_grid", "likely_settings", "settings", "variants"]
+__all__ = ["Candidate", "calls", "full_grid", "likely_settings", "settings", "spare_settings", "variants"]
 
 #: A setting is left out if the estimated time of a round is this multiple of that with the best setting.
 _MOST_TIMES_THE_BEST = 2.0
@@ -59,6 +59,8 @@ class Candidate:
             found["num_workers"] = self.setting.num_workers
             if self.setting.threads_per_worker > 1:
                 found["threads_per_worker"] = self.setting.threads_per_worker
+            if self.setting.num_spares:
+                found["num_spare_envs"] = self.setting.num_spares
         if not self.copy:
             found["copy"] = False
         if self.infos != "all":
@@ -85,6 +87,12 @@ def settings(num_envs: int, cores: int, *, may_thread: bool = True) -> list[Sett
         counts = sorted({1, cores, 2 * cores, 4 * cores})
         found += [Setting(count, -(-num_envs // count)) for count in counts if count < num_envs]
     return found
+
+
+def spare_settings(workload: Workload, num_envs: int) -> list[Setting]:
+    """Return the settings with spare envs to try: none if no reset is slow, or no episode ended."""
+    counts = {num_envs, num_envs // 2} - {0} if workload.slow_share else ()
+    return [Setting.with_spares(num_envs, count) for count in sorted(counts)]
 
 
 def calls(num_envs: int, *, lockstep: bool = False) -> list[int | None]:

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.measurement.report import TableColumn, number_text, table_lines
+from vecenv.measurement.report import TableColumn, number_text, rate_text, table_lines
 
 __all__ = ["TuneCandidate", "TuneResult"]
 
@@ -23,7 +23,7 @@ _NOTES = {
 }
 _COLUMNS = (
     TableColumn(("", "setting"), 0, lambda one: one.name),
-    TableColumn(("env steps", "per second"), 1, lambda one: number_text(one.steps_per_second, 0)),
+    TableColumn(("env steps", "per second"), 1, lambda one: rate_text(one.steps_per_second)),
     TableColumn(("x", "fastest"), 2, lambda one: number_text(one.ratio, 2)),
     TableColumn(("seconds", "measured"), 3, lambda one: number_text(one.seconds, 2)),
 )
@@ -39,7 +39,8 @@ class TuneCandidate:
         min_count: rows that `recv` waits for, after `send`; None: `step` waits for all envs.
         steps_per_second: env steps per second over all windows, all envs together; resets take time, but do not count.
             NaN if it was not measured.
-        ratio: this speed divided by that of the fastest candidate, in the same rounds of windows; NaN likewise.
+        ratio: this speed divided by that of the fastest candidate; NaN if it was measured for less than 1 s, or less
+            than ten slow resets. Both speeds are those of the same rounds of windows.
         seconds: the length of all windows.
         failure: the reason why it was not measured; '' if it was.
         name: in tables.
@@ -68,15 +69,16 @@ class TuneResult:
         env: name of the env.
         num_envs: how many envs were stepped.
         policy_ms: milliseconds of the policy per step of all envs.
-        candidates: all candidates; the fastest comes first, those that were not measured come last.
+        candidates: all candidates; the fastest comes first, then those with a rank, those that were not measured long
+            enough for one, and those that were not measured.
         best: the fastest candidate. Worker processes, `recv`, `copy=False` and other infos than 'all' must each gain
             1.5 %.
         best_step: the fastest candidate that uses `step`.
         options: options of `VectorEnv` for the best candidate.
         call: a program that builds the vector env of the best candidate as `envs`.
         plain_call: the same for `gymnasium.vector.SyncVectorEnv`.
-        ratio_to_plain: the speed of the best candidate divided by that of `SyncVectorEnv`; NaN if that would have taken
-            too long.
+        ratio_to_plain: the speed of the best candidate divided by that of `SyncVectorEnv`; NaN if that was not
+            measured.
         elapsed: seconds that the search took.
     """
 
@@ -111,6 +113,8 @@ class TuneResult:
         """Return the table, the verdict, and the programs to paste; `width`: the largest length of a line, or None."""
         measured = [candidate for candidate in self.candidates if not candidate.failure]
         lines = [*table_lines(measured, width, _COLUMNS), ""]
+        if any(math.isnan(candidate.ratio) for candidate in measured):
+            lines += _wrap("Rows without a ratio were measured too shortly for a rank, and were left out early.", width)
         reasons: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if candidate.failure:
@@ -122,7 +126,8 @@ class TuneResult:
             lines += ["The same loop by Gymnasium:", *_program(self.plain_call, None)]
         if self.best_step != self.best:
             lines += _wrap(f"The fastest setting with step() is {_compare(self.best_step)}.", width)
-        by_workers = [candidate for candidate in measured if candidate.backend == "process"]
+        ranked = [candidate for candidate in measured if not math.isnan(candidate.ratio)]
+        by_workers = [candidate for candidate in ranked if candidate.backend == "process"]
         if self.plain_loop_wins and by_workers:
             best = max(by_workers, key=lambda candidate: candidate.ratio)
             lines += _wrap(

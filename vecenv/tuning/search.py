@@ -16,8 +16,8 @@ from typing import Any
 
 import gymnasium
 import psutil
-from gymnasium.vector import SyncVectorEnv
 
+from vecenv.core.advice.auto import workload_of
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
 from vecenv.core.options import Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
@@ -27,10 +27,10 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, EnvError, VecenvError, WorkerError
 from vecenv.measurement import report
 from vecenv.measurement.machine import usable_cores
-from vecenv.measurement.measure import AsyncMode, BusyPolicy, Mode, SyncMode, VecenvSyncMode
+from vecenv.measurement.measure import AsyncMode, BusyPolicy, Mode, VecenvSyncMode, gymnasium_sync, vecenv_serial
 from vecenv.measurement.target import foreign_errors, quietly
 from vecenv.options import given_fields, read_engine, read_timeouts
-from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, variants
+from vecenv.tuning.candidates import Candidate, calls, likely_settings, settings, spare_settings, variants
 from vecenv.tuning.env_code import EnvCode
 from vecenv.tuning.halving import Halving, OpenCandidate
 from vecenv.tuning.result import TuneCandidate, TuneResult
@@ -72,8 +72,11 @@ def tune(
 
     Backend, workers, threads, and `step` or `send` with `recv(min_count)` are compared first, `copy` and `infos` of the
     best ones after that. All candidates step with random actions in short windows that take turns; the better half
-    is measured again in longer ones. Candidates with the serial backend and `SyncVectorEnv` build envs in this process.
-    Threads are not tried for an env that draws from global random generators. Nothing is stored.
+    is measured again in longer ones. Spare envs are tried if a reset takes as long as three steps. Threads are not
+    tried for an env that draws from global random generators. Nothing is stored.
+
+    All envs live in other processes: a candidate whose env crashes is left out, and the search goes on. A candidate
+    that was measured for less than 1 s, or less than ten slow resets, gets no rank.
 
     Args:
         env: registered id, `module:factory`, or a function that builds an env.
@@ -81,8 +84,9 @@ def tune(
         env_kwargs: arguments for the constructor of the env.
         policy_ms: milliseconds in which one thread of the caller computes the actions of all envs. It is busy for that
             long per step of all envs. A part of the envs takes that part of the time.
-        seconds: time for the search, after one env has been measured. An env that takes long to build or to step may
-            need more: each candidate that is opened makes at least one step of all envs in each rung.
+        seconds: time for the search, after one env has been measured. A short search and an env that takes long to
+            build, reset or step need more: each candidate that is opened makes at least one step of all envs in each
+            rung, and the last ones run long enough for a rank.
         lockstep: try `step` only, for programs that cannot use `send` and `recv`.
         options: options of `VectorEnv` that all candidates have, such as `{"infos": "all"}`; they are not varied.
         progress: show a progress bar if standard error is a terminal.
@@ -96,7 +100,8 @@ def tune(
     Raises:
         ConfigError: an argument is wrong, there is no such env, or it cannot be built, reset or stepped.
         DependencyError: the env needs a package that is not installed.
-        WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung.
+        WorkerDiedError, WorkerTimeoutError: the constructor of the env crashed or hung, or its steps did so with each
+            candidate.
     """
     num_envs = check_whole("num_envs", num_envs, 1)
     seconds = check_seconds("seconds", seconds)
@@ -143,7 +148,8 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         self._free_memory = psutil.virtual_memory().available
         self._load_seconds = 0.0  # the slowest start so far, per process on a core
         self._start_seconds: dict[Setting | None, float] = {}  # the slowest start with this setting
-        self._halving = Halving(self._advance, self._keep)
+        self._halving = Halving(self._advance, self._keep, self._drop)  # of an env without slow resets
+        self._first_error: WorkerError | None = None
         self._entries: list[OpenCandidate] = []
         self._modes: dict[Candidate, Mode] = {}  # one for each vector env that is open
         self._failures: dict[Candidate, str] = {}
@@ -161,15 +167,24 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
 
     def _compare(self, workload: Workload, may_thread: bool) -> TuneResult:
         entries = self._open(self._first_candidates(workload, may_thread), _OPEN_UNTIL)
-        finalists = self._halving.run(entries, self._seconds_until(_WORKERS_UNTIL))
+        reset_seconds = 1e-9 * workload.slow_ns
+        self._halving = Halving(self._advance, self._keep, self._drop, reset_seconds)
+        finalists = self._run(entries, self._seconds_until(_WORKERS_UNTIL))
         base = finalists[0]
         own = next((entry for entry in finalists if entry.candidate.setting is not None), base)
         kept = dict.fromkeys([base, own, _first_step(finalists)])
         self._keep(kept)
         if own.candidate.setting is not None:
             further = self._open(variants(own.candidate, self.options), _VARIANTS_OPEN_UNTIL)
-            finalists = self._halving.run([*kept, *further], self._seconds_until(1.0), base)
-        return self._make_result(finalists, base)
+            finalists = self._run([*kept, *further], self._seconds_until(1.0), base)
+        return self._make_result(finalists, base if base in finalists else finalists[0])
+
+    def _run(self, *arguments: Any) -> list[OpenCandidate]:
+        finalists = self._halving.run(*arguments)
+        if not finalists:
+            assert self._first_error is not None
+            raise self._first_error
+        return finalists
 
     # ---- candidates --------------------------------------------------------------------------
 
@@ -182,11 +197,11 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
             worker_init=read_engine(given.get("engine")).worker_init,
         )
         found = measure_first_env([self._env_fn], options, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
-        per_step = found.per_step()
-        if found.failure or per_step is None:
+        workload = workload_of(found)
+        if found.failure or workload is None:
             raise ConfigError(f"{self.code.name!r} cannot be measured: {found.failure or 'it made no step'}")
         self._began = self._shown = time.monotonic()
-        return Workload(*per_step), not found.draws
+        return workload, not found.draws
 
     def _first_candidates(self, workload: Workload, may_thread: bool) -> list[Candidate]:
         """Return the candidates with `copy` and `infos` as given or by default; the best estimate comes first."""
@@ -195,6 +210,8 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         every.add(choose_setting(workload, num_envs, cores, may_thread=may_thread))
         if self._policy is not None and cores > 1:  # a core for the policy
             every.update(settings(num_envs, cores - 1, may_thread=may_thread))
+        if "num_spare_envs" not in self.options:
+            every.update(spare_settings(workload, num_envs))
         likely = likely_settings(every, workload, num_envs, cores, policy_ns)
         same = {name: self.options[name] for name in ("copy", "infos") if name in self.options}
         for setting in every.difference(likely):
@@ -202,7 +219,7 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         found = [
             Candidate(setting, min_count, **same)
             for setting in likely
-            for min_count in calls(num_envs, lockstep=self.lockstep or setting == SERIAL)
+            for min_count in calls(num_envs, lockstep=self.lockstep or self._is_lockstep(setting))
         ]
         plain_seconds, seconds = (
             1e-9 * (policy_ns + round_ns(workload, num_envs, setting, cores)) for setting in (SERIAL, likely[0])
@@ -215,6 +232,10 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         for candidate in found[most:]:
             self._failures[candidate] = "a step takes too long to try more settings in this time"
         return found[:most]
+
+    def _is_lockstep(self, setting: Setting) -> bool:
+        """Return whether a setting can be used by `step` only: rows that share spare envs are received together."""
+        return setting == SERIAL or setting.num_spares % self.num_envs > 0
 
     def _open(self, candidates: Sequence[Candidate], until: float) -> list[OpenCandidate]:
         """Open the first candidate of each backend, and others until this share of the time has passed.
@@ -256,7 +277,6 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         began = time.monotonic()
         entries: list[OpenCandidate] = []
         for candidate, mode in self._make_modes(key, group):
-            mode.policy = self._policy
             self._modes.setdefault(key, mode)
             entries.append(OpenCandidate(candidate, mode))
         seconds = time.monotonic() - began
@@ -266,19 +286,33 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         return entries
 
     def _make_modes(self, key: Candidate, group: Sequence[Candidate]) -> Iterator[tuple[Candidate, Mode]]:
+        quiet = [quietly(self._env_fn)] * self.num_envs
         if key.backend == "gymnasium":
-            with foreign_errors("it cannot be built", SystemExit):  # its spaces may be of a kind that only vecenv has
-                loop = SyncVectorEnv([quietly(self._env_fn)] * self.num_envs)
-            yield key, SyncMode(str(key), loop, ())
+            with foreign_errors("it cannot be built"):  # its spaces may be of a kind that only vecenv has
+                yield key, gymnasium_sync(quiet, name=str(key), policy=self._policy)
             return
-        env_fn = quietly(self._env_fn) if key.backend == "serial" else self._env_fn
         engine = {**_ENGINE, **given_fields(read_engine(self.options.get("engine")))}
-        envs = VectorEnv([env_fn] * self.num_envs, **{**self.options, **key.options, "engine": engine})
+        options = {**self.options, **key.options, "engine": engine}
+        if key.backend == "serial":
+            yield key, vecenv_serial(quiet, name=str(key), policy=self._policy, **options)
+            return
+        envs = VectorEnv([self._env_fn] * self.num_envs, **options)
         for number, candidate in enumerate(group):
+            mode: Mode
             if candidate.min_count is None:
-                yield candidate, VecenvSyncMode(str(candidate), envs, envs.worker_pids, is_reset=number > 0)
+                mode = VecenvSyncMode(str(candidate), envs, envs.worker_pids, is_reset=number > 0)
             else:
-                yield candidate, AsyncMode(str(candidate), envs, candidate.min_count, is_reset=number > 0)
+                mode = AsyncMode(str(candidate), envs, candidate.min_count, is_reset=number > 0)
+            mode.policy = self._policy
+            yield candidate, mode
+
+    def _drop(self, entry: OpenCandidate, error: WorkerError) -> None:
+        self._failures[entry.candidate] = str(error)
+        self._first_error = self._first_error or error
+        self._entries.remove(entry)
+        mode = self._modes.pop(entry.candidate.open_key, None)
+        if mode is not None:
+            mode.close()
 
     def _keep(self, entries: Collection[OpenCandidate]) -> None:
         kept = {entry.candidate.open_key for entry in entries}
@@ -300,11 +334,14 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         """Return the result; the first finalist is the fastest, and `base` has a window in each round."""
         best, best_step = finalists[0], _first_step(finalists)
         best_ratio = best.ratio_to(base)
-        found = {
-            entry: _describe(entry.candidate, entry.rate(), entry.ratio_to(base) / best_ratio, seconds=entry.seconds)
-            for entry in self._entries
-        }
-        others = sorted((one for entry, one in found.items() if entry is not best), key=lambda one: -one.ratio)
+        found = {}
+        for entry in self._entries:
+            ratio = entry.ratio_to(base) / best_ratio
+            rate = best.rate() * ratio  # in the rounds of the best
+            is_ranked = entry.seconds >= self._halving.least_seconds
+            found[entry] = _describe(entry.candidate, rate, ratio if is_ranked else math.nan, seconds=entry.seconds)
+        others = [one for entry, one in found.items() if entry is not best]
+        others.sort(key=lambda one: (math.isnan(one.ratio), -one.ratio, -one.steps_per_second))
         missing = [_describe(candidate, failure=reason) for candidate, reason in self._failures.items()]
         plain = next((one for one in found.values() if one.backend == "gymnasium"), None)
         options = {**self.options, **best.candidate.options}
@@ -320,7 +357,7 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
             options=options,
             call=plain_call if is_plain else self.code.vector_env(self.num_envs, options),
             plain_call=plain_call,
-            ratio_to_plain=1.0 / plain.ratio if plain is not None else math.nan,
+            ratio_to_plain=found[best].steps_per_second / plain.steps_per_second if plain is not None else math.nan,
             elapsed=time.monotonic() - self._called,
         )
 

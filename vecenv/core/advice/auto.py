@@ -10,8 +10,9 @@ from ..options import PoolOptions
 from ..processes.measure import Measurement
 from ..processes.worker import usable_cores
 from .sizing import Setting, Workload, choose_setting
+from .times import SLOW
 
-__all__ = ["choose_options"]
+__all__ = ["choose_options", "workload_of"]
 
 _LOG = logging.getLogger("vecenv")
 
@@ -24,12 +25,11 @@ def choose_options(
     `found` is the measurement of env 0. With `may_be_serial`, `num_workers` is None if the serial backend is chosen.
     """
     cores = usable_cores()
-    per_step = found.per_step()
-    if per_step is None:
+    workload = workload_of(found)
+    if workload is None:
         setting = Setting(min(num_envs, cores))
         reason = f"env 0 cannot be measured: {found.failure}"
     else:
-        workload = Workload(*per_step)
         setting = choose_setting(workload, num_envs, cores, may_thread=not found.draws, may_be_serial=may_be_serial)
         reason = _explain(found, workload)
     text = f"auto: {setting} for {num_envs} envs; {reason}"
@@ -39,6 +39,19 @@ def choose_options(
     return dataclasses.replace(
         options, num_workers=setting.num_workers or None, threads_per_worker=setting.threads_per_worker, choice=text
     )
+
+
+def workload_of(found: Measurement) -> Workload | None:
+    """Return the cost of a measured env; None if no step was measured."""
+    per_step = found.per_step()
+    if per_step is None:
+        return None
+    resets, (step_ns, _) = found.resets, found.steps.means()
+    reset_ns, busy_ns = resets.means()
+    if reset_ns < SLOW * step_ns:
+        return Workload(*per_step)
+    share = resets.num / found.steps.num
+    return Workload(*per_step, slow_ns=reset_ns, slow_busy_ns=min(reset_ns, busy_ns), slow_share=share)
 
 
 def _explain(found: Measurement, workload: Workload) -> str:
