@@ -41,6 +41,8 @@ _SLOW_POLICY, _MUCH_COPYING = 0.5, 0.1
 _FRONT_END, _FRONT_END_PER_ENV = 50e-6, 5e-6
 #: The share of steps whose info is pickled from which infos are a cause, and the least gain of the caller's settings.
 _MANY_INFOS, _CALLER_GAIN = 0.1, 1.05
+#: Least ratio of the time in which a worker copies and pickles an info, and that of unpickling.
+_PICKLING = 2.0
 #: Least ratio of the times of envs on a slow core and on others. Below `_MIN_STEP` seconds that is noise.
 _SLOW_CORE, _MIN_STEP = 1.5, 50e-6
 _NS = 1e9
@@ -254,6 +256,7 @@ def _find_slow_resets(pool: Profile) -> Verdict | None:
         return Verdict("slow resets", cause, reset, "s", "quicker resets: this front end has no spare envs")
     best = choose_spares(pool.workload, pool.num_rows, facts.cores)
     setting = facts.names.spare_envs.replace("...", str(best.num_spares))
+    setting += " and no num_workers, so that each env has a worker"
     gain = (math.nan, math.nan) if facts.num_shards else pool.gain_by(best)  # the cores of the shards are not known
     return Verdict("slow resets", cause, reset, "s", setting, *gain)
 
@@ -334,8 +337,10 @@ def _find_pickled_infos(pool: Profile) -> Verdict | None:
     if infos is None or largest is None or infos.num < _MANY_INFOS * pool.num_steps:
         return None
     load = infos.load_ns / _NS / pool.num_steps
-    own = dataclasses.replace(pool.workload, delay_ns=0.0)
-    gain = pool.gain_with(own, pool.facts.setting, load)
+    in_workers = _PICKLING * load / min(pool.facts.cores, pool.facts.setting.num_workers)
+    without = pool.gain_of(max(0.0, pool.waiting - in_workers) - load)
+    best = pool.gain_with(pool.workload, pool.facts.setting, load)  # if infos are the only cause of waits
+    gain = min(without, *best), max(without, *best)
     key, nbytes = largest
     cause = (
         f"{infos.num / pool.num_steps:.0%} of the infos are pickled, {infos.nbytes / infos.num:,.0f} bytes each; key "

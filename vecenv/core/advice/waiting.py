@@ -116,7 +116,7 @@ def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int
     gain = estimate_gain(workload, num_envs, setting, best, cores, load)
     text = advise(best, num_envs)
     if further >= LEAST_GAIN:
-        text += f" (more with num_spare_envs={spares.num_spares}, where steps do not wait for resets)"
+        text += f" (more with num_spare_envs={spares.num_spares} and no num_workers: steps do not wait for resets then)"
     return Verdict("waiting envs", cause, workload.waiting, "share", text, *gain)
 
 
