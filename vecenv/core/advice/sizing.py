@@ -8,6 +8,7 @@ spare env takes over. Its constants were measured on two cores.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,14 +219,14 @@ def estimate_gain(
 ) -> Gain:
     """Estimate the factor of steps per second from another setting, for a caller that waits all the time.
 
-    `measured_ns` is the time of a round at present, NaN if it is not known. Only the patterns of `ENDS` and the
-    constants that explain it are used.
+    `measured_ns` is the time of a round at present, NaN if it is not known. Only the patterns of `ENDS`, the constants
+    and the load (this one or none) that explain it are used.
     """
     found = []
     for ends in workload.ends if workload.slow_share else workload.ends[-1:]:
         case = dataclasses.replace(workload, ends=(ends,))
-        for constants in CONSTANTS:
-            before, after = (round_ns(case, num_envs, one, cores, load, constants) for one in (now, then))
+        for others, constants in itertools.product({0.0, load}, CONSTANTS):
+            before, after = (round_ns(case, num_envs, one, cores, others, constants) for one in (now, then))
             found.append((0.0 if math.isnan(measured_ns) else abs(math.log(before / measured_ns)), before / after))
     farthest = min(found)[0] + math.log(_MODEL)
     return widened([ratio for distance, ratio in found if distance <= farthest])

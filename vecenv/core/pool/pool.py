@@ -783,7 +783,7 @@ class Pool:
             pickled_infos=infos,
             resets_in_steps=options.autoreset == Autoreset.SAME_STEP,
             num_shards=len(shards),
-            callers_load=0.0 if num_workers else measure_load(usable_cores()),
+            callers_load=measure_load(usable_cores()) if setting == SERIAL and self._lifecycle.is_started else 0.0,
             num_spares=self._engine.num_envs - self.num_envs,
             names=names,
         )
