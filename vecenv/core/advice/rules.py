@@ -84,10 +84,10 @@ def _find_in_shards(pool: Profile) -> list[Verdict]:
 
 
 def _apply(rules: Sequence[_Rule], pool: Profile, least_gain: float = LEAST_GAIN) -> list[Verdict]:
-    """Return the verdicts of rules whose gain is large enough, or not known."""
+    """Return the verdicts of rules whose gain may be large enough, or is not known."""
     usable = [rule for rule in rules if pool.is_measured or rule in _ESTIMATING]
     found = [verdict for rule in usable if (verdict := rule(pool)) is not None]
-    return [verdict for verdict in found if _middle(verdict.gain_low, verdict.gain_high) >= least_gain]
+    return [verdict for verdict in found if not verdict.gain_high < _MEASURED * least_gain]
 
 
 def _middle(low: float, high: float) -> float:
