@@ -75,7 +75,8 @@ def force_spreading(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         requests[check] = requests.get(check, 0) + 1
         return requests[check] > after
 
-    verdict = Verdict("waiting envs", "the envs wait for 99% of their time", 0.99, "share", "num_workers=...", 50.0)
+    cause = "the envs wait for 99% of their time"
+    verdict = Verdict("waiting envs", cause, 0.99, "share", "num_workers=...", 50.0, 50.0)
     monkeypatch.setattr(process, "usable_cores", lambda: 2)
     monkeypatch.setattr(WaitingCheck, "is_due", is_due)
     monkeypatch.setattr(WaitingCheck, "find", lambda check: (verdict, Setting(1000)))

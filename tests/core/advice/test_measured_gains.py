@@ -79,11 +79,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "cheap": Kind("cheap envs", NullEnv, 8, {"num_workers": 2}),
     "computing": Kind("one process", lambda: BusyEnv(500.0), 8, {"backend": "serial"}),
     "sleeping": Kind("waiting envs", lambda: Sleeping(0.003), 16, {"num_workers": 2}),
     "random resets": Kind("slow resets", lambda: Sleeping(0.001, 0, 0.1, 100), 8, {"num_workers": 8}),
-    "equal episodes": Kind("waiting envs", lambda: Sleeping(0.001, 0, 0.1, 50, False), 8, {"num_workers": 2}),
+    "equal episodes": Kind("slow resets", lambda: Sleeping(0.001, 0, 0.1, 50, False), 8, {"num_workers": 2}),
     "stragglers": Kind("stragglers", lambda: Sleeping(0.002, 0.03), 8, {"num_workers": 8}),
     "slow policy": Kind("slow policy", lambda: Sleeping(0.01), 8, {"num_workers": 8}, policy_ms=20.0),
     "logging": Kind("pickled infos", Logging, 8, {"num_workers": 2}),

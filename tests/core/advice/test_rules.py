@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -257,8 +258,7 @@ def test_pickled_infos_name_the_key_and_its_bytes():
     found = statistics(STEADY, waiting=0.42, outside=0.1)
     verdict = only(diagnose(found, facts(pickled_infos=pickled(800, 200_000))), "pickled infos")
     assert "'solver/steps'" in verdict.cause and 800 < verdict.number < 1100 and "infos='columns'" in verdict.setting
-    assert verdict.gain_high == pytest.approx(0.52 / (0.52 - 0.16 - 0.08), rel=0.01)
-    assert verdict.gain_low < 0.52 / 0.4 < verdict.gain, "800 steps of 2 ms on 4 workers take 0.4 s"
+    assert math.isnan(verdict.gain), "the time in which workers copy and pickle infos is not measured"
 
 
 @pytest.mark.parametrize("num, load_ns", [(20, 5_000_000), (800, 2_000)], ids=["few", "cheap"])

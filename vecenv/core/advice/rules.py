@@ -339,8 +339,10 @@ def _find_pickled_infos(pool: Profile) -> Verdict | None:
     load = infos.load_ns / _NS / pool.num_steps
     in_workers = _PICKLING * load / min(pool.facts.cores, pool.facts.setting.num_workers)
     without = pool.gain_of(max(0.0, pool.waiting - in_workers) - load)
-    best = pool.gain_with(pool.workload, pool.facts.setting, load)  # if infos are the only cause of waits
-    gain = min(without, *best), max(without, *best)
+    only = pool.gain_with(pool.workload, pool.facts.setting, load)  # if infos are the only cause of waits
+    gain = min(without, *only), max(without, *only)
+    if gain[1] >= _MEASURED * _CALLER_GAIN:  # times in which workers copy and the front end merges are not measured
+        gain = math.nan, math.nan
     key, nbytes = largest
     cause = (
         f"{infos.num / pool.num_steps:.0%} of the infos are pickled, {infos.nbytes / infos.num:,.0f} bytes each; key "

@@ -74,7 +74,7 @@ class WaitingCheck:
         """Return the verdict and the best setting without threads; None if envs do not wait, or little is gained."""
         workload, num_envs = self._read(), len(self._timings)
         found = None if workload is None else find_waiting(workload, num_envs, self.setting, self._cores)
-        if workload is None or found is None or found.gain < LEAST_GAIN:
+        if workload is None or found is None or not found.gain_low >= LEAST_GAIN:
             return None
         return found, choose_setting(workload, num_envs, self._cores, may_thread=False)
 

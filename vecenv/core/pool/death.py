@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import ShortageError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
+from ...errors import ShortageError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes
 from ...own_log import own_logger
 from ..host.host import CloseHere
 from ..host.replay import RestoreJob
@@ -348,7 +348,9 @@ class Supervisor:
         try:
             closed = self._close_envs(list(old))
             if any(self._group.workers[worker.worker_id] is not worker for worker in old.values()):
-                raise StateError("a worker died meanwhile")
+                closed = set()  # its successor has built its envs again
+                self._take_back(old.values(), num_workers, began_ns)
+                self._replace_failed()
             groups = [mine for group in groups if (mine := [env_id for env_id in group if env_id in closed])]
             jobs = {env_id: self._requests.new_job(env_id, None) for group in groups for env_id in group}
             self._recovery.plan(jobs, Commands.listed(()), marks_recovery=False)
