@@ -90,7 +90,7 @@ with VectorEnv([NullEnv], num_workers=1) as envs:
     envs.reset(seed=0)
     for _ in range(50_000):
         envs.step(np.zeros(1, np.int64))
-    print(*(f"{one.name}|{one.number}|{one.gain}|{one.setting}" for one in envs.report()), sep="\\n")
+    print(*(f"{one.name}|{one.number}|{one.gain_high}|{one.setting}" for one in envs.report()), sep="\\n")
 """
 
 
