@@ -17,7 +17,7 @@ from vecenv.core.layout.commands import Entry
 from vecenv.core.operations.engine import OpenedEnvs
 from vecenv.core.operations.requests import Requests
 from vecenv.core.operations.waiter import Waiter
-from vecenv.core.pool import process
+from vecenv.core.pool import process, waiting_constructors
 from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
@@ -81,6 +81,11 @@ def force_spreading(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(WaitingCheck, "is_due", is_due)
     monkeypatch.setattr(WaitingCheck, "find", lambda check: (verdict, Setting(1000)))
     monkeypatch.setattr("vecenv.core.pool.spreading._PAUSE_NS", 0)
+
+
+def set_least_wait(monkeypatch: pytest.MonkeyPatch, nanoseconds: int) -> None:
+    """Set how long constructors that are not begun must wait before other workers build their envs."""
+    monkeypatch.setattr(waiting_constructors, "_LEAST_GAIN_NS", nanoseconds)
 
 
 def hub_of(pool: Pool) -> Any:

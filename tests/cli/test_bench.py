@@ -364,10 +364,10 @@ def test_windows_are_at_least_ten_resets_long(tmp_path: Path):
 def test_env_that_waits_is_stepped_by_more_workers_than_cores(run, monkeypatch):
     """Two workers were measured, where Gymnasium has a process for each env."""
     waiting = Measurement(steps=Times(10, 1e7, 1e5))
-    assert bench._choose_workers(waiting, 8) == 8
-    assert bench._choose_workers(Measurement(failure="no"), 8) == min(8, machine.usable_cores())
+    assert bench.choose_workers(waiting, 8) == 8
+    assert bench.choose_workers(Measurement(failure="no"), 8) == min(8, machine.usable_cores())
     monkeypatch.setattr(measure, "gymnasium_limit", lambda: 5)
-    assert bench._choose_workers(waiting, 64) == max(5, machine.usable_cores())
+    assert bench.choose_workers(waiting, 64) == max(5, machine.usable_cores())
 
 
 @pytest.mark.extended

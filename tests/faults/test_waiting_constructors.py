@@ -26,7 +26,7 @@ from tests.faults import front_ends
 from tests.faults.front_ends import FRONT_ENDS
 from tests.faults.test_interrupts import ctrl_c_in
 from tests.faults.traces import end, wait_until
-from tests.inside import engine_of
+from tests.inside import engine_of, set_least_wait
 from vecenv import FailurePolicy, VectorEnv
 from vecenv.core.host import global_rngs
 from vecenv.core.pool import process, waiting_constructors, worker_starts
@@ -46,7 +46,7 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     All pools have the same global random generators.
     """
     monkeypatch.setattr(process, "usable_cores", lambda: 2)
-    monkeypatch.setattr(waiting_constructors, "_LEAST_GAIN_NS", 1)
+    set_least_wait(monkeypatch, 1)
     monkeypatch.setattr(global_rngs, "_pool_numbers", itertools.repeat(0))
 
 
@@ -155,7 +155,7 @@ def _compute_in_a_child() -> None:
 
 @pytest.mark.parametrize("construct", [_compute, _compute_in_a_child])
 def test_computing_constructors_get_no_further_workers(construct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_constructors, "_LEAST_GAIN_NS", 200_000_000)
+    set_least_wait(monkeypatch, 200_000_000)
     with VectorEnv([functools.partial(Built, construct)] * NUM_ENVS) as envs:
         assert (envs.statistics()["num_workers"], envs.statistics()["choice"]) == (2, "")
 
@@ -181,7 +181,7 @@ def test_waiting_constructors_get_no_further_workers_with(options: Any, tmp_path
 
 
 def test_short_waits_get_no_further_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_constructors, "_LEAST_GAIN_NS", 60_000_000_000)
+    set_least_wait(monkeypatch, 60_000_000_000)
     with VectorEnv([functools.partial(Built, _Alone(tmp_path))] * NUM_ENVS) as envs:
         assert envs.statistics()["num_workers"] == 2
 

@@ -30,7 +30,7 @@ from vecenv.measurement.env_names import find_env_fn
 from vecenv.measurement.target import check_env, foreign_errors
 from vecenv.statistics import Statistics, time_text
 
-__all__ = ["run"]
+__all__ = ["choose_workers", "run"]
 
 #: Options of the command that are settings of the run.
 _NAMES = ("env", "env_kwargs", "atari", "envs", "workers", "wait_num", "copy", "seconds", "rounds", "policy_ms", "ray")
@@ -65,7 +65,7 @@ def _measure(options: argparse.Namespace, output: JsonOutput, plot: ResultFile |
     factory = EnvFactory(check_env(env_fn, options.env), wrappers=(adapt_and_build,))
     about, text_file = machine.describe_machine(), output.text_file
     found = _measure_env(factory)
-    options.workers = options.workers or _choose_workers(found, options.envs)
+    options.workers = options.workers or choose_workers(found, options.envs)
     settings = {name: getattr(options, name) for name in _NAMES}
     report.print_header(settings, about, text_file)
     seconds, resets = options.seconds / options.rounds, found.resets if found.resets.num else found.first_reset
@@ -127,7 +127,7 @@ def _measure_env(factory: EnvFactory) -> Measurement:
     return Measurement()
 
 
-def _choose_workers(found: Measurement, num_envs: int) -> int:
+def choose_workers(found: Measurement, num_envs: int) -> int:
     """Return a worker per usable core, or more if the env waits, but not more processes than Gymnasium may have."""
     cores, workload = machine.usable_cores(), workload_of(found) or Workload(0.0, 0.0)
     most = max(cores, measure.gymnasium_limit())
