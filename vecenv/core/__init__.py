@@ -31,6 +31,15 @@ A worker dies during a step. Its replacement passes these files:
     parent/inbox           the outcome arrives with the row
     recovery/policy        count it, and write one log line
 
+Envs that wait move to further workers, before a request:
+
+    advice/waiting         the times of the envs show that they wait, and that more workers would be faster
+    pool/process           costs and limits allow the move; the engine keeps a `Spreading` until all envs have moved
+    pool/spreading         one env moves first; if its repeated answers are equal, the others follow
+    pool/death             `add_workers`: close the envs in their workers, build them in new ones, move their slots
+    host/host              `CloseHere`: the old worker closes an env and forgets it
+    host/replay            the new worker restores it, as after a death
+
 A shard has the same two verbs: `ShardSupervisor.handle` judges a loss, and its `repair` starts a successor.
 
 A rollout in a shard (`Collector` with where='shards') is one message down and one up per shard:

@@ -20,7 +20,9 @@ from tests.inside import force_spreading, opened_envs, timings_of
 from vecenv import PerformanceWarning, VectorEnv
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.pool import process
+from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.envs import toys
+from vecenv.errors import ConfigError
 
 
 class NappingEnv(toys.ToyEnv):
@@ -154,6 +156,23 @@ def test_envs_stay_with_a_warning_that_says_why(reason: str, monkeypatch: pytest
         assert len(pool.worker_pids) == 2
     (warning,) = caught
     assert warning.category is PerformanceWarning and reason in str(warning.message)
+
+
+def test_little_shared_memory_leaves_slots_for_few_envs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_little(group: WorkerGroup, nbytes: int) -> Any:
+        asked.append(nbytes)
+        if len(asked) == 1:
+            raise ConfigError("too little shared memory")
+        return create(group, nbytes)
+
+    asked: list[int] = []
+    create = WorkerGroup.create_segment
+    force_spreading(monkeypatch, 1)
+    monkeypatch.setattr(WorkerGroup, "create_segment", create_little)
+    with recovering_pool([functools.partial(toys.CountEnv, 5)] * 20, num_workers=None) as pool:
+        play(pool, 8)
+        assert len(pool.worker_pids) == 10
+    assert len(asked) == 2 and asked[1] < asked[0]
 
 
 # ---- the move --------------------------------------------------------------------------------

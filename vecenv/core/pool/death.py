@@ -334,7 +334,7 @@ class Supervisor:
         Old workers keep at least one env for each of their slots.
 
         Args:
-            groups: env ids.
+            groups: env ids; those of a group have the same worker.
             reason: for the log.
 
         Returns:

@@ -263,9 +263,11 @@ class ProcessEngine(Engine):
         try:
             segment = self._group.create_segment(plan.nbytes)
         except ConfigError:
-            if not plan.leases:
+            few = min(num_reserved, _MOST_ISOLATED)
+            if not plan.leases and few == num_reserved:
                 raise
-            plan = dataclasses.replace(plan, leases=0)  # copies need less room
+            self._slots.reserve(few)
+            plan = dataclasses.replace(plan, leases=0, num_slots=num_used + few)  # copies need less room
             segment = self._group.create_segment(plan.nbytes)
         plan.write_header(segment.memory)
         if self._resume is not None:

@@ -75,7 +75,10 @@ class Spreading:
             groups = [[min(ready, key=lambda env_id: commands[env_id] or 0)]]
         else:
             size = max(self._envs_per_worker, -(-len(ready) // room))
-            groups = [ready[i : i + size] for i in range(0, len(ready), size)]
+            shares: dict[int, list[int]] = {}  # a worker has the constructors of its own envs only
+            for env_id in ready:
+                shares.setdefault(self._slots.worker_of_env(env_id), []).append(env_id)
+            groups = [mine[i : i + size] for mine in shares.values() for i in range(0, len(mine), size)][:room]
         self._proof = self._supervisor.add_workers(groups, self._reason)
         return self._proof is not None
 
