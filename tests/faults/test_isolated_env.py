@@ -203,7 +203,7 @@ def test_payloads_move_with_an_isolated_env(implementation: str, tmp_path: Path)
 def test_env_without_a_spare_slot_is_not_isolated(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_module, "_MOST_SPARES", 1)
+    monkeypatch.setattr(process_module, "_MOST_ISOLATED", 1)
     env_fns = with_failing(4, 0, tmp_path / "zero", (2, 3))
     env_fns[2] = with_failing(4, 2, tmp_path / "two", (4, 5, 6))[2]
     with recovering_pool(env_fns, num_workers=1) as pool:
