@@ -75,10 +75,10 @@ test_contended_waits_back_off(void)
         CHECK(finish_wait(&spin_policy, LONG_NS, LONG_NS) == SPIN_LIMIT_NS);
         int count = count_sleeps(&spin_policy);
         CHECK(i > 0 || count == LONG_NS / QUICK_NS); /* at first as long as the contended wait */
-        CHECK(i == 0 || count == 2 * before || (i > 8 && count >= before));
+        CHECK(i == 0 || count == 2 * before || (i > 4 && count >= before));
         before = count;
     }
-    CHECK(before * QUICK_NS / LONG_NS > 100); /* a busy core costs less than 1 % */
+    CHECK(before * QUICK_NS / LONG_NS > 10); /* a busy core costs less than 10 % */
 
     for (int i = 0; i < before; i++) { /* as long without contention */
         CHECK(finish_wait(&spin_policy, QUICK_NS, 0) == SPIN_LIMIT_NS);
