@@ -78,6 +78,11 @@ class WaitingCheck:
             return None
         return found, choose_setting(workload, num_envs, self._cores, may_thread=False)
 
+    @property
+    def construct_seconds(self) -> float:
+        """The time of the slowest constructor, in seconds."""
+        return float(self._timings["construct_ns"].max()) / 1e9
+
     def warn(self, found: Verdict, reason: str = "") -> None:
         """Write a verdict to the log, and emit it as a `PerformanceWarning`. `reason`: why the pool does not follow it.
 

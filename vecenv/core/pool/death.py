@@ -389,8 +389,9 @@ class Supervisor:
 
     def _boot_of(self, old: Worker, worker_id: int, env_ids: list[int]) -> Boot:
         assert old.boot is not None
-        boot = dataclasses.replace(old.boot, worker_id=worker_id, env_ids=env_ids, env_ids_by_thread=[env_ids])
-        return dataclasses.replace(boot, reports_all_files=True)
+        return dataclasses.replace(
+            old.boot, worker_id=worker_id, env_ids=env_ids, env_ids_by_thread=[env_ids], reports_all_files=True
+        )
 
     def _hand_over(self, worker: Worker, old: Mapping[int, Worker], began_ns: int) -> None:
         """Give a new worker the envs that it has built; until it serves, it counts as failed."""

@@ -429,10 +429,8 @@ class ProcessEngine(Engine):
         room, limit = room_for(self._group.workers)
         if room < count:
             count, reason = room, f"their number is limited by {limit}"
-        timings = self._opened.plan.counters.timings(self._opened.counters)
-        construct = 0.0 if timings is None else float(timings["construct_ns"].max()) / 1e9
-        if construct > _MINUTE * (1 - 1 / verdict.gain_low):
-            count, reason = 0, f"a constructor takes {time_text(construct)}"
+        if check.construct_seconds > _MINUTE * (1 - 1 / verdict.gain_low):
+            count, reason = 0, f"a constructor takes {time_text(check.construct_seconds)}"
         elif getattr(self._opened.properties.get("spec"), "nondeterministic", False):
             count, reason = 0, "the spec of the env says that it is not deterministic"
         if count <= 0:

@@ -67,12 +67,12 @@ class Spreading:
         if self._proof is not None and not self._proof.is_exact:
             return False
         self._next_look_ns = now_ns() + _PAUSE_NS
-        commands = {env_id: self._num_commands(env_id) for env_id in asked if not self._hub.owed(env_id)[1]}
-        ready = [env_id for env_id in asked if commands.get(env_id) is not None]
+        idle = [env_id for env_id in asked if not self._hub.owed(env_id)[1]]
+        ready = {env_id: count for env_id in idle if (count := self._num_commands(env_id)) is not None}
         if not ready:
             return True
         if self._proof is None:
-            groups = [[min(ready, key=lambda env_id: commands[env_id] or 0)]]
+            groups = [[min(ready, key=ready.__getitem__)]]
         else:
             size = max(self._envs_per_worker, -(-len(ready) // room))
             shares: dict[int, list[int]] = {}  # a worker has the constructors of its own envs only

@@ -222,9 +222,9 @@ class Worker:
 
     def remove_env(self) -> int:
         """Remove the last one of its envs, which it will not build, from those of a worker with one thread."""
-        assert self.boot is not None
-        self.boot.env_ids_by_thread[0].pop()
-        return self.env_ids.pop()
+        env_id = self.env_ids[-1]
+        self.drop_env(env_id)
+        return env_id
 
     def give_back_env(self, env_id: int) -> None:
         """Give an env back that was taken last. It may be too late to build it; see `BuildReport.num_envs`."""
