@@ -72,86 +72,97 @@ request_both(vecenv_ring *ring)
     }
 }
 
+/* A pool whose caller has sent a step to each of its two slots. */
+typedef struct {
+    vecenv_arena arena;
+    test_ring *made;
+    vecenv_waiter waiter;
+} waiting_pool;
+
+static void
+open_pool(waiting_pool *self)
+{
+    self->arena = make_arena(sizes);
+    self->made = make_test_ring(&self->arena, 2);
+    self->waiter = make_waiter(&self->arena, &self->made->ring);
+    request_both(&self->made->ring);
+}
+
+static void
+close_pool(waiting_pool *self)
+{
+    free_test_ring(self->made);
+    free(self->arena.base);
+}
+
 static void
 test_late_caller_spins(void)
 {
-    vecenv_arena arena = make_arena(sizes);
-    test_ring *made = make_test_ring(&arena, 2);
-    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    request_both(&made->ring);
-    serve(&arena, made->ring.assigned);
+    waiting_pool pool;
+    open_pool(&pool);
+    serve(&pool.arena, pool.made->ring.assigned);
 
-    reply_args other = {&arena, made->ring.assigned + 1};
+    reply_args other = {&pool.arena, pool.made->ring.assigned + 1};
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, reply_in_thread, &other) == 0);
-    CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) == RECV_BATCH);
-    CHECK(waiter.late_caller_spin_policy.average_ns > 0); /* the wait was recorded */
+    CHECK(wait_for_all(&pool.waiter, vecenv_now_ns() + LOST_NS) == RECV_BATCH);
+    CHECK(pool.waiter.late_caller_spin_policy.average_ns > 0); /* the wait was recorded */
     pthread_join(thread, NULL);
 
-    free_test_ring(made);
-    free(arena.base);
+    close_pool(&pool);
 }
 
 static void
 test_late_caller_spin_ends_at_limit_and_deadline(void)
 {
-    vecenv_arena arena = make_arena(sizes);
-    test_ring *made = make_test_ring(&arena, 2);
-    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    request_both(&made->ring);
-    serve(&arena, made->ring.assigned);
+    waiting_pool pool;
+    open_pool(&pool);
+    serve(&pool.arena, pool.made->ring.assigned);
 
     int64_t began = vecenv_now_ns();
-    CHECK(wait_for_all(&waiter, began + 1000000) != RECV_BATCH);
+    CHECK(wait_for_all(&pool.waiter, began + 1000000) != RECV_BATCH);
     CHECK(vecenv_now_ns() - began >= 1000000);
     /* recent waits exceeded the limit */
-    waiter.late_caller_spin_policy.average_ns = 2 * LOST_NS;
-    CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
+    pool.waiter.late_caller_spin_policy.average_ns = 2 * LOST_NS;
+    CHECK(wait_for_all(&pool.waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
 
-    free_test_ring(made);
-    free(arena.base);
+    close_pool(&pool);
 }
 
 static void
 test_late_caller_needs_finished_worker_and_wait_for_all(void)
 {
-    vecenv_arena arena = make_arena(sizes);
-    test_ring *made = make_test_ring(&arena, 2);
-    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    request_both(&made->ring);
+    waiting_pool pool;
+    open_pool(&pool);
 
-    CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
-    store_release32(&arena.slots[0].head, 1);
-    store_release32(&arena.slots[0].current_op, VECENV_OP_STEP); /* begun, not finished */
-    CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
-    store_release32(&arena.slots[0].current_op, VECENV_OP_NONE);
-    vecenv_wait_condition some = {VECENV_WAIT_ALL, SLOTS, made->ring.assigned, 0};
+    CHECK(wait_for_all(&pool.waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
+    store_release32(&pool.arena.slots[0].head, 1);
+    store_release32(&pool.arena.slots[0].current_op, VECENV_OP_STEP); /* begun, not finished */
+    CHECK(wait_for_all(&pool.waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
+    store_release32(&pool.arena.slots[0].current_op, VECENV_OP_NONE);
+    vecenv_wait_condition some = {VECENV_WAIT_ALL, SLOTS, pool.made->ring.assigned, 0};
     int descriptor = -1;
-    CHECK(vecenv_wait_for(&waiter, &some, vecenv_now_ns() + LOST_NS, &descriptor)
+    CHECK(vecenv_wait_for(&pool.waiter, &some, vecenv_now_ns() + LOST_NS, &descriptor)
           != RECV_BATCH);
-    CHECK(waiter.late_caller_spin_policy.average_ns == 0);
+    CHECK(pool.waiter.late_caller_spin_policy.average_ns == 0);
 
-    free_test_ring(made);
-    free(arena.base);
+    close_pool(&pool);
 }
 
 static void
 test_caller_that_backs_off_sleeps_at_once(void)
 {
-    vecenv_arena arena = make_arena(sizes);
-    test_ring *made = make_test_ring(&arena, 2);
-    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    request_both(&made->ring);
-    serve(&arena, made->ring.assigned);
+    waiting_pool pool;
+    open_pool(&pool);
+    serve(&pool.arena, pool.made->ring.assigned);
 
     int64_t began = vecenv_now_ns();
-    waiter.spin_policy.spin_limit_ns = LOST_NS;
-    store_release(&arena.control->backoff.resume_ns, (uint64_t)(began + BACKOFF_NS));
-    CHECK(wait_for_all(&waiter, began + LOST_NS) != RECV_BATCH); /* the sleep fails */
+    pool.waiter.spin_policy.spin_limit_ns = LOST_NS;
+    store_release(&pool.arena.control->backoff.resume_ns, (uint64_t)(began + BACKOFF_NS));
+    CHECK(wait_for_all(&pool.waiter, began + LOST_NS) != RECV_BATCH); /* the sleep fails */
     CHECK(vecenv_now_ns() - began < LOST_NS);
 
-    free_test_ring(made);
-    free(arena.base);
+    close_pool(&pool);
 }
 
 /* Sleep until a condition of this kind is true; returns the outcome. */
