@@ -9,14 +9,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
-from gymnasium import spaces
-
+from tests.faults.four_step_env import FourStepEnv
 from tests.faults.traces import end, wait_until
 
 
-class WithHelpers(gymnasium.Env[Any, Any]):
+class WithHelpers(FourStepEnv):
     """Starts a helper that ends at once, and one that outlives its worker.
 
     The latter has a session of its own and an empty environment, so that it is not found as a process of its worker.
@@ -26,24 +23,15 @@ class WithHelpers(gymnasium.Env[Any, Any]):
             pipe 'end' there, so that it ends with the test even if its worker was killed before it noted the helper.
     """
 
-    observation_space, action_space = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
-
     def __init__(self, folder: str, number: int) -> None:
+        super().__init__()
         subprocess.run(["true"], check=True)
         self.helper = subprocess.Popen(["cat", os.path.join(folder, "end")], start_new_session=True, env={})
         with open(os.path.join(folder, str(number)), "a") as file:
             file.write(f"{os.getpid()} {self.helper.pid}\n")
-        self.num_steps = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.num_steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.num_steps += 1
-        reward = float(self.np_random.random()) + action
-        return np.full(1, self.num_steps, np.float32), reward, self.num_steps == 4, False, {}
+    def reward(self, action: Any) -> float:
+        return super().reward(action) + action
 
     def close(self) -> None:
         self.helper.kill()

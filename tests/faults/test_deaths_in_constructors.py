@@ -9,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
-from gymnasium import spaces
 
 from tests.core.shards.local_pools import LocalPool
 from tests.faults import front_ends
+from tests.faults.four_step_env import FourStepEnv
 from tests.faults.front_ends import FRONT_ENDS
 from tests.faults.traces import end, play, recovering_pool, undisturbed, wait_until
 from vecenv import FailurePolicy, VectorEnv
@@ -26,7 +24,7 @@ from vecenv.envs.toys import ToyEnv
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
 
-class DiesWhenBuilt(gymnasium.Env[Any, Any]):
+class DiesWhenBuilt(FourStepEnv):
     """Its constructor ends the process `times` times, after a line of output.
 
     Args:
@@ -34,24 +32,13 @@ class DiesWhenBuilt(gymnasium.Env[Any, Any]):
         how: does that.
     """
 
-    observation_space, action_space = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
-
     def __init__(self, file: Path | None = None, how: Callable[[], object] | None = None) -> None:
-        self.num_steps = 0
+        super().__init__()
         if file is not None and (left := _left(file)):
             file.write_text(str(left - 1))
             print("the simulator connects", flush=True)
             print("connections left:", left - 1, end="", flush=True)
             (how or _crash)()
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.num_steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.num_steps += 1
-        return np.full(1, self.num_steps, np.float32), self.np_random.random(), self.num_steps == 4, False, {}
 
 
 def _left(file: Path) -> int:

@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from tests.descriptors import open_descriptors
 from tests.faults import front_ends
+from tests.faults.four_step_env import FourStepEnv
 from tests.faults.front_ends import FRONT_ENDS
 from tests.faults.test_interrupts import ctrl_c_in
 from tests.faults.traces import end, wait_until
@@ -50,26 +49,17 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(global_rngs, "_pool_numbers", itertools.repeat(0))
 
 
-class Built(gymnasium.Env[Any, Any]):
+class Built(FourStepEnv):
     """An env whose rewards are random; its constructor calls a function."""
 
-    observation_space, action_space = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
-
     def __init__(self, construct: Callable[[], object] | None = None) -> None:
+        super().__init__()
         self.drawn = np.random.random()
-        self.num_steps = 0
         if construct is not None:
             construct()
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.num_steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.num_steps += 1
-        reward = self.np_random.random() + self.drawn
-        return np.full(1, self.num_steps, np.float32), reward, self.num_steps == 4, False, {}
+    def reward(self, action: Any) -> float:
+        return super().reward(action) + self.drawn
 
 
 def meet(folder: Path, env_id: int, count: int, then: Callable[[Path], object] | None = None) -> None:

@@ -25,14 +25,6 @@ from vecenv.envs import toys
 from vecenv.errors import ConfigError
 
 
-class NappingEnv(toys.ToyEnv):
-    """Waits for 2 ms in each step; its observations come from its generator."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.002)
-        return super().step(action)
-
-
 class LoggingEnv(toys.ToyEnv):
     """Appends its constructions and closes, with the process in which they happen, to a file."""
 
@@ -108,7 +100,7 @@ def test_envs_that_wait_get_workers_of_their_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "usable_cores", lambda: 2)
-    with VectorEnv([NappingEnv] * 6) as envs, caplog.at_level("INFO", "vecenv"):
+    with VectorEnv([functools.partial(toys.FixedSleepEnv, 2.0)] * 6) as envs, caplog.at_level("INFO", "vecenv"):
         assert len(envs.worker_pids) == 2
         envs.reset(seed=0)
         actions, until = np.zeros(6, np.int64), time.monotonic() + 60
