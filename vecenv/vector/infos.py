@@ -59,7 +59,7 @@ class _Plan(NamedTuple):
 
     Attributes:
         signature: these tags.
-        fields, values, mask: arguments of `read_cells`; it writes `values` and `mask` anew for each batch.
+        fields, values, mask: arguments of `read_cells`, which overwrites `values` and `mask` for each batch.
         scalars: (key, key of its mask, its line of `values` in its dtype) of each number.
         others: the other columns, and their tags.
     """

@@ -103,9 +103,9 @@ def _waits_for_a_child(worker: Worker) -> bool:
 
 
 def room_for(workers: Sequence[Worker]) -> tuple[int, str]:
-    """Return how many more workers like these can be started, and what limits their number.
+    """Return the number of further workers like these for which there is room, and the name of the limit.
 
-    They leave half of the available memory, and half of the processes that the user may still start.
+    The further workers leave half of the available memory, and half of the processes that the user may still start.
     """
     num_threads, private = 1, 1
     for worker in workers:

@@ -86,7 +86,8 @@ class RestoreProgress:
     """Envs that are restored together, for the log line about the result.
 
     Attributes:
-        what, done: start of that line, and what has happened to the workers or envs.
+        what: the start of that line.
+        done: the next word of it, such as 'replaced' for workers, or 'restored' for envs.
         waiting: the envs that are not restored yet.
         outcomes: of the others.
     """
