@@ -79,8 +79,9 @@ class Spreading:
             for env_id in ready:
                 shares.setdefault(self._slots.worker_of_env(env_id), []).append(env_id)
             groups = [mine[i : i + size] for mine in shares.values() for i in range(0, len(mine), size)][:room]
-        self._proof = self._supervisor.add_workers(groups, self._reason)
-        return self._proof is not None
+        progress = self._supervisor.add_workers(groups, self._reason)
+        self._proof = self._proof or progress
+        return progress is not None
 
     def _asked_to_move(self) -> list[int]:
         """Return the envs of slots with too many envs, without those that stay there."""
