@@ -408,7 +408,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         int begins = env->needs_reset;
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_PAYLOAD)
-                    && (begins ? env->env != NULL : !is_step_snapshot_due(env));
+                    && (begins ? env->env != NULL
+                               : env->step != Py_None && !is_step_snapshot_due(env));
         int is_over = self->command.op != VECENV_OP_CALL && is_superseded(self);
         if (is_over && !(self->command.flags & VECENV_C_PAYLOAD)) {
             vecenv_slot_drop(self);

@@ -190,11 +190,8 @@ slot_host(PyObject *op, PyObject *args)
     if (hosted == NULL) {
         return NULL;
     }
-    if (step == Py_None && env == Py_None) {
-        PyErr_SetString(PyExc_ValueError, "a step or an env is needed");
-        return NULL;
-    }
-    Py_XSETREF(hosted->step, step == Py_None ? NULL : Py_NewRef(step));
+    int looks_up_step = step == Py_None && env != Py_None;
+    Py_XSETREF(hosted->step, looks_up_step ? NULL : Py_NewRef(step)); /* None: the host makes the steps */
     Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
     hosted->has_window = window != Py_None;
     if (hosted->has_window) {

@@ -468,6 +468,20 @@ def test_recovered_mark_is_once_and_only_for_envs_of_the_worker(implementation: 
         assert marks in ([(5, "replayed")], [(6, "replayed")])
 
 
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_recovered_mark_is_on_the_first_row_after_a_call(implementation: str, autoreset: Any) -> None:
+    """The call restores the env, so the next step is a plain one."""
+
+    def kill_and_call(pool: Any, number: int) -> None:
+        if number == 5:
+            kill(pool, 1)
+            pool.call(lambda env: None, pure=True)
+
+    with recovering_pool([toys.CountEnv] * 4, autoreset=autoreset) as pool:
+        got = play(pool, 8, before=kill_and_call)
+    assert got.marks == [[], [], [(5, "replayed")], [(5, "replayed")]]
+
+
 class WritesSteps(toys.CountEnv):
     """Writes down each step and whether it ran in a replay."""
 

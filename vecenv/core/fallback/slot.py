@@ -63,16 +63,12 @@ class _Transport(Protocol):
         """Send one frame to the parent; may block."""
 
 
-def _no_step(action: Any) -> Any:
-    raise AssertionError("an env is stepped that is not hosted")
-
-
 @dataclass(kw_only=True)
 class _HostedEnv(RecordedState):
     """The state of one env; `needs_reset`: the episode is over, and the next step resets the env."""
 
     timed: TimedEnv | None  # None: nothing is timed
-    step: Callable[[Any], Any] = _no_step
+    step: Callable[[Any], Any] | None = None  # see `host`
     window: bytes | None = None  # see `host`
     needs_reset: bool = False
 
@@ -129,7 +125,8 @@ class FallbackSlot(Slot):
             if env.timed is not None and command.op != Op.CALL:
                 self._timer.begin(env.timed, RESET if command.op == Op.RESET or env.needs_reset else STEP)
             needs_snapshot = 0 < env.step_snapshot_after_ns <= env.busy_ns
-            if command.op != Op.STEP or command.payload is not None or env.needs_reset or needs_snapshot:
+            needs_host = env.needs_reset or needs_snapshot or env.step is None
+            if command.op != Op.STEP or command.payload is not None or needs_host:
                 if command.op == Op.STEP:  # its payload may contain an action
                     kind = STEP_BEGINS if env.needs_reset else STEP_WITH_SNAPSHOT if needs_snapshot else STEP_ONLY
                     command = self._command = command._replace(argument=kind)
@@ -180,6 +177,7 @@ class FallbackSlot(Slot):
 
     def _step(self, env: _HostedEnv) -> SlotEvent | None:
         """Step the env of the current command; return None if its row was written, else the event for the host."""
+        assert env.step is not None
         action = self.action()
         self._load_window(env)
         try:
@@ -322,7 +320,7 @@ class FallbackSlot(Slot):
     ) -> None:
         if not 0 <= env_id < self._plan.num_envs:
             raise ValueError("env_id out of range")
-        if step is None:
+        if step is None and env is not None:
 
             def step(action: Any) -> Any:
                 return env.step(action)

@@ -166,8 +166,7 @@ class Host:
         )
         self._restore_jobs = {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}
         for env_id in self._restore_jobs:  # the slot passes their next commands to the host, plain steps too
-            self._slot.resume(env_id, 0, True)
-            self._slot.host(env_id, self._envs[env_id].step, None)
+            self._slot.host(env_id, None)
 
     def serve(self) -> int:
         """Execute commands until the slot stops or, if it does not wait, is idle. Blocks.
@@ -443,7 +442,7 @@ class Host:
     def _register_env(self, env_id: int) -> None:
         """Pass to the slot the object to step: the env, or its RNG-swapping or shortcut replacement.
 
-        The end of an abandoned episode and the next autoreset are handled by the host, not by the slot.
+        The host makes the next step of an env whose row gets a mark, and ends abandoned episodes.
         """
         env = self._envs[env_id]
         env_rngs = self._rngs.of(env_id)
@@ -454,8 +453,8 @@ class Host:
             callee = FirstCallsEnv(env, functools.partial(self._call_lazily, env_id))
         else:
             callee = Shortcut.to(env)
-        if env_id in self._abandoned or env_id in self._executor.fresh_seeds:
-            self._slot.host(env_id, callee.step, None, window)
+        if env_id in self._marks or env_id in self._abandoned or env_id in self._executor.fresh_seeds:
+            self._slot.host(env_id, None)
         else:
             self._slot.host(env_id, callee.step if isinstance(callee, Shortcut) else None, callee, window)
 
@@ -511,9 +510,12 @@ class Host:
         info = self._select_info(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
         has_text = bool(final_info) and "recovered" in final_info
-        if is_rebuilt or env_id in self._marks:
+        mark = self._marks.pop(env_id, {})
+        if mark:
+            self._register_env(env_id)
+        if is_rebuilt or mark:
             restarted = {"recovered": RESTARTED} if is_rebuilt else {}
-            info = {**info, **restarted, **self._marks.pop(env_id, {})}
+            info = {**info, **restarted, **mark}
             has_text = True
         has_cells = not self._obs.num_objects and not has_text  # the slot would omit text with Infos.COLUMNS
         is_plain = has_cells and not self._warnings

@@ -92,7 +92,8 @@ class Slot(Protocol):
 
         Args:
             env_id: the env.
-            step: called with an action; None: `env.step` is looked up at each step.
+            step: called with an action; None: `env.step` is looked up at each step, or, without an env, the host makes
+                the steps.
             env: the slot calls its `reset` for autoresets; None leaves autoresets to the host.
             window: words that are written to the addresses of `watch` before each step and autoreset; None: nothing is.
         """
